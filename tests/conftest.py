@@ -43,8 +43,8 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Store and tier of a cleanly stopped Java broker, and manifest.json, the list of its messages.
-    Copy before writing."""
+    """Store and tier of a cleanly stopped Java broker. manifest.json lists its messages. Copy
+    before writing."""
     return _unpack("public-a", tmp_path_factory)
 
 
@@ -58,8 +58,8 @@ def _unpack(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def public_rocksdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Store of a cleanly stopped Java broker that has no tier and keeps its consume queues in
-    RocksDB, and manifest.json, the list of its messages. Copy before writing."""
+    """Store of a cleanly stopped Java broker without a tier, with its consume queues in RocksDB.
+    manifest.json lists its messages. Copy before writing."""
     return _unpack("public-rocksdb", tmp_path_factory)
 
 
@@ -93,8 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exclude the collected tests from the garbage collector's searches for cycles, because each
-    search would visit all of them."""
+    """Exclude the collected tests from garbage collection, because each search for cycles would
+    visit all of them."""
     gc.collect()
     gc.freeze()
 

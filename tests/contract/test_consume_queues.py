@@ -1,4 +1,4 @@
-"""Every kind of consume queue keeps the contract."""
+"""Every kind of consume queue passes the contract tests."""
 
 from __future__ import annotations
 

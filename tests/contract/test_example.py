@@ -1,4 +1,4 @@
-"""The example provider keeps the provider contract, is as short as its documentation says, and can
+"""The example provider passes the contract tests, is as short as its documentation says, and can
 serve a broker."""
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def open_tier(protocol: str, root: str, **options: Any) -> FsspecProvider:
 
 
 class FsspecPromises:
-    """Promises that the fsspec provider keeps in addition to the contract."""
+    """Promises of the fsspec provider beyond the contract."""
 
     def reopen(self, provider: Any) -> SegmentProvider:
         return FsspecProvider(provider.client, settings=SETTINGS)

@@ -1,4 +1,4 @@
-"""Every metadata store keeps the contract."""
+"""Every metadata store passes the contract tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every provider keeps the contract."""
+"""Every provider passes the contract tests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestChunkProvider(PairedProviderContract, ConditionalProviderContract):
 
 
 class TestLimitedProvider(PairedProviderContract, ConditionalProviderContract):
-    """A provider that limits requests and bytes. No test of the contract reaches the limits."""
+    """A provider that limits requests and bytes. The contract tests do not reach the limits."""
 
     limits = StoreConfig(upload_bytes_per_s=1 << 30, download_bytes_per_s=1 << 30)
 

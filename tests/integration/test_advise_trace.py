@@ -18,7 +18,7 @@ MINUTE_MS = 60_000
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[object]:
     """Return `advise` arguments for a store with one message per second for 20 minutes. One group
-    reads near the end, and another group reads everything after the last message."""
+    reads near the end, and another group reads everything after the last message was put."""
     tiered = TieredLocal(
         tmp_path,
         SteppedClock(START_MS),

@@ -24,8 +24,7 @@ BODIES = [b"%03d" % number + b"x" * 300 for number in range(60)]
 
 @contextmanager
 def opened(root: Path, **keys: object) -> Iterator[TieredLocal]:
-    """A store on a nearly full disk. Uploads have not begun, as if it took long to open the
-    tier."""
+    """A store on a nearly full disk. Uploads have not begun, as if opening the tier took long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MessageStoreDispatcher, "start", lambda _: None)
         it = TieredLocal(root, mappedFileSizeCommitLog=4096, deleteCommitLogFilesInterval=0, **keys)
@@ -90,8 +89,8 @@ def test_w80_two_rounds_of_cleaning_at_once_delete_nothing_that_the_tier_lacks(
 def test_readers_pass_over_what_has_left_both_while_cleaning_goes_on(
     tmp_path: Path, level: str, expired: int
 ) -> None:
-    """Readers skip messages that have left both the local store and the tier, while cleaning
-    deletes files of the log before the units that point to them."""
+    """Readers skip messages that have left both the local store and the tier. In the local store,
+    cleaning deletes files of the log before the units that point to them."""
     segments = {"tieredStoreCommitLogMaxSize": 4096, "tieredStoreConsumeQueueMaxSize": 200}
     with opened(tmp_path, tieredStorageLevel=level, **segments) as it:
         it.put("T", *BODIES)

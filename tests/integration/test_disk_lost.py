@@ -27,7 +27,7 @@ FILE_SIZE = 1 << 16
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[TieredLocal]:
-    """A tier with six messages of queue A/0 and two of queue B/1, whose broker has lost the local
+    """A tier with six messages of queue A/0 and two of queue B/1. Its broker has lost the local
     disk."""
     world = TieredLocal(tmp_path)
     world.put("A", *OLD, key="old")
@@ -53,8 +53,8 @@ def test_l16_a_new_local_store_above_a_tier_with_messages_is_refused(world: Tier
 def test_l16_the_offset_of_a_last_message_with_a_damaged_head_is_not_used_again(
     tmp_path: Path, is_lost: bool, has_checksums: bool
 ) -> None:
-    """The writer was killed while it wrote the last message, so that the head of this message is
-    damaged. Its offset is not used again."""
+    """The writer was killed while it wrote the last message, so the head of this message is
+    damaged. The message's offset is not reused."""
     world = TieredLocal(tmp_path)
     world.put("A", *OLD)
     world.upload()
@@ -83,7 +83,7 @@ def test_l16_a_consumer_of_all_waits_where_the_tier_ends(
     world: TieredLocal, level: str, has_expired: bool
 ) -> None:
     """After a loss of the disk, the new local store does not have the queue. A consumer of all
-    messages waits at the end of the tier, and is not sent back to offset 0."""
+    messages waits at the end of the tier instead of being sent back to offset 0."""
     world.open(tieredStoreAdopt=True, tieredStorageLevel=level)
     if has_expired:
         file = world.store.flat_files.get("A", 0)

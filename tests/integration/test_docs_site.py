@@ -18,7 +18,7 @@ from scripts.docsite.__main__ import build
 from tests.kit.browser import DARK, DESK, Browser, find_browser, open_browser
 
 BLOCKED = ("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",)
-"""Browser options that block every other machine."""
+"""Browser options that block all other machines."""
 DEAD_PROXY = "http://127.0.0.1:9"
 
 

@@ -1,6 +1,5 @@
-"""Topics are deleted, and topics are recreated under the same names. The tests combine this with
-older metadata, a tier that is switched off, a backend that cannot delete, restores, and
-followers."""
+"""Topics are deleted, and recreated under the same names. The tests combine this with older
+metadata, a disabled tier, a backend that cannot delete, restores, and followers."""
 
 from __future__ import annotations
 
@@ -171,8 +170,8 @@ def check_deletion_without_the_tier(world: TieredLocal) -> None:
 def test_t31_a_topic_deleted_while_the_tier_is_switched_off_does_not_return(
     world: TieredLocal,
 ) -> None:
-    """A topic is deleted while the tier is disabled. The local log, with the record of the
-    deletion, expires before the tier is enabled again. The topic does not return."""
+    """A topic is deleted while the tier is disabled. Its deletion record expires with the local log
+    before the tier is enabled again. The topic does not return."""
     world.reopen(tieredStorageLevel="DISABLE")
     assert world.store.delete_topics({"T"}) == 1
     check_deletion_without_the_tier(world)
@@ -376,7 +375,7 @@ def test_t72_a_topic_deleted_beside_a_tier_in_which_it_has_expired_is_recorded(
     world: TieredLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tier gets a record of a topic's deletion even if all the topic's messages in the tier
-    have expired, and its segments cannot be deleted for some time."""
+    have expired. The topic's segments cannot be deleted for some time."""
     world.clock.advance(800 * HOUR_MS)
     world.store.expiry.retention_clock.begin(world.clock.now_ms())
     with Refused(monkeypatch):

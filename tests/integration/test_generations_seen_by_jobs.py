@@ -51,8 +51,8 @@ def copy(world: TieredLocal) -> list[tuple[int, bytes]]:
 def test_w90_a_copy_that_a_broker_has_continued_is_not_written_over(
     world: TieredLocal, count: int
 ) -> None:
-    """A copy that a broker has continued is not overwritten. `count` is the number of messages that
-    the origin gets after the copy."""
+    """A copy of a tier is not overwritten after a broker has continued it. `count` is the number of
+    messages that the origin gets after the copy."""
     copy(world)
     root = world.root / "promoted"
     root.mkdir()

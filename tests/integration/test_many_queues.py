@@ -51,7 +51,7 @@ print(json.dumps([opened, offsets, queues, kept, memory]))
 
 
 def build(root: Path, count: int) -> None:
-    """Build a store with two messages, and with units of many queues that all point to the first
+    """Build a store with two messages, and with units of many queues. All units point to the first
     message."""
     with running(small_config(root, store_type="defaultRocksDB")) as store:
         result, _ = put_all(store, [plain(), plain()])

@@ -22,8 +22,8 @@ HOUR_MS = 3_600_000
 TOPICS = ("A", "B", "C")
 DELETED = ("C",)
 AHEAD = 20_000
-"""Largest number of messages of a queue that wait for the tier. Creating small segments is slower
-than putting messages."""
+"""Maximum backlog of a queue, in messages. It is limited, because the tier creates small segments
+more slowly than the store puts messages."""
 SECONDS = [2, pytest.param(600, marks=pytest.mark.slow)]
 SMALL: dict[str, object] = {
     "tieredStorageLevel": "FORCE",

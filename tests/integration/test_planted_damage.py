@@ -59,7 +59,7 @@ FINDING_OF = {
     "topic-id": "metadata-topic-id",
     "stray-segment": "segment-unknown",
 }
-"""Kind of the finding that reports a kind of damage, by the kind of damage."""
+"""Kind of finding that reports each kind of damage."""
 WHOLE = [
     kind
     for kind in ("log-grown", *KINDS)
@@ -105,8 +105,7 @@ def image_of(tier: Path, state: Path) -> TierImage:
 def findings_of(
     image: TierImage, provider: SegmentProvider, state: Path, task_bytes: int = TASK_BYTES
 ) -> list[Finding]:
-    """Return the findings of `verify` for an image. The image is first written through
-    `provider`."""
+    """Return the findings of `verify` for an image. First writes the image through `provider`."""
     image.write(provider, state)
     metadata = DefaultMetadataStore(
         state / "config" / "tieredStoreMetadata.json", BROKER, read_only=True
@@ -149,7 +148,8 @@ def follows(planted: Planted, found: Finding, owners: Callable[[Finding], Stored
 
 
 def check(planted: list[Planted], found: list[Finding], items: Damager) -> None:
-    """Check that every damage is reported at its location, and that sound files have no finding."""
+    """Check that every damage is reported at its location, and that intact files have no
+    finding."""
 
     def owner(finding: Finding) -> StoredAt | None:
         return next(

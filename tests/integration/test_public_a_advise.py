@@ -22,7 +22,7 @@ would cover fewer keys."""
 
 
 def _write_offsets(public_a: Path, path: Path, share: float) -> Path:
-    """Write offsets at which every group has read the given share of each queue."""
+    """Write consumer offsets: every group has read the given share of each queue."""
     manifest: dict[str, Any] = json.loads((public_a / "manifest.json").read_bytes())
     ends: dict[str, dict[str, int]] = {}
     for row in manifest["messages"]:

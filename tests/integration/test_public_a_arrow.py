@@ -1,5 +1,5 @@
-"""Several libraries read tiers that Java wrote as tables. Each message equals its entry in the
-manifest."""
+"""Several libraries read Java's tiers through Arrow, as tables. Each message equals its entry in
+the manifest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The fixture's messages are backfilled from a table. The result has only the expected differences
-from the tier that `offload` made of the store."""
+from a tier that `offload` made of the store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tieredstore.table import Tier
 
 TRANSACTIONS = "pub_trans"
 PREPARED = slice(76, 84)
-"""Bytes of a record, with IPv4 hosts, that hold the position of the prepared half message. No
-column contains this position."""
+"""Range of bytes in a record with IPv4 hosts. The bytes hold the position of the prepared half
+message, which no column contains."""
 COMPRESSED = "pub_big"
 SAME = [name for name in TYPES if name not in {"physical_offset", "stored_length", "body_crc"}]
 

@@ -113,7 +113,7 @@ def test_what_the_command_line_refuses(public_a: Path, tmp_path: Path) -> None:
 
 def test_topics_by_pattern(public_a: Path, tmp_path: Path) -> None:
     """An export selects topics by shell patterns, like other verbs. The digest of the exported
-    bodies equals the digest that `cat` gives."""
+    bodies equals that of `cat`."""
     tier = ("--tier", f"file://{public_a / 'tiered'}")
     ran = tieredstore("export", *tier, "--work", tmp_path / "work", "--format", "parquet",
                       "--to", tmp_path / "target", "--topics", "pub_v*", "--quiet",

@@ -89,8 +89,8 @@ def test_every_time_query_is_answered_right(
 def test_every_key_query_is_answered_right(
     tier: kit.JavaTier, oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """Every key query of the fixture is answered correctly, including messages of IPv6 hosts, which
-    Java's index records with times of 1970 (D14)."""
+    """Every key query of the fixture is answered correctly. This includes messages of IPv6 hosts,
+    although Java's index records them with times of 1970 (D14)."""
     rows = public_a_manifest["queries"]["byKey"]
     assert len(rows) == 692
     query = tier.fetcher.query_message
@@ -114,8 +114,7 @@ def test_earliest_and_store_times_are_those_of_the_messages(
 def test_defects_d05_d10_d14_d16_d27_where_javas_recorded_answers_are_wrong(
     oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """The test lists by number the answers of Java in the fixture that are wrong, so that a change
-    is noticed."""
+    """The test lists by number Java's wrong answers in the fixture, so that a change is noticed."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "broker"),
         "time, tiered": kit.java_wrong_times(public_a_manifest, oracle, "tiered"),

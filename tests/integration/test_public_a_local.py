@@ -15,7 +15,7 @@ from tests.kit.oracle import Oracle
 from tieredstore.local.message_store import DefaultMessageStore
 
 MOST_OF_ONE_QUERY = 64
-"""Maximum number of messages of a local key query, in Java and here (maxMsgsNumBatch)."""
+"""Maximum number of messages that a local key query returns, in Java and here (maxMsgsNumBatch)."""
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_every_local_key_query_is_answered_right(
 def test_difference_e20_where_javas_recorded_local_answers_are_wrong(
     oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """The test lists by number the answers of Java's local store that are wrong, so that a change
-    is noticed."""
+    """The test lists by number the wrong answers of Java's local store, so that a change is
+    noticed."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "local"),
         "time": kit.java_wrong_times(public_a_manifest, oracle, "local"),

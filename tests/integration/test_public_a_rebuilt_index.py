@@ -23,7 +23,8 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 
 EXPIRED_BELOW = kit.JAVA_TIER_LOW["pub_expire", 0]
 Times = dict[tuple[int, int, int, int, int], int]
-"""Store time rounded to seconds, by hash, topic id, queue id, offset and size."""
+"""Store time, rounded to seconds, of each message. Key: hash, topic id, queue id, offset and
+size."""
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,8 @@ from tieredstore.scan.verify.verification import verify
 
 COPIES = [25, pytest.param(1500, marks=pytest.mark.slow)]
 SEEDS_READ_SHORT = (86,)
-"""Seeds whose damage can shorten a read without an error: messages are lost, and after their units
-follow units that the state directory does not list."""
+"""Seeds whose damage can shorten a read without an error. Messages are lost, and the state
+directory does not list the units after theirs."""
 SMALL_SEGMENTS = "\ntieredStoreConsumeQueueMaxSize=2000\ntieredStoreCommitLogMaxSize=40000\n"
 UNIT_COLUMNS = ("queue_id", "queue_offset")
 BODIES = (*UNIT_COLUMNS, "body")
@@ -61,7 +61,7 @@ class Copy:
         return found
 
     def mend(self, topic: str, files: list[Path]) -> None:
-        """Restore the files of the topic."""
+        """Restore the topic's files."""
         folder = self.tier / files[0].parents[2]
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.whole / files[0].parents[2], folder)
@@ -152,7 +152,7 @@ def rows_of(
 
 
 def look(provider: SegmentProvider, queue: QueueFiles) -> None:
-    """Read a queue like copies, exports, streams and rebuilds do."""
+    """Read a queue in the same way as copies, exports, streams and rebuilds."""
     with suppress(TieredStoreError), QueueReader(provider, queue) as reader:
         find_committed_end(reader)
     with suppress(TieredStoreError), QueueReader(provider, queue) as reader:
@@ -228,8 +228,8 @@ def test_o09_a_tier_with_random_damage_is_never_read_short_in_silence(
 
 @pytest.mark.parametrize("units_before", range(3))
 def test_o09_zeros_over_where_the_expired_units_end_are_told(copy: Copy, units_before: int) -> None:
-    """Zeros that replace the end of the expired units are reported as damage, although the rest of
-    the last unit may look like a unit of an expired message."""
+    """Zeros over the end of the expired units are reported as damage, although the rest of the last
+    unit may look like a unit of an expired message."""
     topic = "pub_expire"
     files = copy.topics()[topic]
     tier = copy.opened(with_state=True)

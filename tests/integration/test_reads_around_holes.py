@@ -1,5 +1,5 @@
-"""Reads cover messages that only the local store or only the tier has, because of holes in the tier
-or damage in the local log."""
+"""Because of holes in the tier or damage in the local log, only the local store or only the tier
+has some messages. Reads cover them all."""
 
 from __future__ import annotations
 

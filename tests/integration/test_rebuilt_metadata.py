@@ -1,5 +1,5 @@
-"""`rebuild metadata` recreates the lost metadata of tiers that Java wrote. Only those facts are
-missing that nothing else records (`docs/jobs.md`)."""
+"""`rebuild metadata` recreates the lost metadata of tiers that Java wrote. Only facts that are
+recorded nowhere else are missing (`docs/jobs.md`)."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def test_w34_another_name_that_is_set_is_refused_with_the_remembered_one(tmp_pat
 def test_w74_a_new_store_without_a_name_hides_no_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
-    """A new store without a broker name is refused if its container was recreated and its disk
-    lost, because it would hide the history."""
+    """A new store without a broker name is refused if its container was recreated and its disk was
+    lost. It would hide the history."""
     monkeypatch.setattr(socket, "gethostname", lambda: "pod-1")
     assert put(tmp_path, b"first") == 0
     shutil.rmtree(tmp_path / "store")
@@ -88,7 +88,8 @@ def test_w74_a_store_that_has_messages_needs_no_name(
 
 
 def make_java_broker(root: Path, name: str, tier: Path) -> dict[str, object]:
-    """Make a store with a message in the tier, as a Java broker leaves it. Return its settings."""
+    """Make a store with a message in the tier, as a Java broker leaves it. Return the store's
+    settings."""
     settings: dict[str, object] = {"brokerName": name, "tieredStoreFilePath": tier}
     assert put(root, b"first", **settings) == 0
     with tieredstore.open_store(keys(root, **settings)) as store:

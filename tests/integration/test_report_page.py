@@ -1,5 +1,5 @@
-"""A browser shows the page of a report in light and dark mode, on a desktop and a phone. With
-TIEREDSTORE_SCREENSHOTS=docs/report the test takes the pictures of docs/jobs.md again."""
+"""A browser shows a report page in light and dark mode, on a desktop and a phone. With
+TIEREDSTORE_SCREENSHOTS=docs/report the test retakes the pictures of docs/jobs.md."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Page of a report, with prices, of a tier that a Java broker wrote. The time of the report is
-    one and a half days after the last message."""
+    """Report page, with prices, for a tier that a Java broker wrote. The report's time is one and a
+    half days after the last message."""
     folder = tmp_path_factory.mktemp("report")
     tier = public_a / "tiered"
     options = ReportOptions(as_of=NEWEST_MS + 36 * 3_600_000, prices={"storage": 0.023})
@@ -139,8 +139,8 @@ def test_what_is_not_known_comes_last_whichever_way_round(browser: Browser, page
 
 
 def test_a_topic_cannot_run_a_script_in_it(browser: Browser, page: Path, tmp_path: Path) -> None:
-    """A topic's name cannot run a script in the report page. If the name were not escaped, the
-    page's content security policy would still stop the script."""
+    """A topic's name cannot run a script in the report page. Even an unescaped name could not,
+    because the page's content security policy would stop the script."""
     hostile = "<script>document.title = 'taken'</script><b onclick='1'></b></footer>"
     copy = tmp_path / "hostile.html"
     copy.write_text(page.read_text().replace("</footer>", hostile))

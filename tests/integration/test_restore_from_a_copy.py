@@ -52,7 +52,7 @@ def copy(world: TieredLocal, *, has_state: bool) -> None:
 
 
 def open_restored(world: TieredLocal, root: Path) -> tuple[TieredLocal, dict[str, int]]:
-    """Restore a broker from the copy, below another folder, and open it."""
+    """Restore a broker from the copy into another folder, and open it."""
     shutil.copytree(world.root / "copy", root / "tier")
     report = jobs.restore(f"file://{root / 'tier'}", root / "store")
     assert (report["damage"], report["problems"], report["offsets_lowered"]) == (0, [], [])

@@ -169,7 +169,7 @@ def read_base(path: Path) -> int:
 
 @pytest.fixture
 def holed(tmp_path: Path) -> TieredLocal:
-    """A tier of objects. Topic T has three objects of six messages. The disk is lost."""
+    """A tier of objects. Topic T has six messages in three objects. The disk is lost."""
     world = make_world(
         tmp_path,
         tieredBackendServiceProvider="fsspec",

@@ -18,8 +18,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTA
 
 
 class SparkInOneProcess:
-    """Replacement for Spark in the recipe for older versions. It implements the few calls of the
-    recipe with pyarrow alone."""
+    """Replacement for Spark in the recipe for older versions. It implements the recipe's few calls
+    with pyarrow alone."""
 
     @property
     def sparkContext(self) -> SparkInOneProcess:

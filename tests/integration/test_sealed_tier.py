@@ -28,7 +28,7 @@ FLIPS = [15, pytest.param(1_000, marks=pytest.mark.slow)]
 
 
 def flip(path: Path, position: int, bits: int = 1) -> None:
-    """Flip bits of a byte without a write by the store, as a disk fault does."""
+    """Flip bits of a byte behind the store's back, as a disk fault does."""
     before = path.stat()
     fd = os.open(path, os.O_RDWR)
     try:
@@ -50,7 +50,7 @@ def segments_of(tier: BuiltTier) -> dict[SegmentId, int]:
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> BuiltTier:
-    """A tier that was written without checksums, to which `verify --seal` has added them."""
+    """A tier that was written without checksums. `verify --seal` has added them."""
     tier = small_tier(tmp_path)
     tier.metadata.flush()
     done = seal(tier)["sealed"]
@@ -109,7 +109,7 @@ def test_readers_serve_nothing_as_it_was_not_and_tell(sealed: BuiltTier, flips: 
 
 def test_a_flipped_unit_costs_no_message_but_its_own(sealed: BuiltTier) -> None:
     """A changed bit in a unit affects no other message. The reader checks each unit against its
-    record, and recreates a tags code from the record."""
+    record, and restores a changed tags code from the record."""
     whole = rows_of(sealed, "orders")
     of_queue = [it for it in segments_of(sealed) if it.path.endswith("orders/0") and it.type == 1]
     units = min(of_queue, key=lambda it: it.base_offset)

@@ -90,8 +90,8 @@ def test_w70_refused_starts_in_a_loop_put_no_store_behind(
 def test_w70_the_newer_store_starts_after_an_older_copy_was_refused(
     shared: SharedTier, kind: str
 ) -> None:
-    """The newer store starts after a copy of it was refused. The copy was made while the broker
-    ran, so only the messages show that it is older."""
+    """The current store starts after an older copy of it was refused. The copy was made while the
+    broker ran, so only the messages show that it is older."""
     store = shared.root / "broker/store"
     open_store = make_opener(kind, shared)
     world = open_store()
@@ -165,8 +165,8 @@ def clean(world: Stopped) -> None:
 def test_w72_an_older_copy_is_refused_that_was_made_before_its_messages_were_dispatched(
     shared: SharedTier, kind: str
 ) -> None:
-    """An older copy is refused even if it was made before its messages were dispatched. The ends of
-    its queues are then known only after the dispatch."""
+    """An older copy is refused even if it was made before its messages were dispatched. In this
+    case the ends of its queues are known only after the dispatch."""
     store = shared.root / "broker/store"
     open_store = make_opener(kind, shared)
     world = open_store()
@@ -207,8 +207,8 @@ def test_w70_a_store_that_is_only_starting_fences_nobody(
 def test_w70_a_store_that_takes_messages_since_is_compared_with_again(
     shared: SharedTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store is compared with the tier. Before it acquires the next epoch, another store changes
-    the tier. The first store is then compared again."""
+    """A store is compared with the tier at its start. Another store changes the tier before the
+    first store acquires the next epoch. The first store is then compared again."""
     first = shared.open(tmp_path / "first")
     first.put("A", b"a0")
     first.upload()
@@ -272,8 +272,9 @@ def test_w73_a_deletion_that_an_older_tier_lacks_is_finished_there(
 def test_w92_offsets_of_messages_that_the_metadata_alone_names_do_not_come_again(
     shared: SharedTier,
 ) -> None:
-    """Offsets of messages that only the metadata lists are not assigned again. Store and tier are
-    copies from one moment. The directory config/ is newer, and has consumers' offsets."""
+    """Offsets that only the metadata knows are not assigned again. Store and tier are copies of the
+    same moment. The directory config/ is newer, and has consumers' offsets of messages after that
+    moment."""
     broker = shared.root / "broker"
     open_store = make_opener("posix", shared)
     world = open_store()
@@ -304,8 +305,8 @@ def test_w92_offsets_of_messages_that_the_metadata_alone_names_do_not_come_again
 def test_w91_an_older_tier_does_not_bring_a_topic_back_that_the_log_forgot(
     shared: SharedTier, kind: str, stop: str, *, is_again: bool
 ) -> None:
-    """An older tier does not bring back a deleted topic, even if the log no longer has the
-    deletion. With `is_again`, the topic is recreated after its deletion."""
+    """An older tier does not bring back a deleted topic, even if the log no longer has the deletion
+    record. With `is_again`, the topic is recreated after its deletion."""
     broker = shared.root / "broker"
     open_store = make_opener(kind, shared)
     world = open_store()
@@ -345,8 +346,8 @@ def test_w91_an_older_tier_does_not_bring_a_topic_back_that_the_log_forgot(
 def test_w91_an_older_tier_that_had_not_deleted_the_segments_yet_does_not_bring_the_topic_back(
     shared: SharedTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older copy of a tier that has the record of a deletion, and still has the topic's
-    segments, does not bring the topic back."""
+    """An older copy of a tier has the record of a topic's deletion, and still has the topic's
+    segments. It does not bring the topic back."""
     broker = shared.root / "broker"
     open_store = make_opener("posix", shared)
     world = open_store()
@@ -470,10 +471,10 @@ def test_w78_a_copy_from_before_a_deletion_does_not_bring_the_topic_back(
 def test_w79_nothing_is_uploaded_behind_a_gap_that_an_older_tier_leaves(
     shared: SharedTier, kind: str, starts: int, held: int
 ) -> None:
-    """Nothing is uploaded after a gap that an older copy of the tier leaves. The copy is from the
-    same epoch, so its marks match. The local store has all messages. `held` is the number of the
-    queue's messages in the copy. `starts` is the number of starts after which messages are uploaded
-    and the local store is cleaned."""
+    """An older copy of the tier leaves a gap, and nothing is uploaded after the gap. The copy is
+    from the same epoch, so its marks match. The local store has all messages. `held` is the number
+    of the queue's messages in the copy. `starts` is the number of starts after which messages are
+    uploaded and the local store is cleaned."""
     bodies = [b"%d" % number + bytes(500) for number in range(45)]
     broker = shared.root / "broker"
     open_store = make_opener(kind, shared)
@@ -552,7 +553,7 @@ def test_w33_older_metadata_that_lacks_a_part_of_the_index_finds_each_key(
     shared: SharedTier, kind: str
 ) -> None:
     """Every key is found with an older copy of config/ that lacks a part of the index. The copy is
-    from the same epoch, and has all segments of the queues."""
+    from the same epoch, and the tier has all segments of the queues."""
     store = shared.root / "broker/store"
     open_store = make_opener(kind, shared)
     world = open_store()

@@ -1,5 +1,4 @@
-"""Java opens stores of ours: some in which topics were deleted, and some that were adopted for an
-existing tier."""
+"""Java opens our stores. Some had topics deleted, and some were adopted for an existing tier."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ def make_world(root: Path) -> TieredLocal:
 def test_java_opens_a_store_in_which_topics_were_deleted(
     java: JavaTools, tmp_path: Path, is_killed: bool
 ) -> None:
-    """After a crash, Java restores those deleted topics that were not recreated, and no others."""
+    """After a crash, Java restores only those deleted topics that were not recreated."""
     world = make_world(tmp_path / "ours")
     wanted = put(world, "kept", 5, "kept")
     put(world, "gone", 6, "old")

@@ -27,7 +27,7 @@ CONF = {
     "mappedFileSizeConsumeQueueExt": "1004",
 }
 UPLOADING = {**CONF, "tieredStoreGroupCommitTimeout": "1000"}
-"""Java uploads what it has after a second instead of 30."""
+"""Configuration with which Java uploads after one second instead of 30."""
 APPENDED = 120
 
 

@@ -34,7 +34,7 @@ def backfill(table: pa.Table, name: str, root: Path, manifest: Manifest, *option
 
 
 def messages_of(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return rows of a table in the form that the manifest has for messages."""
+    """Convert rows of a table to the form of messages in the manifest."""
     return [
         {
             "topic": row["topic"],

@@ -53,7 +53,7 @@ def test_java_reads_every_message_and_finds_every_key_of_a_tier_that_came_back(
     java: JavaTools, offloaded: Offloaded, bucket: str, tmp_path: Path
 ) -> None:
     """Java reads every message of a tier that was copied to S3 with its state, and copied back
-    without it. So the second copy takes topic ids from the index."""
+    without it. Without the state, the second copy takes topic ids from the index."""
     source = f"file://{offloaded.root / 'tiered'}"
     there = copy(
         "--from", source, "--from-state", offloaded.root / "store",

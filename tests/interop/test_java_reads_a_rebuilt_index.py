@@ -1,4 +1,4 @@
-"""The published Java broker finds every key by index files that were rebuilt from the messages. The
+"""The published Java broker finds every key in index files that were rebuilt from the messages. The
 rebuild first makes many small files, and then merges them."""
 
 from __future__ import annotations

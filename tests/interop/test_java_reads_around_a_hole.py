@@ -39,7 +39,7 @@ def open_tier(root: Path, tier: Path, manifest: Manifest) -> FlatFileStore:
 def with_hole(
     public_a: Path, public_a_manifest: Manifest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Create a tier of one queue without the messages [HOLE_BEGIN, HOLE_END)."""
+    """Create a tier of one queue that lacks the messages [HOLE_BEGIN, HOLE_END)."""
     root = tmp_path_factory.mktemp("hole")
     source_state = root / "source"
     (source_state / "config").mkdir(parents=True)

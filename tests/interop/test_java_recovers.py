@@ -51,8 +51,8 @@ os.kill(os.getpid(), 9)
 
 
 def kill_in_the_middle(root: Path, flushed: int) -> list[dict[str, Any]]:
-    """Put 700 messages in a process, then kill it. `flushed`: number of messages that were put
-    before the flush."""
+    """Put 700 messages in a process, then kill it. `flushed`: number of messages before the
+    flush."""
     wanted = root / "wanted.json"
     root.mkdir()
     command = [sys.executable, "-c", KILLED, str(root / "store"), str(wanted), str(flushed)]

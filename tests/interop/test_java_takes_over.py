@@ -18,13 +18,12 @@ from tieredstore.message.encoding import Message
 APPENDED = 40
 QUEUES = (("pub_normal", 0), ("pub_fifo", 1), ("java_new", 0))
 STATE = ("config/tieredStoreMetadata.json", "tiered_index_file")
-"""Files of a tier's state. Java has them in its store. This project has them in a state
-directory."""
+"""State files of a tier. Java keeps them in its store, this project in a state directory."""
 
 
 def move_state(source: Path, target: Path) -> None:
-    """Replace the state files in `target` by those in `source`, and delete those that `target`
-    had."""
+    """Replace the state files in `target` by those in `source`. Deletes files that `source` does
+    not have."""
     for name in STATE:
         shutil.rmtree(target / name, ignore_errors=True)
         (target / name).unlink(missing_ok=True)

@@ -78,7 +78,7 @@ async def add_user(
 
 
 def allow(broker: Broker, rights: Iterable[tuple[str, str]]) -> None:
-    """Give the user eve exactly these rights."""
+    """Give the user eve exactly these permissions."""
     acls = broker.services.access.acls
     acls.delete_acl("User:eve")
     entries = [
@@ -90,8 +90,8 @@ def allow(broker: Broker, rights: Iterable[tuple[str, str]]) -> None:
 
 
 def list_grants(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
-    """Return sets of rights, each of which is sufficient for a call: the first action of every
-    right, and variants in which one right has another of its actions."""
+    """Return sets of permissions that are each sufficient for a call. The first set has the first
+    action of every right. Each other set has another action in one of the rights."""
     first = [(right.resource, right.actions.split()[0]) for right in rights]
     grants = [first]
     for number, right in enumerate(rights):
@@ -103,8 +103,8 @@ def list_grants(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
 
 
 def list_lacks(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
-    """Return sets of rights that are not sufficient. In each set one right is missing, or has an
-    insufficient action on its resource instead."""
+    """Return sets of permissions that are not sufficient. In each set one permission is missing, or
+    has an insufficient action on its resource instead."""
     first = list_grants(rights)[0]
     lacks = []
     for number, right in enumerate(rights):

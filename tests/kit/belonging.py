@@ -22,7 +22,7 @@ from tieredstore.tier.writing import TierWriter
 
 
 class StillClock(ManualClock):
-    """Clock on which background loops never run."""
+    """Clock that never runs background loops."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         if threading.current_thread() is threading.main_thread():
@@ -35,7 +35,7 @@ class StillClock(ManualClock):
 
 
 class SharedTier:
-    """Object storage of a tier, which survives the processes that use it. `is_away` makes the tier
+    """Object storage of a tier. It survives the processes that use it. `is_away` makes the tier
     unreachable. `take_over_epoch` is the value of the key `tieredStoreChunkTakeOverEpoch`."""
 
     current: ClassVar[SharedTier]
@@ -54,7 +54,7 @@ class SharedTier:
         self.objects = MemoryObjectClient(now_ms=self.clock.now_ms)
 
     def copy_objects(self) -> MemoryObjectClient:
-        """Copy the bucket in its present state."""
+        """Copy the bucket in its current state."""
         copied = MemoryObjectClient(now_ms=self.clock.now_ms)
         with self.objects._store.lock:
             copied._store.objects.update(self.objects._store.objects)
@@ -109,8 +109,8 @@ class SharedClient(MemoryObjectClient):
 
 
 class SharedProvider(ChunkProvider):
-    """Provider whose class name a configuration gives. It opens the `SharedTier` that was created
-    last."""
+    """Provider that a test configuration can name by its class. It opens the `SharedTier` that was
+    created last."""
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> ChunkProvider:

@@ -14,7 +14,7 @@ def checksums_of(segment: Path) -> Path:
 
 def forget_checksums(root: Path) -> int:
     """Delete the block checksums of a tier, so that the tier looks as if a Java broker wrote it.
-    Afterwards only the file formats can reveal damage. Return the number of deleted files."""
+    Afterwards, damage shows only in the files themselves. Return the number of deleted files."""
     found = list(root.rglob(f".*{SUFFIX}"))
     for path in found:
         path.unlink()

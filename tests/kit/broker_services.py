@@ -28,7 +28,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import ManualClock
 
 DELAYS_MS = (1000, 5000)
-"""Delay levels of the services."""
+"""Times of the services' delay levels, in ms."""
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ _OPTIONS = (
 
 
 class Screen(NamedTuple):
-    """Size of a screen in pixels, and the preferred colours (light or dark)."""
+    """Size of a screen in pixels, and the preferred colour scheme (light or dark)."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""Client sessions that record their messages."""
+"""Client sessions that record the messages sent to them."""
 
 from __future__ import annotations
 

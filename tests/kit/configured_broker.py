@@ -1,4 +1,4 @@
-"""A broker's store that is described only by the Java keys of a `broker.conf`."""
+"""A broker's store that is configured only by the Java keys of a `broker.conf`."""
 
 from __future__ import annotations
 
@@ -69,28 +69,28 @@ def properties(root: Path, **keys: object) -> dict[str, str]:
 
 
 def conf(root: Path, **keys: object) -> LoadedConfig:
-    """Return the configuration that some properties make. They must cause no warning."""
+    """Load the configuration of the given properties. Raises AssertionError for a warning."""
     loaded = config_from_properties(properties(root, **keys), origin="broker.conf")
     assert loaded.warnings == ()
     return loaded
 
 
 def drop_runtime_keys(keys: Mapping[str, object]) -> dict[str, object]:
-    """Remove the keys that can be changed while a store runs."""
+    """Return the keys without those that can be changed while a store runs."""
     return {key: value for key, value in keys.items() if not is_runtime(FIELDS_BY_KEY[key])}
 
 
 def change_runtime_keys(config: StoreConfig, root: Path, keys: Mapping[str, object]) -> None:
-    """Change those keys of a running store that can be changed while it runs. Equal values are
-    skipped."""
+    """Change a running store's settings, for those keys that can be changed at run time. Equal
+    values are skipped."""
     texts = properties(root, **keys)
     runtime = keys.keys() - drop_runtime_keys(keys).keys()
     change_config(config, {key: parse_setting(key, texts[key], "update") for key in runtime})
 
 
 class Call(NamedTuple):
-    """A read or write of a segment: its kind, the position and size in bytes, and the thread that
-    called."""
+    """A read or write of a segment: its kind, the position and size in bytes, and the calling
+    thread."""
 
     id: SegmentId
     position: int
@@ -119,13 +119,13 @@ class RecordingProvider(WrapperProvider):
         return replace(super().capabilities, preferred_batch_bytes=self._preferred_bytes)
 
     def prefer(self, size_bytes: int) -> None:
-        """Make writes of the given size the cheapest from now on."""
+        """Make writes of the given size the cheapest ones."""
         self._preferred_bytes = size_bytes
 
     @contextmanager
     def meetings(self, count: int) -> Iterator[None]:
         """Block the first call of each thread until `count` threads have called. Then wait a short
-        time, so that a test sees whether one more thread calls."""
+        time, so that a test notices a call by a further thread."""
         seen = threading.local()
         changed = threading.Condition()
         threads: set[int] = set()
@@ -174,8 +174,8 @@ class RecordingSegment(WrapperSegment):
 
 
 class SteppedClock(ManualClock):
-    """A clock whose waiting threads continue once a test has advanced the clock past their
-    deadlines, or has released the threads."""
+    """A clock for waiting threads. A thread continues once a test has advanced the clock past the
+    thread's deadline, or has released the thread."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -200,8 +200,8 @@ class SteppedClock(ManualClock):
 
 
 class Broker:
-    """A store and its parts. The background loops of the tier do not run. Tests call the functions
-    of the loops instead. With `at_run_time`, the keys that a running store can change are set only
+    """A store and its parts. The background loops of the tier do not run. Tests call the loops'
+    functions instead. With `at_run_time`, the keys that a running store can change are set only
     after the start."""
 
     def __init__(
@@ -237,7 +237,7 @@ class Broker:
         self.local.dispatch_source.flush()
 
     def scan(self, *, force: bool = False) -> int:
-        """Upload once, as a round of the dispatcher's loop does. Return the number of uploaded
+        """Upload once, like one round of the dispatcher's loop. Return the number of uploaded
         messages."""
         outcomes = self.store.dispatcher.scan(force)
         assert not [outcome.error for outcome in outcomes if outcome.error is not None]
@@ -274,8 +274,7 @@ class Broker:
         return [message.queue_offset for message in found]
 
     def segments(self, type: FileSegmentType) -> dict[int, int]:
-        """Return the sizes in bytes of the segments of a type that the backend has, by base
-        offset."""
+        """Return the sizes in bytes of the backend's segments of a type, by base offset."""
         listing = self.provider.list(self.loaded.config.broker_name)
         return {item.id.base_offset: item.size_bytes for item in listing if item.id.type is type}
 

@@ -1,5 +1,5 @@
-"""Tests of the contract of consume queues. Subclasses in `tests/contract/test_consume_queues.py`
-each test one kind of queue."""
+"""Contract tests of consume queues. Each subclass in `tests/contract/test_consume_queues.py` tests
+one kind of queue."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def walk(queue: ConsumeQueueInterface) -> list[int]:
 
 
 class ConsumeQueueStoreContract:
-    """Contract of consume queues. `open_store` opens the queues of a store in a folder, also
-    repeatedly, and loads them."""
+    """Contract of consume queues. `open_store` opens the queues of a store in a folder and loads
+    them. It may be called repeatedly."""
 
     opened: list[ConsumeQueueStoreInterface]
 

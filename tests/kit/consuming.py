@@ -32,7 +32,7 @@ class ServedBroker:
     address: str
 
     async def put(self, *messages: Message) -> None:
-        """Put messages, and return when a get finds them."""
+        """Put messages, and wait until a get finds them."""
         for message in messages:
             result = self.services.store.put_message(message)
             assert result.ok, result.reason
@@ -128,8 +128,8 @@ async def join(client: RemotingClient, client_id: str, **more: object) -> None:
 async def pull_messages(
     client: RemotingClient, offset: int = 0, queue_id: int = 0, **fields: object
 ) -> RemotingCommand:
-    """Send a pull request, as a push consumer does. The request waits only if `sysFlag` asks for
-    it."""
+    """Send a pull request, as a push consumer does. The broker holds the request only if `sysFlag`
+    asks for it."""
     return await client.request(
         RequestCode.PULL_MESSAGE,
         {

@@ -19,10 +19,10 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.testing.chunks import chunk_provider
 
 WHOLE_LISTING = 5
-"""Number of LISTs of a whole listing of a small tier of one broker: two for the list of brokers,
-one for the epoch manifest before the segments, and one for it after them."""
+"""Number of LIST requests for a full listing of a small tier of one broker. Two list the brokers,
+one reads the epoch manifest before the segments, and one reads it after them."""
 WHOLE_LISTING_AGAIN = 4
-"""Number of LISTs of a whole listing if the reader already has the epoch manifest."""
+"""Number of LIST requests for a full listing if the reader already has the epoch manifest."""
 
 
 class CountingClient(MemoryObjectClient):
@@ -53,7 +53,7 @@ class CountingClient(MemoryObjectClient):
 
 @dataclass(frozen=True)
 class CountedLocation(TierLocation):
-    """Location of a tier whose requests go through a counting client."""
+    """Location of a tier. A counting client sends its requests."""
 
     client: CountingClient = field(default_factory=lambda: CountingClient(MemoryObjectClient()))
 
@@ -82,7 +82,7 @@ class CountedTier:
         self.written.provider.open(queue.commit_log[0].id).delete()
 
     def list_whole(self, provider: SegmentProvider) -> TierCatalogue:
-        """List the tier, then set the counts of requests to zero."""
+        """List the full tier, then set the request counts to zero."""
         found = load_catalogue(provider)
         self.client.requests.clear()
         return found

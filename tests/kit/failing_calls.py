@@ -16,8 +16,9 @@ CALLS: Final = ("open", "pwrite", "ftruncate", "posix_fallocate", "mkdir")
 
 
 class FailingCalls:
-    """Makes `count` calls fail with `error`, beginning with call number `first` (from 0). With None
-    no call fails. `error` is an errno of OSError, or MemoryError. Calls of all threads count."""
+    """Makes `count` calls fail with `error`, starting with call number `first` (from 0). If `first`
+    is None, no call fails. `error` is an errno of OSError, or MemoryError. Calls of all threads
+    count."""
 
     def __init__(self, error: int | type[MemoryError] = errno.ENOSPC) -> None:
         self.error = error
@@ -35,7 +36,7 @@ class FailingCalls:
             patch.setattr(mmap, "mmap", self._wrap(mmap.mmap))
 
     def fail(self, first: int, count: int) -> None:
-        """Make `count` calls fail, beginning with call number `first`, counted from now."""
+        """Make `count` calls fail, starting with call number `first`. Counting begins now."""
         with self._lock:
             self.first, self.count, self.calls, self.failed = first, count, 0, 0
 

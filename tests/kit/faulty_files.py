@@ -11,7 +11,7 @@ from tieredstore.disk.file_operations import AppendFile, FileOperations
 
 class FaultyFiles(FileOperations):
     """Files with planned failures. `plan[name]` lists the errno numbers (None for success) for the
-    next calls of that name."""
+    next calls of the operation `name`."""
 
     def __init__(self) -> None:
         self.plan: dict[str, list[int | None]] = {}

@@ -44,7 +44,7 @@ class Steps(ManualClock):
 
 
 def fill(root: Path, *messages: Message) -> None:
-    """Put messages into a stopped store. The store is started for this, and stopped again."""
+    """Put messages into a stopped store. Starts the store for this, and stops it again."""
     with running(small_config(root)) as store:
         put_all(store, list(messages))
 

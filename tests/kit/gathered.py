@@ -50,7 +50,7 @@ class Gathering:
         return self._open[id]
 
     def take(self, topic: str, messages: bytes, units: bytes) -> None:
-        """Acquire the writer epoch, for a writer that may delay its groups."""
+        """Acquire the writer epoch as a writer that may delay its groups."""
         log, queue = queue_ids(topic)
         starts = [self.ends.get(log, 0), self.ends.get(queue, 0)]
         ends = [starts[0] + len(messages), starts[1] + len(units)]
@@ -60,7 +60,7 @@ class Gathering:
         self.ends[log], self.ends[queue] = ends
 
     def write(self, *topics: str, text: bytes = b"0123456789") -> None:
-        """Commit the same content for some queues: messages, and units of two bytes."""
+        """Commit the same content to each of the queues: messages, and units of two bytes."""
         for topic in topics:
             self.take(topic, topic.encode()[:1] + text, text[:2])
         self.epoch.confirm()

@@ -22,7 +22,7 @@ TOPICS = (
 
 
 class StillClock(ManualClock):
-    """A clock on which background loops never run."""
+    """A clock that never runs background loops."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         if threading.current_thread() is threading.main_thread():

@@ -64,8 +64,8 @@ class GrowingTier:
         body: bytes | None = None,
     ) -> range:
         """Append messages. Return their queue offsets. Without `with_units`, append only to the
-        commit log. `uniq_keys` and `times_ms` have the UNIQ_KEYs and store times of the messages,
-        instead of the defaults. `body` is used for all messages."""
+        commit log. `uniq_keys` and `times_ms` replace the default UNIQ_KEYs and store times of the
+        messages. `body` is used for all messages."""
         self.metadata.add_topic(topic)
         self.metadata.add_queue(topic, queue_id)
         queue = self._queues.setdefault((topic, queue_id), _Queue())
@@ -109,7 +109,7 @@ class GrowingTier:
 
     def skip(self, topic: str, queue_id: int, count: int) -> None:
         """Simulate that the broker deleted `count` messages before their upload. The dispatcher
-        continues after them in a new consume queue segment, and at the same position in the commit
+        continues after them, in a new consume queue segment and at the same position in the commit
         log."""
         queue = self._queues[topic, queue_id]
         queue.offset += count

@@ -27,8 +27,8 @@ class HangingProvider(WrapperProvider):
         return cls(PosixProvider.from_config(config), Path(config.tier_file_path).parent)
 
     def wait(self, sign: str = "hang") -> None:
-        """Wait while the file `sign` exists. Creates the file `<sign>.seen`, so that a test knows
-        that a thread waits."""
+        """Wait while the file `sign` exists. Creates the file `<sign>.seen` to show a test that a
+        thread waits."""
         while (self._folder / sign).exists():
             (self._folder / f"{sign}.seen").touch()
             time.sleep(0.05)

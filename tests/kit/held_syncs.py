@@ -1,4 +1,4 @@
-"""Syncs of files that a test holds, fails or counts."""
+"""Syncs of files that a test delays, fails or counts."""
 
 from __future__ import annotations
 

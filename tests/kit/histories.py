@@ -34,8 +34,8 @@ COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "body", "tags
 """Columns that `rows_of` needs."""
 LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 KINDS = ("body", "head", "unit", "zeros")
-"""Parts of a message that can be damaged: a byte of its body, its magic code, its unit, or all its
-bytes, which become zeros."""
+"""Kinds of damage to a message: to a byte of its body, to its magic code, to its unit, or to all
+its bytes, which become zeros."""
 TAILS = ("whole", "zeros", "cut", "units")
 """States of a queue's end: whole, last message replaced by zeros, cut within the last message, or a
 unit without its message."""
@@ -94,8 +94,8 @@ class Row:
 
 @dataclass
 class History:
-    """A tier that was built from plans, and its expected rows. If it `is_damaged`, a reader may
-    fail instead of returning the rows."""
+    """A tier that was built from plans, and its expected rows. If `is_damaged`, a reader may fail
+    instead of returning the rows."""
 
     root: Path
     plans: list[QueuePlan]
@@ -200,7 +200,7 @@ def histories(draw: st.DrawFn) -> list[QueuePlan]:
 @st.composite
 def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
     """Strategy of arguments of `History.rows`, at and near the existing values. Lower bounds are
-    never above upper bounds, and the history has each queue id, because readers refuse other
+    never above upper bounds, and each queue id exists in the history, because readers refuse other
     values."""
     queue_ids = sorted({plan.queue_id for plan in plans})
     times = sorted({time + by for plan in plans for time in plan.times() for by in (0, 1)})

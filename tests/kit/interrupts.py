@@ -1,4 +1,4 @@
-"""Signals that arrive at a chosen instruction, as Ctrl-C can."""
+"""Signals that arrive at a chosen instruction, as a Ctrl-C might."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGNAL = signal.SIGUSR2
 
 
 class Interrupt(BaseException):
-    """Error that the signal handler raises, in place of KeyboardInterrupt."""
+    """Error that the signal handler raises instead of KeyboardInterrupt."""
 
 
 @contextmanager
@@ -35,10 +35,11 @@ def raising_signal(number: int = SIGNAL) -> Iterator[None]:
 
 
 def call_interrupted(call: Callable[[], object], step: int) -> bool:
-    """Call a function with a signal that arrives before its `step`-th instruction (from 1), callees
-    included. Return whether the function had that many instructions. Needs `raising_signal`. The
-    interpreter handles the signal at its usual points: after the next call, at the beginning of a
-    function, before a jump back. No signal is handled between these points."""
+    """Call a function. A signal arrives before its `step`-th instruction (from 1), instructions of
+    callees included. Return whether the function had that many instructions. Needs
+    `raising_signal`. The interpreter handles the signal at its usual points: after the next call,
+    at the beginning of a function, before a jump back. It handles no signal between these
+    points."""
     seen = 0
     # A collection would call others' functions in the middle, and the interpreter drops what these
     # raise.

@@ -27,9 +27,9 @@ from tests.kit.paths import JAVA
 RESOLVE_TIMEOUT_S = 600
 CHECK_TIMEOUT_S = 240
 SERVER_TIMEOUT_S = 1800
-"""Longest life in seconds of a server that serves all tests of a module."""
+"""Maximum lifetime in seconds of a server that serves all tests of a module."""
 PORT_OFFSETS = (0, 3, 5, 6)
-"""Offsets of a broker's ports: the name server, then the broker's fast, main and replication
+"""Offsets from a broker's base port: the name server, then the broker's fast, main and replication
 listeners."""
 EVERY_KEY = "-DkeySample=1000000000"
 QUICK = (
@@ -39,7 +39,7 @@ QUICK = (
     "-Dtls.server.mode=disabled",
 )
 """JVM options. A test's broker lives for seconds, so a quick start matters more than speed. TLS is
-off, since with TLS the name server and the broker each make an RSA key at their start."""
+off, because with TLS the name server and the broker each make an RSA key at their start."""
 OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
 RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
 
@@ -48,9 +48,9 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Findings of the Java broker. `wanted`, `right`: messages that were expected, and messages
-    that were read correctly. `key_queries`, `key_queries_right`: queries by key, and those that
-    found their message."""
+    """Findings of the Java broker. `wanted`: number of expected messages, `right`: number of
+    correctly read messages. `key_queries`: number of queries by key, `key_queries_right`: number of
+    those that found their message."""
 
     passed: bool
     wanted: int
@@ -70,7 +70,7 @@ class HeldBroker:
         self.namesrv = namesrv
 
     def put(self, topic: str, queue_id: int, count: int) -> None:
-        """Append messages to a queue, and return when consumers can receive them."""
+        """Append messages to a queue, and wait until consumers can receive them."""
         self._ask(f"put {topic} {queue_id} {count}")
 
     def stop(self) -> None:
@@ -99,7 +99,8 @@ class JavaTools:
 
     @classmethod
     def resolve(cls) -> JavaTools | str:
-        """Return the tools, or the reason why they are missing. Their tests are then skipped."""
+        """Return the tools, or the reason why they are missing. In that case the caller skips its
+        tests."""
         missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         if missing:
             return f"not installed: {', '.join(missing)}"
@@ -159,7 +160,7 @@ class JavaTools:
         self, root: Path, manifest: Manifest, queues: Iterable[tuple[str, int]], count: int
     ) -> dict[str, Any]:
         """Let the Java broker take over `root` in place, append `count` messages to each queue,
-        upload all and stop. Return what the Java broker reports: `messages`, `atStart`,
+        upload all and stop. Return the Java broker's report: `messages`, `atStart`,
         `afterAppend`."""
         wanted, out = root / "append-manifest.json", root / "append-out.json"
         wanted.write_text(json.dumps({"brokerConf": manifest["brokerConf"]}))
@@ -225,7 +226,7 @@ class JavaTools:
     def proxy(self, folder: Path, namesrv: str, cluster: str) -> Iterator[str]:
         """Run a Java proxy in cluster mode, and kill it at the end. Yield `ip:port` of its gRPC
         server. A long poll ends after 3 s, so that push consumers close soon. The proxy registers
-        its producers every second, since the brokers of tests check transactions every second."""
+        its producers every second, because the tests' brokers check transactions every second."""
         port = free_ports()
         config, log = folder / "proxy.json", folder / "proxy.log"
         settings = {
@@ -328,7 +329,7 @@ def running_process(
 
 
 def free_ports() -> int:
-    """Return a port P such that P + each of PORT_OFFSETS is free on loopback."""
+    """Return a port P for which P + each of PORT_OFFSETS is a free loopback port."""
     for _ in range(100):
         with ExitStack() as stack:
             first = stack.enter_context(socket.socket())
@@ -351,7 +352,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def write_broker_conf(path: Path, manifest: Manifest, **extra: str) -> Path:
-    """Write the fixture's broker configuration, without the paths in it."""
+    """Write the fixture's broker configuration, without its paths."""
     values = {**manifest["brokerConf"], **extra}
     path.write_text("".join(f"{k}={v}\n" for k, v in values.items() if k not in OWN_KEYS))
     return path
@@ -365,7 +366,7 @@ def tieredstore(*arguments: str | Path) -> str:
 
 
 def key_queries(messages: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many key queries the Java check makes. It queries every message by its UNIQ_KEY
+    """Return the number of key queries of the Java check. It queries every message by its UNIQ_KEY
     and by its first key, except messages of system topics and `%…` topics."""
     hidden = ("RMQ_SYS", "rmq_sys", "SCHEDULE", "%")
     return sum(

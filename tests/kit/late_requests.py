@@ -1,4 +1,4 @@
-"""An object store in memory. One of its clients is paused in a request, or has given up a request
+"""An in-memory object store. One of its clients is paused in a request, or has given up a request
 long before the request takes effect."""
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
 
 HOWS = ("before", "after", "lost", "late", "twice")
-"""Fates of the chosen request. `before`, `after`: other clients continue before the request takes
-effect, or between its effect and its reply. `lost`: like `after`, and the reply is lost. `late`:
-the client gives up the request, which takes effect after all others. `twice`: the request is
-answered, and takes effect a second time."""
+"""Fates of the chosen request. `before`: other clients continue before the request takes effect.
+`after`: they continue between its effect and its reply. `lost`: like `after`, and the reply is
+lost. `late`: the client gives up the request, which takes effect after all others. `twice`: the
+request is answered, and takes effect a second time."""
 CHANGING = frozenset({"PUT", "COMPLETE_UPLOAD", "DELETE"})
 
 
 class LateClient(MemoryObjectClient):
     """In-memory object store whose client pauses at the request that `watch` chooses. `ahead_ms`:
-    lead of the clock of the gateway that answers over the clock that stamps objects. With
+    lead of the gateway clock, which answers have, over the clock that stamps objects. With
     `stamps_beginning`, a multipart object gets the time at which its upload began, as at Amazon."""
 
     def __init__(

@@ -29,7 +29,7 @@ SWITCH_MS = (1_000, 20_000, 59_000, 61_000, 1_200_000)
 CLOCKS = ("server", "zombie", "successor")
 WHICH = (("server", "successor"), ("successor",), CLOCKS)
 """Sets of clocks that continue while another writer takes over. The paused writer's clock may stop
-with its machine. The object store's gateways may have different clocks."""
+with its machine, and the object store's gateways may have different clocks."""
 LIMITS = ClientLimits(min_part_bytes=100)
 POLICY = MergePolicy(fan_in=4, target_bytes=1_000, part_bytes=100, free_bytes=30, settle_ms=0)
 
@@ -89,7 +89,7 @@ class Broker:
         return chunk_provider(self.client, owner=self.name, **self._settings)
 
     def restart(self) -> Broker:
-        """Begin again like a new process, which remembers nothing."""
+        """Begin again like a new process, without any memory."""
         self.tier = self._make_tier()
         return self.begin()
 
@@ -180,7 +180,7 @@ class Broker:
 def read_file(
     tier: ChunkProvider, file: str, kind: FileSegmentType = FileSegmentType.COMMIT_LOG
 ) -> bytes:
-    """Join the segments of a file, each up to the beginning of the next one."""
+    """Join the segments of a file. Each counts up to the beginning of the next one."""
     found = [item for item in _listings(tier) if item.id.path == file and item.id.type is kind]
     content = b""
     for listing in found:

@@ -11,7 +11,7 @@ P = ParamSpec("P")
 
 
 def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a coroutine test function on an event loop of its own."""
+    """Run a coroutine test function on its own event loop."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

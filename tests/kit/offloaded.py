@@ -27,8 +27,8 @@ class Offloaded:
 
 
 def tier_manifest(public_a_manifest: Manifest) -> Manifest:
-    """Return the fixture's messages of the topics that Java uploads. The local store has all of
-    them, also those that expired in Java's tier."""
+    """Return the fixture's messages in topics that Java uploads. The local store has all of them,
+    including those that expired in Java's tier."""
     tiered_topics = {m["topic"] for m in public_a_manifest["messages"] if "tiered" in m}
     messages = [
         {**message, "tiered": message.get("tiered", {})}

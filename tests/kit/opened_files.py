@@ -1,4 +1,4 @@
-"""Records the files that a thread opens, by Python's audit events."""
+"""Records the files that a thread opens, from Python's audit events."""
 
 from __future__ import annotations
 

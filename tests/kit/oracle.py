@@ -32,7 +32,7 @@ class Expected:
 
 @dataclass
 class Queue:
-    """Messages of a queue by ascending offset, from 0 on."""
+    """Messages of a queue by ascending offset, starting at 0."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ class Queue:
 
 
 class Oracle:
-    """Correct answers for queues of which a store has the offsets [low, high)."""
+    """Correct answers of a store that has only the offsets [low, high) of each queue."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.queues: dict[tuple[str, int], Queue] = defaultdict(Queue)
@@ -69,9 +69,9 @@ class Oracle:
         broker_low: int | None = None,
         overshoot: bool = True,
     ) -> Expected:
-        """Return the answer to a get from a store that holds the queue from `low` on. With
-        `overshoot` (tier), the answer ends after the message that reaches the byte limit, otherwise
-        (local store) before it. `broker_low` is the minimum offset that the answer reports."""
+        """Return the answer to a get from a store whose queue begins at `low`. With `overshoot`
+        (tier), the answer ends after the message that reaches the byte limit, otherwise (local
+        store) before it. `broker_low` is the minimum offset that the answer reports."""
         rows = self.queues[topic, queue_id].rows
         high = len(rows)
         shown = low if broker_low is None else broker_low
@@ -102,8 +102,8 @@ class Oracle:
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str, *, low: int = 0
     ) -> int:
         """Return the offset for a time. LOWER: the first message at or after the time, or the end
-        if there is none. UPPER: the last message at or before the time, or the first message of the
-        queue if there is none."""
+        if no such message exists. UPPER: the last message at or before the time, or the first
+        message of the queue if no such message exists."""
         times = self.queues[topic, queue_id].times[low:]
         if boundary == "lower":
             return low + bisect.bisect_left(times, timestamp_ms)

@@ -26,7 +26,7 @@ ROUND = 6
 
 
 class Part(enum.Enum):
-    """Where a part of the broker (store, state or tier) comes from: a snapshot, another broker, or
+    """Origin of a part of the broker (store, state or tier): a snapshot, another broker, or
     nothing."""
 
     SAME = "same"
@@ -37,8 +37,8 @@ class Part(enum.Enum):
     MISSING = "missing"
     NONE = "none"
     JAVA = "Java in between"
-    """The part as a Java broker left it between two runs of our broker. Java cannot write a tier of
-    objects, so an older version of this project writes such a tier."""
+    """The part after a Java broker ran between two runs of our broker. Java cannot write a tier of
+    objects, so an older version of this project writes it."""
 
 
 KEYS: dict[str, object] = {"tieredStorageLevel": "NOT_IN_DISK", "fileReservedTime": 1}
@@ -53,7 +53,7 @@ def bodies(who: str, count: int) -> list[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What the parts of a broker are like. With `has_objects`, the tier is a chunk log. With
+    """Properties of a broker's parts. With `has_objects`, the tier is a chunk log. With
     `is_cleaned`, the local store has deleted the uploaded messages. `keys` are further Java
     properties."""
 
@@ -208,7 +208,7 @@ class Parts:
             main.write_bytes(main.read_bytes() + b"\n")
 
     def _put_as_java(self, folder: Path) -> None:
-        """Put a message as a broker does that does not know this project's files."""
+        """Put a message like a broker that does not know this project's files."""
         keys = {**POSIX, **self._keys, "messageStorePlugIn": ""}
         store = registry.message_store(conf(folder, **keys), self.shared.clock)
         store.load()

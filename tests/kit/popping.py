@@ -1,4 +1,4 @@
-"""Requests of clients that pop messages, and how such a client reads the answers."""
+"""Requests of clients that pop messages, and such a client's parsing of the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PoppedMessage(NamedTuple):
 
 
 async def pop(client: RemotingClient, **fields: object) -> RemotingCommand:
-    """Pop from all queues of the topic T, beginning at the first message, without waiting."""
+    """Pop from all queues of the topic T, starting at the first message, without waiting."""
     return await client.request(
         RequestCode.POP_MESSAGE,
         {

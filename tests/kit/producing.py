@@ -111,7 +111,7 @@ class Producing:
         return self.hook.put_now(self.store, message)
 
     def read(self, topic: str = "T", queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
-        """Return all messages of a queue from an offset on."""
+        """Return all messages of a queue, starting at an offset."""
         self.store.wait_until_dispatched()
         found: list[StoredMessage] = []
         while batch := self.store.get_message("g", topic, queue_id, offset, 32).messages:

@@ -1,4 +1,5 @@
-"""What tests of the fixture public-a share: they open its stores and run its queries."""
+"""Parts that tests of the fixture public-a share. They open the fixture's stores and run its
+queries."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 Low = dict[tuple[str, int], int]
 JAVA_TIER_LOW: Low = {("pub_expire", 0): 344}
-"""First offsets of those queues in Java's tier that do not begin at 0."""
+"""First offset of each queue in Java's tier that does not begin at 0."""
 
 
 def config_at(public_a: Path, root: Path, **overrides: str) -> StoreConfig:
@@ -77,7 +78,8 @@ class JavaTier:
 
 
 def sha256_at(message: StoredMessage, commit_log_offset: int) -> str:
-    """Return the SHA-256 of a record whose physical offset is replaced by `commit_log_offset`."""
+    """Return the SHA-256 of a record after its physical offset is replaced by
+    `commit_log_offset`."""
     raw = bytearray(message.raw)
     raw[28:36] = commit_log_offset.to_bytes(8, "big")
     return hashlib.sha256(raw).hexdigest()
@@ -150,7 +152,7 @@ def wrong_queries(
     is_ordered: bool = True,
 ) -> list[tuple[dict[str, Any], list[Any]]]:
     """Return the manifest's rows that `query` answers wrongly, as (row, found). With `is_ordered`,
-    an answer that is not ordered by queue and offset is wrong."""
+    an answer that is not ordered by queue and offset is also wrong."""
     wrong = []
     for row in rows:
         right = oracle.query(row["topic"], row["key"], row["begin"], row["end"], low)

@@ -44,7 +44,7 @@ class KeptDeadLetters:
 
 
 class Receiving:
-    """Topic T with `queues` queues, and group G, which begins at the first message unless
+    """Topic T with `queues` queues, and group G. The group begins at the first message unless
     `attributes` change that."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Receiving:
         put_all(self.store, messages)
 
     async def receive(self, max_count: int = 32, **more: Any) -> list[Received]:
-        """Receive the messages that are available, or those that arrive within `poll_ms`."""
+        """Receive the available messages, or those that arrive within `poll_ms`."""
         poll_ms = more.pop("poll_ms", 0)
         expression, topic = more.pop("expression", "*"), more.pop("topic", "T")
         more.setdefault("invisible_ms", 30_000)
@@ -154,7 +154,7 @@ class Receiving:
 
 
 def bodies(received: list[Received]) -> list[int]:
-    """Return the numbers that are the messages' bodies."""
+    """Return the messages' bodies as numbers."""
     return [int(bytes(one.message.body)) for one in received]
 
 

@@ -1,4 +1,4 @@
-"""The tier that the recipes use: orders in JSON, payments in Avro."""
+"""Tier of the recipes: orders in JSON, payments in Avro."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _text(value: str) -> bytes:
 
 
 class RecipeTier:
-    """A Posix tier in a folder. Each call of `add` is one backfill, which adds messages after the
+    """A Posix tier in a folder. Each call of `add` is one backfill. It adds messages after the
     existing ones."""
 
     def __init__(self, root: Path) -> None:

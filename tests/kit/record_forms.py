@@ -82,10 +82,10 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 class RecordCheck(NamedTuple):
-    """Result of a check at a position of a log, as a recovery makes it. If `size` is positive, the
-    record has so many bytes, and `ok` says whether it is intact. `size` 0 with `ok` is a blank
-    record, which ends the file. `size` -1 means that no record is there. `reason` is the fault, or
-    empty if `ok`."""
+    """Result of a recovery's check at a position of a log. If `size` is positive, the record has
+    this many bytes, and `ok` says whether it is intact. `size` 0 with `ok` is a blank record, which
+    ends the file. `size` -1 means that no record is there. `reason` is the fault, or empty if
+    `ok`."""
 
     size: int
     ok: bool

@@ -13,8 +13,8 @@ Found = dict[tuple[str, int], list[bytes]]
 
 
 def leave_unclean(root: Path, *, checkpoint: Checkpoint | None = None) -> None:
-    """Make a stopped store look as if its process had been killed. `checkpoint` is the content that
-    the checkpoint file then has."""
+    """Make a stopped store look as if its process had been killed. `checkpoint` becomes the content
+    of the checkpoint file."""
     (root / "abort").write_text("4711")
     if checkpoint is not None:
         write_checkpoint(root, checkpoint)

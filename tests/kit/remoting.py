@@ -51,7 +51,8 @@ def register_plain(
     code: int,
     handler: Callable[[Connection, RemotingCommand], Outcome],
 ) -> None:
-    """Let a function answer the requests of a code. The function gets the unparsed command."""
+    """Register a function that answers the requests of a code. The function gets the unparsed
+    command."""
 
     def answer(request: Request[NoFields]) -> Outcome:
         return handler(request.connection, request.command)
@@ -60,8 +61,8 @@ def register_plain(
 
 
 class RemotingClient:
-    """A client of one server. `header_type` applies to its requests. Responses are returned
-    whatever their code is. No code raises an error."""
+    """A client of one server. `header_type` applies to its requests. Responses with any code are
+    returned. No code raises an error."""
 
     def __init__(self, connection: Connection, calls: _Calls, header_type: HeaderType) -> None:
         self.connection = connection
@@ -88,7 +89,7 @@ class RemotingClient:
         timeout_ms: int = TIMEOUT_MS,
     ) -> RemotingCommand:
         """Send a request and wait for its response. Field values are sent as their `str`, which
-        must equal Java's text, except booleans: `true` and `false`."""
+        must equal Java's text. Booleans are sent as `true` and `false`."""
         fields = _texts(ext_fields)
         return await self.connection.request(code, fields, body, timeout_ms, self.header_type)
 
@@ -109,7 +110,7 @@ class RemotingClient:
 
     @property
     def waiting_calls(self) -> int:
-        """Requests of the server that have arrived and were not yet returned by `next_call`."""
+        """Number of requests from the server that `next_call` has not returned yet."""
         return self._calls.received.qsize()
 
     async def close(self) -> None:

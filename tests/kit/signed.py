@@ -1,4 +1,4 @@
-"""Signatures of clients' requests. They are computed without the broker's code."""
+"""Signatures of clients' requests, computed without the broker's code."""
 
 from __future__ import annotations
 

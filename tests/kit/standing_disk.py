@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 WAIT_S: Final = 120.0
-"""Longest time in seconds for which the disk hangs. After this time the disk continues by itself,
+"""Maximum time in seconds for which the disk hangs. After this time the disk continues by itself,
 and `has_given_up` is set."""
 _CALLS: Final = ("pread", "pwrite", "fsync", "fdatasync")
 

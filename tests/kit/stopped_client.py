@@ -1,4 +1,4 @@
-"""An object store in memory. One of its clients is paused in a request."""
+"""An in-memory object store. One of its clients is paused in a request."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ class TieredLocal:
         self.open(**keys)
 
     def lose_disk(self) -> None:
-        """Delete the content of the local disk except the folder `config`, as if another disk had
-        `config`."""
+        """Delete the content of the local disk except the folder `config`, as if `config` were on
+        another disk."""
         self.close()
         store = self.root / "store"
         for path in store.iterdir():

@@ -68,7 +68,7 @@ def matches(expected: str, found: str) -> bool:
 def run_page(
     page: str, folder: Path, env: Mapping[str, str], change: Callable[[str], str] = str
 ) -> int:
-    """Run all blocks in a folder and return how many ran. `change` is a function that adapts a
+    """Run all blocks in a folder and return their number. `change` is a function that adapts a
     command of the page to the test. Raises AssertionError for a block that fails or prints
     something else."""
     count = 0

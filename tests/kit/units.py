@@ -46,7 +46,7 @@ def unpack_unit(buffer: Buffer, position: int = 0) -> Unit:
 
 
 def unpack_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
-    """Unpack the unit at a position of a buffer. Raises Corrupt for a truncated unit."""
+    """Unpack the batch unit at a position of a buffer. Raises Corrupt for a truncated unit."""
     _check_bounds(buffer, position, BATCH_UNIT_SIZE)
     return BatchUnit(*struct.unpack_from(">qiqqqhii", buffer, position))
 
@@ -61,12 +61,12 @@ def _check_bounds(buffer: Buffer, position: int, size: int) -> None:
 
 
 def view_units(buffer: Buffer) -> npt.NDArray[np.void]:
-    """View whole units as UNIT_DTYPE. Raises Corrupt if the last one is truncated."""
+    """View whole units as UNIT_DTYPE. Raises Corrupt if the last unit is truncated."""
     return _view(buffer, UNIT_DTYPE)
 
 
 def view_batch_units(buffer: Buffer) -> npt.NDArray[np.void]:
-    """View whole units as BATCH_UNIT_DTYPE. Raises Corrupt if the last one is truncated."""
+    """View whole units as BATCH_UNIT_DTYPE. Raises Corrupt if the last unit is truncated."""
     return _view(buffer, BATCH_UNIT_DTYPE)
 
 
@@ -96,8 +96,8 @@ def expand_batch(message: Message) -> list[Message]:
 def lookup(
     buffer: Buffer, slots: int, key_hash: int, begin_ms: int, end_ms: int, max_count: int
 ) -> list[int]:
-    """Return the physical offsets of the index items that have this hash and whose store time may
-    be in [begin, end]. The newest come first, at most `max_count` of them."""
+    """Return the physical offsets of the index items with this hash whose store time may be in
+    [begin, end]. The newest come first, at most `max_count` of them."""
     header = LocalIndexHeader.unpack(buffer)
     found: list[int] = []
     for item in walk_chain(buffer, slots, key_hash, header):

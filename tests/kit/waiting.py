@@ -11,7 +11,7 @@ LONGEST_S = 60.0
 
 
 def wait_for(is_done: Callable[[], bool]) -> None:
-    """Return once a condition is true. Fail if that takes too long."""
+    """Wait until a condition is true. Fail if that takes too long."""
     deadline = time.monotonic() + LONGEST_S
     while not is_done():
         assert time.monotonic() < deadline, "it did not come"

@@ -1,4 +1,4 @@
-"""Encoded headers and frames decode to the same values, wherever the stream is split."""
+"""Encoded headers and frames decode to the same values, for any split of the stream."""
 
 from __future__ import annotations
 

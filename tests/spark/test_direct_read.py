@@ -1,4 +1,4 @@
-"""`tieredstore.spark.read` returns the rows of the data source without using it."""
+"""`tieredstore.spark.read` returns the same rows as the data source, without using it."""
 
 from __future__ import annotations
 

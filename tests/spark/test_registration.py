@@ -55,7 +55,7 @@ def test_enabled_on_a_cluster(cluster: Cluster, url: str) -> None:
 
 
 def registered_by_hand(spark: SparkSession, url: str, zip_path: str) -> Any:
-    """Register the data source in a new session, which lacks the registrations of other tests, and
+    """Register the data source in a new session without the registrations of other tests, and
     read."""
     from tieredstore.spark.source import RocketmqTieredDataSource
 

@@ -54,7 +54,7 @@ def test_push_down(spark: SparkSession, tier: GrowingTier) -> None:
 
 def test_several_queries_over_one_frame(spark: SparkSession, tier: GrowingTier) -> None:
     """Several queries over one DataFrame return correct rows, although Spark gives all of them the
-    plan of that query whose filters were pushed last."""
+    same plan. This is the plan of the query that pushed its filters last."""
     enable(spark)
     frame = spark.read.format("rocketmq_tiered").option("subscribe", "orders").load(tier.url)
     first, second = frame.where("queue_id = 0"), frame.where("queue_id = 1")

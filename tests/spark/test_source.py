@@ -137,8 +137,8 @@ def test_filters_cut_what_is_read_where_spark_pushes_them(
 def test_no_query_over_a_frame_gets_a_row_that_its_filter_excludes(
     registered: SparkSession, tier: GrowingTier, pushes_down: bool
 ) -> None:
-    """No query over a DataFrame gets a row that its filter excludes, although Spark uses one plan,
-    with the filters of one side, for both sides of a union or a join."""
+    """No query over a DataFrame gets a row that its filter excludes. Spark may use one plan, with
+    the filters of one side, for both sides of a union or a join."""
 
     def orders() -> DataFrame:
         return frame(registered, tier.url, pushDownFilters="true").where("queue_id = 0")

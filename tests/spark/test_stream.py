@@ -49,7 +49,7 @@ def writer(spark: SparkSession, url: str, folder: Path, options: dict[str, str])
 def available_now(
     spark: SparkSession, url: str, folder: Path, options: dict[str, str]
 ) -> list[int]:
-    """Return the number of rows of each batch of a query that ends when it has read all available
+    """Return the number of rows in each batch. The query ends when it has read all available
     data."""
     spark.dataSource.register(RocketmqTieredDataSource)
     query = writer(spark, url, folder, options).trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""The queue checker finds the faults that a test puts into a history, and nothing else."""
+"""The queue checker finds the faults that a test adds to a history, and reports no others."""
 
 from __future__ import annotations
 

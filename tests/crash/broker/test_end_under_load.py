@@ -23,13 +23,12 @@ TOPIC = "orders"
 QUEUES = 4
 SENDERS = 16
 LIVES = [2, pytest.param(4, marks=pytest.mark.slow)]
-"""Starts under load of one store."""
+"""Number of broker starts under load, all on one store."""
 MESSAGES = 600  # acknowledged in each life, at least
 
 
 class Load:
-    """Senders that send until the connection ends. The load records the acknowledged messages by
-    queue."""
+    """Senders that send until the connection ends. Records the acknowledged messages by queue."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -182,7 +181,7 @@ def test_a_tier_that_never_answers_does_not_hold_a_stop_up(tmp_path: Path) -> No
 
 
 def begin_and_wait(broker: BrokerProcess) -> Path:
-    """Start a broker that waits for its tier. Return the file that holds up the tier: the broker
+    """Start a broker that waits for its tier. Return the file that blocks the tier: the broker
     continues when the file is removed."""
     sign = broker.folder / "hang-start"
     sign.touch()

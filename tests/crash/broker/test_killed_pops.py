@@ -21,8 +21,8 @@ MESSAGES = 400
 KILLS = 3
 INVISIBLE_MS = 4_000
 MARGIN_MS = 1_500
-"""Time in ms. An acknowledgement counts if its answer came at least so long before the end of the
-invisible time. The broker may ignore later acknowledgements."""
+"""Safety margin in ms. An acknowledgement counts only if its reply came at least this long before
+the end of the invisible time, because the broker may ignore later ones."""
 
 
 class Consumer:

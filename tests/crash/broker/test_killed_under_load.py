@@ -33,8 +33,8 @@ FAULTS: list[tuple[Fault, tuple[str, ...], range]] = [
     (slow_down(), ("PutObject", "GetObject"), range(5, 10**6, 17)),
     (cut_body(10), ("GetObject",), range(2, 10**6, 7)),
 ]
-"""Faults that the proxy injects during the whole test, each with the S3 operations and the numbers
-of the requests (from 1) that it affects."""
+"""Faults that the proxy injects during the whole test. Each fault has the S3 operations and the
+request numbers (from 1) that it affects."""
 FIFO_TOPIC, FIFO_GROUP = "CheckedFifo", "checked_fifo"
 
 

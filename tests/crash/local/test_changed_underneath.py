@@ -1,5 +1,5 @@
 """Commit log files are truncated, deleted or replaced while a store has mapped them. Each store
-runs in a separate process, which must end by itself and not by a signal."""
+runs in a separate process, which must exit by itself and must not die from a signal."""
 
 from __future__ import annotations
 

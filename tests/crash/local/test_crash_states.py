@@ -31,16 +31,16 @@ from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.encoding import Message
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the crash points. The daily run tests every third point, the slow run all points."""
+"""Stride of the crash points. The daily run tests every third point, the slow run all points."""
 RANDOM_STEP = 3
-"""Step between those crash points that are also tested with random losses."""
+"""Stride of the crash points that are also tested with random losses."""
 THOROUGH_STEP = 3
-"""Step between those crash states after which the recovered store is also written, closed, reopened
-and recovered again."""
+"""Stride of the crash states that get a longer test: the recovered store is also written, closed,
+reopened and recovered again."""
 
 
 class Writer:
-    """A store whose puts the test records."""
+    """A store. The test records its puts."""
 
     def __init__(self, config: StoreConfig, recorder: Recorder) -> None:
         self.store = DefaultMessageStore(config, ManualClock(START_MS))
@@ -78,7 +78,7 @@ class Writer:
         self._recorder.mark(Deleting(topic, is_done=True))
 
     def clean(self) -> None:
-        """Delete two files, as the cleaning does when the disk is full."""
+        """Delete two files, as cleaning does on a full disk."""
         self._recorder.mark(Cleaning())
         watch = self.store.cleaning._disk
         assert isinstance(watch, DiskWatch)
@@ -130,8 +130,8 @@ def delete_and_make_again(writer: Writer) -> None:
 
 
 def put_and_clean(writer: Writer) -> None:
-    """Put messages into six files of the commit log, and clean. The cleaning deletes the first
-    files, and the consume queue and index files of their messages."""
+    """Put messages into six files of the commit log, and clean. Cleaning deletes the first files,
+    with the consume queue and index files of their messages."""
     for _ in range(9):
         writer.put("A", size=900)
         writer.put("B", size=1000)
@@ -179,8 +179,8 @@ def record_program(root: Path, config: StoreConfig, program: Callable[[Writer], 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder in memory if the machine offers one. On a disk, most of a recovery's time
-    would be syncs."""
+    """Return a folder in memory if the machine offers one. On a disk, a recovery would spend most
+    of its time on syncs."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path

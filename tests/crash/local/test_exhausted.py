@@ -1,5 +1,5 @@
-"""L05, L12: disk space, file descriptors or memory are missing at each operation of a store in
-turn, and are later available again."""
+"""L05, L12: disk space, file descriptors or memory run out at each operation of a store in turn,
+and are later available again."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NEEDS = {
 }
 """For each error number, the operations that may fail with it."""
 SPAN = 6
-"""Number of operations in a row that fail."""
+"""Number of consecutive operations that fail."""
 WAIT_S = 30.0
 
 
 class Injection:
-    """Makes SPAN operations fail with an error number. Operation number `first` is the first that
-    fails."""
+    """Makes SPAN consecutive operations fail with an error number, starting with operation number
+    `first`."""
 
     def __init__(self, number: int, first: int) -> None:
         self.number = number
@@ -53,13 +53,13 @@ class Injection:
 
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the operations that fail. The daily run lets every third operation fail, the slow
-run all."""
+"""Stride of the failing operations. The daily run lets every third operation fail, the slow run
+all."""
 
 
 def run_program(root: Path, injection: Injection, flush_disk_type: str) -> int:
     """Put, flush and shut down while operations fail. Assert that no message is lost and that the
-    store continues by itself. Return the number of operations that could fail."""
+    store recovers by itself. Return the number of operations that could fail."""
     root.mkdir()
     facts: list[object] = []
     config = small_config(root / "store", flush_disk_type=flush_disk_type)
@@ -137,8 +137,8 @@ def _wait_until_it_goes_on(store: DefaultMessageStore, facts: list[object]) -> N
 def test_l05_l12_what_runs_out_comes_back(
     tmp_path: Path, number: int, flush_disk_type: str, every: int
 ) -> None:
-    """A store continues without a restart after space, descriptors or memory were missing at any of
-    its operations."""
+    """After space, descriptors or memory ran out at any operation, a store continues without a
+    restart."""
     count = run_program(tmp_path / "none", Injection(number, 1 << 30), flush_disk_type)
     assert count > 10
     failed = 0

@@ -1,4 +1,4 @@
-"""The data that a crash may lose in each flush mode. The modes are those of the table in
+"""Data that a crash may lose in each flush mode. The modes are those of the table in
 docs/local-store.md."""
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ BOTH = pytest.mark.parametrize("pool", [{}, POOL], ids=["plain", "pool"])
 
 
 def _kill_at(root: Path, settings: dict[str, Any], count: int, commit_at: int = 0) -> int:
-    """Kill a process after a given number of puts, at a random moment. Return the number of
-    acknowledged puts. After `commit_at` puts, the data that waits in the buffer pool is
-    committed."""
+    """Kill a process at a random moment after a given number of puts. Return the number of
+    acknowledged puts. After `commit_at` puts, the data in the buffer pool is committed."""
     command = [sys.executable, "-c", CHILD, str(root), json.dumps(settings), str(commit_at)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -97,8 +96,8 @@ def test_a_killed_process_loses_what_was_not_committed_of_the_pool(tmp_path: Pat
 def _record_puts(
     disk: Path, settings: dict[str, Any], flush_at: int = 0, commit_at: Sequence[int] = ()
 ) -> Recording:
-    """Record 12 puts. `flush_at` and `commit_at` are the numbers of puts after which the log is
-    flushed and committed."""
+    """Record 12 puts. The log is flushed after `flush_at` puts, and committed after each number of
+    puts in `commit_at`."""
     disk.mkdir()
     config = small_config(disk / "s", **{**QUIET, **settings})
     with record(disk) as recorder, running(config) as store:
@@ -120,8 +119,8 @@ def _record_puts(
 def _list_states(
     recording: Recording, target: Path, loss: Loss
 ) -> list[tuple[dict[str, int], Path]]:
-    """Return the crash states. Each state has the numbers of puts that had completed each step, and
-    the files that remain."""
+    """Return the crash states. Each state has the remaining files, and for each step the number of
+    puts that had completed it."""
     states = []
     for cut, operation in enumerate(recording.operations):
         if isinstance(operation, Mark):
@@ -159,8 +158,8 @@ def test_a_power_cut_loses_what_was_not_flushed_under_async_flush(tmp_path: Path
 
 
 def test_a_power_cut_loses_what_was_not_flushed_of_the_pool(tmp_path: Path) -> None:
-    """A power cut loses those messages of the buffer pool that were not flushed, and no others. A
-    kill at the same point keeps all committed messages."""
+    """A power cut loses only those messages of the buffer pool that were not flushed. A kill at the
+    same point keeps all committed messages."""
     recording = _record_puts(tmp_path / "disk", POOL, flush_at=7, commit_at=(3, 10))
     lost = 0
     for done, root in _list_states(recording, tmp_path / "cut", Loss.UNSYNCED):

@@ -1,5 +1,5 @@
-"""Ctrl-C and other signals whose handlers raise interrupt a store at every instruction of a
-caller's thread."""
+"""Ctrl-C and other signals interrupt a store at every instruction of a caller's thread. Their
+handlers raise an exception."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tieredstore.message.record import decode_record
 
 MEBIBYTE = 1 << 20
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the interrupted instructions. The daily run tests every third instruction, the slow
-run all."""
+"""Stride of the interrupted instructions. The daily run tests every third instruction, the slow run
+all."""
 OTHER = plain("T", 1)
 """A message for a queue to which no other thread writes."""
 
@@ -38,8 +38,8 @@ def handler() -> Iterator[None]:
 
 
 def read_log(log: CommitLog, offset: int) -> list[tuple[str, int, int]]:
-    """Return topic, queue id and queue offset of all records from a log offset on. Check each
-    record."""
+    """Return the topic, queue id and queue offset of all records, starting at a log offset. Check
+    each record."""
     found = []
     while offset < log.max_offset:
         rest = log.rest_of_file(offset)
@@ -96,8 +96,8 @@ class Checker:
 def interrupt_everywhere(
     store: DefaultMessageStore, call: Callable[[], object], every: int
 ) -> None:
-    """Repeat a call that is interrupted, each time `every` instructions later than before, until a
-    call finishes without an interrupt."""
+    """Repeat an interrupted call until it finishes without an interrupt. Each interrupt comes
+    `every` instructions later than the previous one."""
     checker = Checker(store)
     checker.check()
     step = 1
@@ -206,7 +206,7 @@ def test_l14_an_interrupted_flush_keeps_no_lock(tmp_path: Path) -> None:
 
 
 def test_l14_signals_at_any_time_while_others_put(tmp_path: Path) -> None:
-    """Signals arrive while several threads put messages. They also reach a thread that waits for
+    """Signals arrive while several threads put messages. Some signals reach a thread that waits for
     the lock."""
     chance = random.Random(1)
     config = small_config(

@@ -1,5 +1,5 @@
-"""Memory runs out during a put. The store refuses the message or stores it completely, and no lock
-stays held."""
+"""Memory runs out during a put. The store refuses the message or stores it completely, and releases
+every lock."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tieredstore.message.hosts import LOCALHOST
 LOG_BYTES = 1 << 20
 MOST_ALLOCATIONS = 1_000
 ENOUGH_OK = 10
-"""Number of successful puts in a row after which a test ends. The failing allocation is then beyond
-the last allocation of a put."""
+"""Number of consecutive successful puts that ends a test. After so many, the failing allocation is
+beyond the last allocation of a put."""
 FIRST_OFFSET = 1_000_000
-"""First queue offset. A large number, because Python allocates no memory for small integers."""
+"""First queue offset. It is large, because Python allocates no memory for small integers."""
 
 _testcapi: Any = pytest.importorskip("_testcapi", reason="the interpreter's own tests are not here")
 
@@ -116,7 +116,7 @@ def test_p01_each_allocation_of_a_put_fails_in_turn_and_nothing_is_stored_by_hal
     failing: int,
 ) -> None:
     """Each allocation of a put fails in turn. A put stores all its messages or none. `failing` is
-    the number of allocations in a row that fail."""
+    the number of consecutive allocations that fail."""
     appender = kind(log, RecordEncoder(LOCALHOST), ManualClock(START_MS), RunningFlags())
     appender.find_next_offset = lambda *_: FIRST_OFFSET
     appender.open()

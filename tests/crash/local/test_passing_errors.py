@@ -30,8 +30,7 @@ _REFUSED = (PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.CREATE_MAPP
 
 
 def _check_whole(store: DefaultMessageStore, acknowledged: list[Any]) -> None:
-    """Check that gets and key queries find every acknowledged message, and that the queues have no
-    others."""
+    """Check that gets and key queries find every acknowledged message, and no other messages."""
     store.wait_until_dispatched()
     by_queue: dict[str, list[Any]] = {}
     for message, result in acknowledged:

@@ -18,12 +18,12 @@ from tieredstore.local.message_store import DefaultMessageStore
 
 COUNT = 60
 STATES = 60
-"""Number of crash states that one test checks, drawn from all states."""
+"""Number of crash states that one test checks, drawn at random from all states."""
 
 
 def config_of(root: Path) -> StoreConfig:
-    """Return settings with consume queue files of 150 units. So the blank units before a queue's
-    first message fill several sectors."""
+    """Return settings with consume queue files of 150 units. With this size, the blank units before
+    a queue's first message fill several sectors."""
     return small_config(
         root,
         mapped_file_size_commit_log_bytes=16_384,

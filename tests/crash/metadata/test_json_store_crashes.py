@@ -38,7 +38,7 @@ def open_store(files: FileOperations, is_journaled: bool) -> DefaultMetadataStor
 
 class Promises:
     """Changes that must exist because their calls completed, and changes that may exist because
-    their call was interrupted."""
+    their calls were interrupted."""
 
     def __init__(self) -> None:
         self.structure: list[frozenset[Fact]] = [frozenset()]  # the last one is acknowledged

@@ -87,7 +87,8 @@ def run(world: World, faults: Faults, action: Callable[[FlatFileStore], None]) -
 
 
 def left_over(world: World) -> list[SegmentId]:
-    """Return the segments that should be deleted, but are still in the tier or in its metadata."""
+    """Return the segments that should be deleted, but still exist in the tier or in its
+    metadata."""
     marked = [entry.id for entry in world.tier.metadata.segments() if entry.status]
     return marked + [item.id for item in world.tier.provider.list(BROKER) if item.size_bytes]
 

@@ -1,7 +1,7 @@
 """A process uploads to a tier, and ends before, within or after each of its changes. The next
 process must repair the result. The scenario, over real files, dispatches, leaves a hole, rolls,
-expires and continues. It is stopped at every point in turn. A second run must have the result of an
-uninterrupted run."""
+expires and continues. It is stopped at each of its points in turn. A second run must then have the
+same result as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class World:
 
 
 def steps(source: ListSource) -> list[tuple[int, Callable[[], None] | None, str]]:
-    """Return the steps in order. Each has a time, an action of the local store, and an action of
+    """Return the steps in order. Each has a time, an action on the local store, and an action on
     the tier."""
 
     def cleaned_too_early() -> None:
@@ -130,7 +130,7 @@ def steps(source: ListSource) -> list[tuple[int, Callable[[], None] | None, str]
 
 
 def scenario(world: World, faults: Faults) -> None:
-    """Run all steps, beginning with the step in which an earlier process ended."""
+    """Run all steps, starting with the step in which an earlier process ended."""
     with world.process(faults) as (dispatcher, _, expiry, clock):
         for time_ms, prepare, action in steps(world.source)[world.step :]:
             clock.advance_to(T0 + time_ms)

@@ -1,6 +1,6 @@
-"""A broker is killed before or after each write of a deletion record. It is also killed at writes
-of the local file of deletions that have no record in the tier yet. The next start finishes the
-deletion, and loses no other data."""
+"""A broker is killed before or after each write of a deletion record. It is also killed at each
+write of the local file that lists deletions without a record in the tier. The next start finishes
+the deletion, and loses no other data."""
 
 from __future__ import annotations
 

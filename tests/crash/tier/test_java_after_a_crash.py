@@ -13,7 +13,7 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 def test_no_segment_that_holds_messages_looks_expired(tmp_path: Path) -> None:
     """Java's expiry immediately deletes a segment without an end time, even the last segment. This
     project records end times in the journal, which Java does not read. So the JSON entry of a
-    segment has an end time from its registration on."""
+    segment has an end time from the start."""
     path = tmp_path / "config" / "tieredStoreMetadata.json"
     metadata = DefaultMetadataStore(path, BROKER)
     metadata.load()

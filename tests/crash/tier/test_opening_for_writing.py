@@ -1,5 +1,5 @@
-"""A process opens a tier for writing, and ends after it took its locks and before its first write.
-The metadata is unchanged."""
+"""A process opens a tier for writing, takes its locks, and ends before its first write. The
+metadata is unchanged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Metadata(FaultyMetadataStore):
 
 
 class World:
-    """A tier with a live segment and a segment whose deletion was registered. The journal of its
+    """A tier with a live segment, and a segment whose deletion was registered. The journal of its
     metadata is newer than the main file, or the main file is damaged."""
 
     def __init__(self, root: Path, *, is_main_bad: bool = False) -> None:

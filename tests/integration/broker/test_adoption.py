@@ -1,5 +1,5 @@
 """A broker starts with a tier that is lost, older than its store, or of another broker. Each such
-start is refused. The test follows the procedure that the error names, with a broker.conf."""
+start is refused. The test then follows the recovery procedure in the error, with a broker.conf."""
 
 from __future__ import annotations
 
@@ -157,14 +157,14 @@ def test_w75_a_broker_moves_to_a_copy_of_its_tier(operator: Operator) -> None:
 
 
 def test_w75_another_name_in_the_configuration_is_refused(operator: Operator) -> None:
-    """A broker that is restarted under another name, as a pod may be, is refused."""
+    """A broker that is restarted under another name, as can happen to a pod, is refused."""
     assert "is that of broker 'broker-a'" in operator.refuse("brokerName=pod-7f9c")
     assert [path.name for path in operator.tier.glob("*/*")] == ["broker-a"]
     operator.serve(operator.put(b"3", first=3))
 
 
 def test_w75_a_tier_that_is_not_mounted_loses_and_hides_nothing(operator: Operator) -> None:
-    """A start is refused if the tier is not mounted, so that only its empty mount point exists. No
+    """A start is refused if the tier is not mounted and only its empty mount point exists. No
     history is lost or hidden."""
     disk = operator.root / "disk"
     operator.tier.rename(disk)

@@ -1,5 +1,5 @@
-"""Over each protocol, a broker refuses writes to topics that only brokers may write. If an older
-broker accepted such messages, the broker ignores them."""
+"""Over each protocol, a broker refuses writes to topics that are reserved for brokers. It ignores
+messages in these topics that an older broker accepted."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ async def prepare(client: RemotingClient, body: bytes) -> dict[str, Any]:
 
 
 async def move_own_offsets(client: RemotingClient, group: str) -> list[int]:
-    """Send every request that sets a group's offset, and try to change the broker's own transaction
-    offsets by it."""
+    """Send every kind of request that sets a group's offset, each with the aim of changing the
+    broker's own transaction offsets. Return the response codes."""
     mine: dict[str, Any] = {"topic": HALF, "consumerGroup": "evil", **FAR}
     theirs = {**mine, "consumerGroup": group}
     more = {"queueOffset": 0, "maxMsgNums": 1, "sysFlag": 5, "subscription": "*", "subVersion": 0}
@@ -208,8 +208,8 @@ async def move_own_offsets(client: RemotingClient, group: str) -> list[int]:
 
 @on_loop
 async def test_i70_no_client_moves_the_progress_of_transactions(tmp_path: Path) -> None:
-    """No client can move the offset of the transactions' progress. Otherwise the broker would
-    assume that earlier half messages are ended, and their commits would deliver nothing."""
+    """No client can move the offset of the transactions' progress. Otherwise the broker would treat
+    earlier half messages as ended, and their commits would deliver nothing."""
     async with running_broker(tmp_path) as broker:
         port = int(broker.addresses["grpc"].rpartition(":")[2])
         async with (

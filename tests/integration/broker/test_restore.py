@@ -70,8 +70,8 @@ async def live_and_consume(broker: ServedBroker) -> None:
 
 
 async def consume(broker: ServedBroker, offset: int) -> list[tuple[int, bytes]]:
-    """Return the messages that a consumer reads from the given offset on, from the tier and from
-    the new store."""
+    """Return the messages that a consumer reads from the tier and from the new store, starting at
+    an offset."""
     found: list[tuple[int, bytes]] = []
     async with await RemotingClient.open(broker.address) as client:
         await join(client, "c")

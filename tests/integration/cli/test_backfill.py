@@ -91,8 +91,8 @@ def test_what_is_wrong_is_one_line(conf: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_mended_is_taken(conf: Path, tmp_path: Path) -> None:
-    """A table is repaired after a failed run. The backfill ignores the journal of that run, which
-    belongs to the earlier table."""
+    """A table is repaired after a failed run. The backfill ignores the failed run's journal,
+    because it belongs to the earlier table."""
     table = tmp_path / "t.parquet"
     pq.write_table(
         messages(3).drop_columns("queue_id").append_column("queue_id", [[0, 0, -1]]), table

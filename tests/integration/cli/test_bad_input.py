@@ -1,4 +1,4 @@
-"""Bad input causes one line on stderr with the error, its location and the remedy. It causes no
+"""Bad input prints one line on stderr with the error, its location and the remedy. It prints no
 traceback."""
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 def take(process: subprocess.Popen[str], count: int) -> list[int]:
     """Return the offsets of the next messages. `cat` must print each message immediately, without
-    waiting until a buffer is full."""
+    waiting for a full buffer."""
     stdout: IO[str] | None = process.stdout
     assert stdout is not None
     rows: list[Any] = [json.loads(stdout.readline()) for _ in range(count)]

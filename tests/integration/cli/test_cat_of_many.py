@@ -36,8 +36,7 @@ def test_javas_messages(public_a: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def odd(tmp_path: Path) -> str:
-    """Return two ranges of unusual messages. `cat` prints messages of the second range in
-    batches."""
+    """Return two ranges of unusual messages. `cat` prints the second range in batches."""
     builder = TierBuilder(tmp_path / "odd")
     plain = [message("orders", 0, number) for number in range(6)]
     builder.queue("orders", 0, plain)

@@ -50,7 +50,7 @@ def command(name: str, exported: Export, work: str) -> list[str]:
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    """Two exporters and two compactors run concurrently, of which two are killed repeatedly. No row
+    """Two exporters and two compactors run concurrently. Two of them are killed repeatedly. No row
     is lost or duplicated."""
     chance = random.Random(5)
     tier = GrowingTier(tmp_path / "source")

@@ -88,7 +88,8 @@ def test_the_table_of_a_plan_has_a_line_a_path(built: BuiltTier, tmp_path: Path)
 
 
 def other_tier(root: Path) -> dict[str, bytes]:
-    """A tier with the same names and different content: the body of each first message differs."""
+    """A tier with the same names and different content: each segment's first message has another
+    body."""
     other = small_tier(root)
     for path in (root / "tier").rglob("COMMIT_LOG/[!.]*"):
         data = bytearray(path.read_bytes())

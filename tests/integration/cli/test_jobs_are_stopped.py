@@ -122,7 +122,7 @@ def test_j01_an_export_that_is_stopped_goes_on(
 def test_j01_a_job_whose_terminal_is_closed_stops_in_good_order(
     tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """A job whose terminal is closed stops cleanly. Its output to the closed terminal fails, but
+    """A job whose terminal is closed stops cleanly. It cannot write to the closed terminal, but
     this must not count as an error."""
     script = tmp_path / "slow.py"
     script.write_text(SLOW)

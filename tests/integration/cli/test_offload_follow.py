@@ -120,9 +120,8 @@ def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
 def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
     tmp_path: Path, store_type: str
 ) -> None:
-    """A following offload reports its lag behind a running store, and the reason for the lag: the
-    store belongs to a Java broker, which rarely flushes, and only a flush advances its
-    checkpoint."""
+    """A following offload reports its lag behind a running store, and the reason: the store belongs
+    to a Java broker. Such a broker rarely flushes, and only a flush advances its checkpoint."""
     clock = Steps([])
     never = 2**31 - 1
     quiet = {"flush_interval_commit_log_ms": never, "flush_interval_consume_queue_ms": never}
@@ -173,7 +172,7 @@ def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
 def test_l15_follow_goes_on_with_the_others_when_a_topic_is_not_the_one_in_the_tier(
     tmp_path: Path,
 ) -> None:
-    """A topic that was deleted and recreated, so that its offsets begin at 0 again, is refused. The
+    """A topic that was deleted and recreated is refused, because its offsets begin at 0 again. The
     offload of the other topics continues."""
     store = tmp_path / "store"
     fill(store, Message("A", b"first"), Message("B", b"one"))
@@ -392,8 +391,8 @@ def test_j54_a_round_in_which_a_queue_failed_is_not_good(
 def test_it_is_starting_until_its_first_round_takes_something(
     growing: DefaultMessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run counts as starting, and not as late, while its first round uploads messages, which may
-    take hours."""
+    """A run counts as starting, and not as late, while its first round uploads messages. That round
+    may take hours."""
     stop = StopSignal()
     put(growing, 0, 10)
     growing.shutdown()
@@ -531,8 +530,9 @@ def test_a_metrics_port_is_of_a_run_that_follows(small: Path, wrong: list[str]) 
 def test_t01_follow_goes_on_while_the_topics_are_being_written(
     tmp_path: Path, left: bytes | None
 ) -> None:
-    """A following offload continues while a Java broker rewrites the topics file, so that the file
-    is missing or incomplete for a moment. Before its first change, the file has no backup."""
+    """A following offload continues while a Java broker rewrites the topics file for the first
+    time. During the rewrite the file is missing or incomplete for a moment, and has no backup
+    yet."""
     store = tmp_path / "store"
     (store / "config").mkdir(parents=True)
     path = store / "config" / "topics.json"

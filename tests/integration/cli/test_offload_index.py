@@ -1,4 +1,4 @@
-"""The keys of an offload do not fill an index file, so they are not uploaded."""
+"""An offload with too few keys for a full index file does not upload them."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_j56_the_command_has_the_option_and_the_count(store: Path) -> None:
 def test_j73_waiting_keys_of_another_capacity_are_found_without_a_configuration(
     store: Path,
 ) -> None:
-    """Keys that wait in an index file are found without a configuration, even if the file's
-    capacity is not the default, because the metadata has the capacity."""
+    """Keys in a waiting index file are found without a configuration, even if the file's capacity
+    is not the default. The metadata has the capacity."""
     conf = {"tieredStoreIndexFileMaxHashSlotNum": "10", "tieredStoreIndexFileMaxIndexNum": "1000"}
     assert offload_store(options(store, properties=conf)).keys_waiting == COUNT
     state = store.parent / "state"

@@ -33,7 +33,7 @@ SMALL_INDEX = "tieredStoreIndexFileMaxHashSlotNum=40\ntieredStoreIndexFileMaxInd
 
 
 class Site:
-    """A master's store, part of which was offloaded, and a replica of the store."""
+    """A master's store, which is partly offloaded, and a replica of the store."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -201,7 +201,7 @@ def test_a_replica_without_a_queue_that_the_tier_has_is_refused(site: Site) -> N
 
 def test_a_replica_that_runs_gets_the_time_to_flush(site: Site) -> None:
     """A running replica gets time to flush. Only messages before its checkpoint are read, and a
-    Java broker's checkpoint is up to a minute late."""
+    Java broker's checkpoint lags up to a minute behind."""
     site.fill(site.master, 10, 5)
     site.offload()
     shutil.rmtree(site.replica)
@@ -295,8 +295,8 @@ def test_a_standby_that_took_over_and_is_started_again_goes_on_without_a_new_ord
 
 
 def test_a_standby_takes_nothing_from_a_writer_that_lives_in_files(site: Site) -> None:
-    """In a tier of files, a standby cannot end the epoch of another writer that is alive. The other
-    writer must be stopped first."""
+    """In a tier of files, a standby cannot take the epoch from a live writer. The other writer must
+    be stopped first."""
     site.offload()
     provider = PosixProvider(site.root / "tier", "c")
     epoch = provider.acquire_writer("b")

@@ -36,7 +36,7 @@ IN_FILES = pytest.mark.skipif(STORE_TYPE != "default", reason="queues are in no 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with two topics, all of whose messages are in the tier."""
+    """A store with two topics. All messages are in the tier."""
     root = tmp_path / "store"
     fill(root, *(plain(topic, number=number) for topic in "AB" for number in range(3)))
     assert offload_store(options(root)).messages == 6
@@ -99,7 +99,7 @@ def test_from_one_process_to_the_next(store: Path) -> None:
 
 
 def _with_times_kept(root: Path, change: Callable[[], object]) -> None:
-    """Change a file, and then set the times of all files and folders to their earlier values."""
+    """Change a file, and then restore the earlier times of all files and folders."""
     times = {path: path.stat() for path in (root, *root.rglob("*"))}
     change()
     for path, found in times.items():

@@ -1,4 +1,5 @@
-"""Clients read messages that only the tier has in the same way as messages on the broker's disk."""
+"""Clients read messages that only the tier has, with the same results as for messages on the
+broker's disk."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.kit.waiting import wait_for
 from tieredstore.testing.broker import Broker
 
 QUEUES = range(4)
-"""Queue ids of a topic that a send created."""
+"""Queue ids of a topic that was created by a send."""
 SMALL = {
     "mappedFileSizeCommitLog": str(1 << 16),
     "mappedFileSizeConsumeQueue": str(20 * 1000),
@@ -28,7 +29,7 @@ SMALL = {
 """Configuration with files of about 250 messages. Cleaning deletes such files one after the
 other."""
 MUCH = 500
-"""Number of messages of a queue. They fill more than the queue's first files."""
+"""Number of messages of a queue. They fill more than the queue's first file."""
 LEVELS = ("NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
 
 
@@ -40,7 +41,8 @@ def client(java_remoting: Program) -> Iterator[ClientProcess]:
 
 
 class ColdBroker:
-    """Broker of one topic, on a nearly full disk. Cleaning deletes all unneeded files."""
+    """Broker of one topic, on a nearly full disk. Cleaning deletes all files that are no longer
+    needed."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
@@ -58,7 +60,7 @@ class ColdBroker:
         return cast(int, self._local.get_min_offset_in_queue(self._topic, queue_id))
 
     def clean(self) -> None:
-        """Delete all unneeded files."""
+        """Delete all files that are no longer needed."""
         self._local.flush()
         while self._local.cleaning.run_once().log_files:
             pass
@@ -240,7 +242,7 @@ def _mqadmin(
 
 
 def _count_deliveries(client: ClientProcess, topic: str) -> int:
-    """Count the deliveries of each message of the first queue, at most two. Only the few messages
-    that were in flight during the reset of the group may have more."""
+    """Return the number of deliveries of the first queue's messages, counting at most two per
+    message. Only the few messages in flight during the group's reset may have more."""
     offsets = [row[2] for row in client.call("places", topic=topic) if row[1] == 0]
     return sum(min(offsets.count(offset), 2) for offset in set(offsets))

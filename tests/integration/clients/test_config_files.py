@@ -47,7 +47,7 @@ class _Admin:
         return [line.split() for line in printed.splitlines() if line.strip()]
 
     def make_topic(self, name: str, queues: str) -> None:
-        """Create a topic, and a group of the same name that consumes it by pops."""
+        """Create a topic, and a group of the same name that pops its messages."""
         at = ("-b", self.address)
         self.rows("updateTopic", *at, "-t", name, "-r", queues, "-w", queues)
         self.rows("updateSubGroup", *at, "-g", name, "-r", "3")
@@ -67,7 +67,7 @@ class _Admin:
         return next(row[3] for row in rows if "labBroker" in row)
 
     def find_modes(self) -> dict[str, tuple[str, int]]:
-        """Return for each topic the mode of the group with its name, and the number of queues that
+        """Return, for each topic, the mode of the group with its name and the number of queues that
         the group shares."""
 
         async def ask() -> RemotingCommand:
@@ -90,7 +90,7 @@ class _Admin:
 
 @contextmanager
 def _java_broker(folder: Path) -> Iterator[Served]:
-    """Start a Java broker without light message queues, since with them it keeps offsets in another
+    """Start a Java broker without light message queues. With them, it would keep offsets in another
     file."""
     java = JavaTools.resolve()
     if isinstance(java, str):

@@ -1,5 +1,5 @@
-"""rocketmq-exporter runs against a broker. The tests compare the exporter's series with what
-clients did, and with the series of a Java broker."""
+"""rocketmq-exporter runs against a broker. The tests compare the exporter's series with the
+clients' actions, and with the series of a Java broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ JAVA_NAMES = (
     "rocketmq_group_count",
     "rocketmq_group_get_latency_by_storetime",
 )
-"""Names of the series of a Java broker 5.5.0 whose values depend on the time. EXPECTED has all
+"""Names of those series of a Java broker 5.5.0 whose values depend on the time. EXPECTED has all
 other series."""
 _IN_TOPIC = {"broker": "labBroker", "topic": TOPIC}
 _OF_GROUP = {**_IN_TOPIC, "group": GROUP}
@@ -147,7 +147,7 @@ def test_the_exporter_parses_the_figures_of_our_broker(
     java_remoting: Program, tmp_path: Path
 ) -> None:
     """The exporter parses our broker's figures. It cannot parse those of the Java broker 5.5.0,
-    which lack `brokerVersion`."""
+    because they lack `brokerVersion`."""
     with (
         our_broker(tmp_path / "broker") as served,
         exporter(tool_or_skip("rocketmq-exporter"), tmp_path, served.namesrv) as tool,

@@ -47,7 +47,7 @@ def lab(request: pytest.FixtureRequest, served: Served) -> Iterator[Lab]:
 
 
 has_push = pytest.mark.parametrize("lab", WITH_PUSH, indirect=True)
-"""Test parameters of the languages that have a push consumer. The Go client has none."""
+"""Test parameters: the languages with a push consumer. The Go client has none."""
 
 
 def test_a_message_is_received_as_it_was_sent_and_once(lab: Lab) -> None:

@@ -29,8 +29,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def start_producer(client: ClientProcess, served: Served) -> None:
-    """Start a producer, and send a message. The first requests are repeated, because they can time
-    out on a busy machine."""
+    """Start a producer, and send a message. Repeats the first requests, because they can time out
+    on a busy machine."""
     client.call("start_producer", name="p", namesrv=served.namesrv, group="producers")
     for _ in range(5):
         with suppress(ClientFailed):
@@ -176,7 +176,7 @@ def test_from_the_first_offset_and_then_as_messages_come(lab: Lab) -> None:
 @pytest.mark.parametrize("begin", ["LAST", "20991231235959"])
 def test_a_new_group_gets_all_while_the_first_message_is_local(lab: Lab, begin: str) -> None:
     """As with Java's broker, a new group gets all messages while the first one is in the local log,
-    wherever the consumer asks to begin."""
+    regardless of the consumer's chosen start."""
     lab.send("before1", "before2")
     name = lab.start("c", **{"from": begin})
     assert sorted(bodies(lab.received(name, 2))) == ["before1", "before2"]

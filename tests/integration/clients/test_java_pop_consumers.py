@@ -18,11 +18,12 @@ from tests.kit.clients.served import Served
 
 QUEUES = 4
 LONGEST_S = 120
-"""Time limit in seconds. A client asks for its queues only every 20 s if nothing has changed."""
+"""Time limit in seconds. It is long, because a client asks for its queues only every 20 s if
+nothing has changed."""
 
 
 def wait_for(is_done: Callable[[], bool]) -> None:
-    """Return once a condition is true. Fail if that takes too long."""
+    """Wait until a condition is true. Fail after LONGEST_S."""
     end = time.monotonic() + LONGEST_S
     while not is_done():
         assert time.monotonic() < end, "it did not come"
@@ -43,7 +44,7 @@ class Lab:
         return printed
 
     def make(self, name: str, mode: str | None, share_count: int = 0) -> None:
-        """Make a topic and a group of this name, and set the mode of the group."""
+        """Create a topic and a group of this name, and set the mode of the group."""
         self.admin("updateTopic", "-b", self.address, "-t", name, "-r", "4", "-w", "4")
         self.admin("updateSubGroup", "-b", self.address, "-g", name)
         if mode is not None:
@@ -77,7 +78,7 @@ class Lab:
 
     def find_lag(self, group: str) -> int | None:
         """Return the number of messages of the topic that the group has not finished, or None while
-        mqadmin does not find a route of Java's retry topic."""
+        mqadmin finds no route of Java's retry topic."""
         printed = self.client.call(
             "mqadmin", args=["consumerProgress", "-g", group, "-n", self.namesrv]
         )

@@ -1,5 +1,5 @@
 """Apache's Java producers send messages of every kind over remoting. The tests compare the sent
-messages with those that a consumer of the same client receives. Each test uses our broker. Slow
+messages with those that a consumer of the same client receives. All tests use our broker. Slow
 tests also use the Java broker, to confirm that the expectations match Java."""
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ OLD_NETTY = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
 )
-"""JVM options for the Netty of the client 4.3.2, which is older than Java 9."""
+"""JVM options for the client 4.3.2, whose Netty is older than Java 9."""
 
 
 @pytest.fixture(scope="module", params=["json", "rocketmq"])
 def client(
     request: pytest.FixtureRequest, served: Served, java_remoting: Program
 ) -> Iterator[ClientProcess]:
-    """One JVM with a producer, a transactional producer and a consumer. Names of topics end with
-    the type of header that the client uses."""
+    """One JVM with a producer, a transactional producer and a consumer. Topic names end with the
+    client's type of header."""
     kind = request.param
     options = (*FAST_CLIENT, f"-Drocketmq.serialize.type={kind.upper()}")
     with java_remoting.start("Producers", "Collectors", options=options) as process:

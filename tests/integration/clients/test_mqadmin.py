@@ -48,7 +48,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(served: Served, java_remoting: Program) -> Iterator[Lab]:
-    """The lab, once its consumer has reported its offsets."""
+    """The lab, after its consumer has reported its offsets."""
     with java_remoting.start("Admin", "Producers", "Collectors") as client:
         bare = Lab(client, served.namesrv, "", "", [])
         [row] = [row for row in bare.rows("clusterList") if "labBroker" in row]

@@ -21,8 +21,8 @@ __all__ = ["credentials", "java_remoting", "no_backoff", "servers"]
     params=["moto", "versitygw", pytest.param("localstack", marks=pytest.mark.slow)],
 )
 def object_store(request: pytest.FixtureRequest, servers: Servers) -> ObjectStore:
-    """A new bucket, on each server in turn. Only slow tests use LocalStack, because versitygw
-    checks the same things and signatures too. Tests that need LocalStack's deviations name it."""
+    """A new bucket, on each server in turn. Only slow tests use LocalStack, because versitygw makes
+    the same checks and also checks signatures. Tests that need LocalStack's deviations name it."""
     return new_bucket(servers, request.param)
 
 
@@ -34,8 +34,8 @@ def versitygw(servers: Servers) -> ObjectStore:
 
 @pytest.fixture
 def proxy(object_store: ObjectStore) -> Iterator[FaultProxy]:
-    """A proxy in front of `object_store`. If a fault changes a request, the proxy can sign it
-    again."""
+    """A proxy in front of `object_store`. If a fault changes a request, the proxy can sign the
+    request again."""
     with FaultProxy(object_store.endpoint, Credentials(*CREDENTIALS)) as proxy:
         yield proxy
 

@@ -1,4 +1,4 @@
-"""`tieredstore copy` reads from and writes to real object stores. The copy is killed, and the
+"""`tieredstore copy` reads from real object stores and writes to them. The copy is killed, and the
 stores fail."""
 
 from __future__ import annotations

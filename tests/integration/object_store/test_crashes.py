@@ -129,8 +129,8 @@ def check_what_was_told(provider: S3Provider, done: Path) -> None:
 
 
 def _possible_sizes(id: SegmentId, told: int) -> set[int]:
-    """Return the sizes that a segment may have: the acknowledged size, with or without the write
-    that was under way at the crash."""
+    """Return the possible sizes of a segment: the acknowledged size, with or without the write that
+    was under way at the crash."""
     ends = [0]
     for length in BATCHES[id]:
         ends.append(ends[-1] + length)
@@ -176,7 +176,7 @@ def test_an_uninterrupted_run_passes_every_failpoint(
 
 
 def kill(store: ObjectStore, runner: Driver, prefix: str, done: Path, killer: Killer) -> bool:
-    """Run the writer until its end or its kill. Return whether it was killed."""
+    """Run the writer until it ends or is killed. Return whether it was killed."""
     with FaultProxy(store.endpoint) as proxy:
         proxy.inject(killer)
         url = store.through(proxy.endpoint).url(prefix, **OPTIONS)
@@ -188,8 +188,8 @@ def kill(store: ObjectStore, runner: Driver, prefix: str, done: Path, killer: Ki
 def kill_once_each(
     store: ObjectStore, runner: Driver, tmp_path: Path, name: str, number: int
 ) -> int:
-    """Kill the writer at request number `number` of a kind, before and after it, each time in a new
-    tier. A second run finishes the work. Return the number of kills."""
+    """Kill the writer at request number `number` of the kind `name`, before and after the request,
+    each time in a new tier. A second run finishes the work. Return the number of kills."""
     kills = 0
     for applied in (False, True):
         prefix = f"{name}-{number}-{applied}"

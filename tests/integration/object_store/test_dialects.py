@@ -169,8 +169,8 @@ def test_w01_a_put_that_was_on_its_way_is_refused_in_the_vendors_words(
 
 
 def test_o03_a_lost_reply_is_our_own_success(spoken: VendorStore, prefix: str) -> None:
-    """A writer whose successful create got no reply tries again, is refused by the server, finds
-    its own bytes, and reports success."""
+    """A conditional create succeeds, but its reply is lost. The writer tries again, is refused by
+    the server, finds its own bytes, and reports success."""
     before = spoken.vendor.refused
     with closing(spoken.tier(prefix)) as provider:
         epoch = provider.acquire_writer(BROKER)
@@ -264,8 +264,8 @@ def test_a_versioned_bucket_is_refused_where_it_makes_the_condition_void(
 def test_w01_where_exclusion_is_not_promised_no_writer_is_fenced(
     spoken: VendorStore, prefix: str
 ) -> None:
-    """On a vendor that does not promise exclusion, a writer is refused, because a test race without
-    a conflict does not prove that the vendor excludes writers. The error names the configuration
+    """A writer is refused on a vendor that does not promise exclusion. A test race without a
+    conflict would not prove that the vendor excludes writers. The error names the configuration
     key."""
     options = {**spoken.options, "fencing": "epoch"}
     url = spoken.store.url(prefix, **options)
@@ -316,8 +316,7 @@ def test_the_words_of_another_vendor_open_no_tier(
     vendors: Callable[[str], VendorStore], vendor: str, dialect: str, told: str
 ) -> None:
     """A tier cannot be opened with the dialect of another vendor. Each vendor refuses or ignores
-    headers of the other dialect, and the writer takes neither reaction for a sign that it is
-    fenced."""
+    headers of the other dialect. The writer takes neither reaction for a sign that it is fenced."""
     spoken = vendors(vendor)
     asked = spoken.vendor.asked
     options = {**spoken.options, "dialect": dialect, "fencing": "epoch"}

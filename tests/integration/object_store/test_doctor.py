@@ -27,8 +27,8 @@ def verdicts(ran: Ran) -> dict[str, str]:
 
 
 def code_of(store: ObjectStore) -> int:
-    """Return the exit code expected for a server. LocalStack compares keys in their URL encoding,
-    so later pages of a listing lack keys that are not ASCII or contain a `|`."""
+    """Return the exit code expected for a server. LocalStack compares keys in their URL encoding.
+    So its later pages of a listing lack keys with a `|` or with characters that are not ASCII."""
     return 7 if store.server == "localstack" else 0
 
 

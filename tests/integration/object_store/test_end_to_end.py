@@ -17,7 +17,7 @@ from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import NAMES, ObjectStore, Servers
 
 MESSAGES = 2103
-"""Number of those messages of public-a whose topics are uploaded to the tier."""
+"""Number of public-a's messages in topics that are uploaded to the tier."""
 GROUP_BYTES = 16 << 20
 DAILY = [("moto", GROUP_BYTES), ("versitygw", 0)]
 """Pairs of server and group size that the daily run tests. The slow run tests all pairs."""
@@ -30,7 +30,7 @@ class Lost:
     store: ObjectStore
     report: dict[str, Any]
     stat: dict[str, Any]
-    """Output of `stat` for the tier, from before the state was lost."""
+    """Output of `stat` for the tier before the state was lost."""
     group_bytes: int
 
     @property

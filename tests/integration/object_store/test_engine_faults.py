@@ -110,8 +110,8 @@ def test_o03_an_offload_with_every_second_reply_lost_uploads_nothing_twice(
 def test_o05_what_is_read_comes_right_through_broken_connections(
     source: Path, versitygw: ObjectStore, proxy: FaultProxy
 ) -> None:
-    """Reads over broken connections return correct data. The fault interrupts each read once. A
-    fault at every second request could hit all attempts of one read."""
+    """Reads over broken connections return correct data. The fault interrupts each read once,
+    because a fault at every second request could hit all attempts of one read."""
     cut, continues = cut_body(17, reset=True), 0
 
     def cut_once(request: Request, forward: Forward) -> Reply:
@@ -314,7 +314,7 @@ def test_s01_secrets_are_in_no_output_log_error_or_metric(
 
 
 def metrics_of_failures(store: ObjectStore, conf: Path) -> list[object]:
-    """Return the metrics after requests with the wrong credentials of `conf`."""
+    """Return the metrics after requests with the wrong credentials in `conf`."""
     config = registry.tier_at(load_broker_conf(conf).config, store.url(**IMPATIENT))
     metrics = Metrics()
     with closing(registry.segment_provider(config)) as provider:

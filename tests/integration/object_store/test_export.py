@@ -136,8 +136,8 @@ def test_small_files_in_a_bucket_are_merged(object_store: ObjectStore, tmp_path:
 def test_duplicates_of_two_runs_into_a_bucket(
     form: Format, object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    """Duplicates in two exports to a bucket are found. The job stages the data for duplicate
-    detection in the bucket, and removes it at the end."""
+    """Duplicates in two exports to a bucket are found. The job stages data for duplicate detection
+    in the bucket, and removes it at the end."""
     tier = GrowingTier(tmp_path / "source")
     request = replace(request_of(form, object_store, tmp_path), dedup_window_ms=60_000)
     for number, keys in enumerate((["a", "b", "a"], ["b", "c"])):
@@ -153,10 +153,10 @@ def test_duplicates_of_two_runs_into_a_bucket(
 def test_o01_bodies_that_end_late_are_not_taken_for_requests(
     form: Format, versitygw: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of a request's body that arrives late is not taken for another request. The client
-    of pyarrow sends a signed body inside a chunked body. The server versitygw answers when the
-    inner body ends. It takes the late end of the outer body for a request, and answers it with 400.
-    The client takes this for the answer to its next request."""
+    """The late end of a request's body is not taken for another request. The client of pyarrow
+    sends a signed body inside a chunked body. The server versitygw answers when the inner body
+    ends. It takes the late end of the outer body for a request, and answers it with 400. The client
+    takes this for the answer to its next request."""
     tier = small_tier(tmp_path / "source")
     monkeypatch.setattr(storage, "MAX_ATTEMPTS", 1)
     with LateEnds(versitygw.endpoint) as proxy:
@@ -192,7 +192,7 @@ def test_of_two_exports_to_a_bucket_one_wins(
     object_store: ObjectStore, built: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two concurrent exports to a bucket both pass the check of the state. Only one of them
-    commits, because the conditional PUT of the other one fails."""
+    commits, because the other one's conditional PUT fails."""
     source = locate(object_store.url())
     request = request_of(Format.PARQUET, object_store, tmp_path)
     target_commit = job.target_of(request).commit.__func__  # type: ignore[attr-defined]

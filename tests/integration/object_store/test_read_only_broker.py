@@ -1,5 +1,5 @@
-"""Java's client and mqadmin read a tier through a read-only broker. The tier was written by Java,
-or is in a bucket that a broker writes."""
+"""Java's client and mqadmin read a tier through a read-only broker. Java wrote the tier, or the
+tier is in a bucket that a broker still writes."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ def test_o01_a_server_that_is_not_there_is_unavailable(store: ObjectStore) -> No
 def test_o02_a_storm_of_refusals_makes_fewer_requests_at_once(
     store: ObjectStore, status: int, code: str
 ) -> None:
-    """A client begins with the maximum number of concurrent requests. After many refusals it sends
-    fewer requests at the same time."""
+    """A client begins with the maximum number of concurrent requests. After many refusals it lowers
+    this number."""
     most = 16
     running, peaks, lock = 0, [0, 0], threading.Lock()
     everybody = threading.Barrier(most)
@@ -183,8 +183,8 @@ def test_o02_a_storm_of_refusals_makes_fewer_requests_at_once(
 def test_o03_a_put_whose_reply_is_lost_is_there_once(
     client: S3Client, proxy: FaultProxy, store: ObjectStore, fault: Any
 ) -> None:
-    """A put whose reply is lost creates one object. The second attempt finds the object of the
-    first, and the client cannot know that it wrote the object itself."""
+    """A put whose reply is lost creates one object. The second attempt finds the first attempt's
+    object, and the client cannot know that it wrote the object itself."""
     proxy.inject(fault, "PutObject", calls={1})
     assert client.put_if_absent("new", [DATA], {"w": "1"}) is False
     assert [e.applied for e in proxy.seen if e.operation == "PutObject"] == [200, 412]
@@ -196,7 +196,7 @@ def test_o03_a_put_whose_reply_is_lost_is_there_once(
 def test_o03_a_put_without_any_reply_is_unavailable_not_busy(
     client: S3Client, proxy: FaultProxy, store: ObjectStore
 ) -> None:
-    """A put without any reply raises Unavailable and not Busy, because the write may have been
+    """A put without any reply raises Unavailable instead of Busy, because the write may have been
     applied. After Busy a caller would write again."""
     proxy.inject(lose_reply(), "PutObject", calls={1})
     proxy.inject(answer(503, "SlowDown"), "PutObject", calls=range(2, 10))

@@ -123,7 +123,7 @@ class Offloads:
 
     @contextmanager
     def following(self, url: str) -> Iterator[subprocess.Popen[str]]:
-        """Run `offload --follow`, until it has uploaded everything."""
+        """Run `offload --follow` until everything is uploaded."""
         command = [sys.executable, "-m", "tieredstore.cli.main", *self.arguments(url), "--follow"]
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -184,20 +184,19 @@ if len(sys.argv) > 2:
 print(epoch.number, flush=True)
 sys.stdin.read()
 """
-"""A program that acquires the epoch, and then changes to another user, whose processes /proc may
-hide."""
+"""A program that acquires the epoch, and then changes to another user. /proc may hide that user's
+processes."""
 
 HIDING = (
     "mount -t proc -o hidepid=2 proc /proc && "
     "exec setpriv --bounding-set -sys_ptrace --regid 65534 --clear-groups "
 )
-"""Shell prefix for a command. It remounts /proc without other users' processes, and runs the
-command as a root user that can read all files."""
+"""Shell prefix for a command. It remounts /proc so that other users' processes are hidden, and runs
+the command as a root user that can read all files."""
 
 
 def can_hide() -> bool:
-    """Return whether a process that the test starts can run without seeing other users'
-    processes."""
+    """Return whether a test can start a process that does not see other users' processes."""
     if os.geteuid() != 0 or not (shutil.which("unshare") and shutil.which("setpriv")):
         return False
     script = HIDING + "true"

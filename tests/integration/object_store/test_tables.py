@@ -1,5 +1,5 @@
-"""A tier in an object store is read as a table by pickled tasks. The table equals that of a tier on
-the file system."""
+"""Pickled tasks read a tier in an object store as a table. The table equals that of a tier on the
+file system."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of the provider of a chunk log when its real object store fails. Maintenance runs only when
-the test calls it (`killable.open_tier`)."""
+"""Tests of a chunk log provider whose real object store fails. Maintenance runs only when the test
+calls it (`killable.open_tier`)."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ WRITES_EACH = 25
 
 
 def test_w01_racing_writers_and_a_seal_tile_the_log_exactly(object_store: ObjectStore) -> None:
-    """Four writers without an epoch write at the same time, and one of them seals the segment at
-    the end. The log has no holes and no overlaps."""
+    """Four writers without an epoch write at the same time, and one of them seals the segment. The
+    log has no holes and no overlaps."""
     acknowledged: list[tuple[int, bytes]] = []
     fenced = 0
     lock = threading.Lock()
@@ -176,8 +176,7 @@ def steps(provider: S3Provider) -> bytes:
 
 
 class TakeOver:
-    """A fault that lets another writer take over and append before the change with the given
-    number."""
+    """A fault: before change number `number`, another writer takes over and appends."""
 
     def __init__(self, store: ObjectStore, prefix: str, number: int) -> None:
         self._store = store

@@ -127,7 +127,7 @@ def test_j53_our_broker_goes_on_with_the_tier_of_an_old_one(tmp_path: Path) -> N
 def test_j53_what_an_old_broker_left_of_one_upload_is_no_damage_for_a_rebuild(
     tmp_path: Path,
 ) -> None:
-    """An old broker left at each start a segment that has only a coda. A rebuild does not report
+    """At each start, an old broker left a segment that has only a coda. A rebuild does not report
     these segments as damage."""
     older = unpack_older("5.1.4-coda-only-tier", tmp_path / "older")
     state = tmp_path / "rebuilt"

@@ -155,7 +155,7 @@ def test_j50_damage_of_the_log_where_no_queue_leads_is_named(
 
 
 def test_j50_a_deleted_topic_is_not_made_from_the_log(plain: OlderStore, tmp_path: Path) -> None:
-    """A deleted topic is not rebuilt from the log. A Java broker that deletes a topic removes its
+    """A deleted topic is not rebuilt from the log. To delete a topic, a Java broker removes its
     queues and its entry, but leaves its messages in the log."""
     shutil.rmtree(plain.store / "consumequeue/old_normal")
     for path in (plain.store / "config").glob("topics.json*"):

@@ -39,7 +39,7 @@ def read_config(store: Path, name: str) -> dict[str, dict[str, dict[str, object]
 
 @pytest.mark.parametrize("name", ["4.9.7-plain", "5.1.4-plain", "5.4.0-rocks"])
 def test_j55_a_store_is_restored_from_the_tier_of_an_offload(name: str, tmp_path: Path) -> None:
-    """A store is restored from the tier of an offload, also if the broker keeps topics, groups and
+    """A store is restored from the tier of an offload, even if the broker keeps topics, groups and
     offsets in RocksDB."""
     older = unpack_older(name, tmp_path / "older")
     if name == "4.9.7-plain":  # its consumers had stopped before they committed anything
@@ -119,7 +119,7 @@ ACL_OF_JAVA = (
     b'{"actions":[4],"decision":1,"resource":{"resourcePattern":1,"resourceType":5}}],'
     b'"policyType":2}],"subject":{"subjectType":1,"username":"app"}}'
 )
-"""File with the users and permissions that the auth module of Java 5.5.0 wrote."""
+"""File with users and permissions, written by the auth module of Java 5.5.0."""
 
 
 def make_java_database(directory: Path, rows: dict[bytes, bytes]) -> None:
@@ -132,7 +132,7 @@ def make_java_database(directory: Path, rows: dict[bytes, bytes]) -> None:
 
 def test_j92_rights_of_a_java_broker_are_backed_up_and_users_are_named(tmp_path: Path) -> None:
     """The access rules of a Java broker are backed up without its users, and a report names the
-    users. No tier has passwords, since every reader of the tier could read them."""
+    users. A tier has no passwords, because every reader of the tier could read them."""
     older = unpack_older("4.9.7-plain", tmp_path / "older")
     make_java_database(older.store / "config/acls", {b"User:app": ACL_OF_JAVA})
     user = b'{"password":"app-password","subjectType":1,"userStatus":1,"userType":2}'
@@ -178,7 +178,7 @@ def test_s70_a_reader_without_a_right_to_the_backups_reads_the_tier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader without permission for the backups can read the tier. Only the broker may read the
-    folder of the backups, in which the records of deleted topics also are."""
+    folder with the backups and the records of deleted topics."""
     older = unpack_older("4.9.7-plain", tmp_path / "older")
     offload(older, tmp_path)
 

@@ -1,4 +1,5 @@
-"""The verbs for a broker's store, and a start of our broker, work on stores of older brokers."""
+"""The verbs for a broker's store work on stores of older brokers, and so does a start of our
+broker."""
 
 from __future__ import annotations
 

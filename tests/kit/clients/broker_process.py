@@ -62,8 +62,8 @@ class BrokerProcess:
         self.log_path = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
-        """Addresses from the first line of output. The names are `remoting`, `namesrv`, `grpc` and
-        others, and each value is `host:port`."""
+        """Addresses from the first line of output. Keys are names such as `remoting`, `namesrv` and
+        `grpc`, and each value is `host:port`."""
 
     @property
     def pid(self) -> int:
@@ -88,7 +88,7 @@ class BrokerProcess:
         self.addresses = json.loads(self._first_line())
 
     def begin(self, **changed: str) -> None:
-        """Start the broker, and return without waiting for it."""
+        """Start the broker, without waiting until it serves requests."""
         assert self._process is None, "it runs"
         self._settings.update(changed)
         conf = self.folder / "broker.conf"
@@ -105,7 +105,7 @@ class BrokerProcess:
             )
 
     def kill(self) -> None:
-        """SIGKILL, as `kill -9`."""
+        """Kill the process with SIGKILL."""
         self.end(signal.SIGKILL)
 
     def stop(self) -> int:

@@ -39,13 +39,14 @@ FOLDERS = {
     "remoting43": ("talk", "remoting4"),
     "grpc": ("talk", "grpc"),
 }
-"""Folders with the sources of each Java program. Its `pom.xml` is in the folder of its name."""
+"""For each Java program, the folders with its sources. Its `pom.xml` is in the folder of the same
+name."""
 JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """JVM options. Programs run for seconds, so a quick start matters more than speed."""
 
 
 class CannotBuild(Exception):
-    """A program cannot be built. The text names the missing tool."""
+    """A program cannot be built. The message names the missing tool."""
 
 
 @cache
@@ -84,7 +85,7 @@ def _or_reason(build: Callable[[], Program]) -> Program | str:
 
 
 def need_java() -> None:
-    """Raise CannotBuild without Maven and a recent JDK."""
+    """Raise CannotBuild if Maven or a recent JDK is missing."""
     _need("java", "javac", "mvn")
     version = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', version.stderr)

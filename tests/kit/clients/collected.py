@@ -11,7 +11,8 @@ FAST_CLIENT = (
     "-Drocketmq.client.rebalance.waitInterval=1000",
     "-Drocketmq.client.rebalance.minInterval=200",
 )
-"""JVM options: a Java remoting consumer looks for new queues every second instead of every 20 s."""
+"""JVM options with which a Java remoting consumer looks for new queues every second instead of
+every 20 s."""
 
 Message = dict[str, Any]
 
@@ -19,7 +20,7 @@ Message = dict[str, Any]
 def wait_for_messages(
     client: ClientProcess, topic: str, count: int, *, longest_s: float = 60.0
 ) -> list[Message]:
-    """Wait until `count` messages of a topic were collected. Return them by queue and offset. The
+    """Wait until `count` messages of a topic are collected. Return them by queue and offset. The
     test fails if they do not arrive."""
     deadline = time.monotonic() + longest_s
     while True:

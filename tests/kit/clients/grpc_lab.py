@@ -22,14 +22,14 @@ from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 
 LANGUAGES: Final = ("python", "java", "node", "go")
 WITH_PUSH: Final = ("python", "java", "node")
-"""Languages whose client has a push consumer. The Go client of this version has none."""
+"""Languages whose client has a push consumer. This version of the Go client has none."""
 CLUSTER: Final = "DefaultCluster"
 TOPICS: Final = (
     "simple", "large", "change", "push", "sql", "retry", "fifo", "poison", "delay", "transaction",
 )  # fmt: skip
 POLL: Final = {"grpcClientConsumerMaxLongPollingTimeoutMillis": "3000"}
-"""Time limit of a long poll. It is short, because a push consumer that closes waits until its poll
-ends."""
+"""Time limit of a long poll. It is short, because a push consumer waits for the end of its poll
+when it closes."""
 RETRIES: Final = 2
 """Number of redeliveries of a message in the groups `retry_…`."""
 
@@ -46,8 +46,8 @@ def start_client(language: str) -> ClientProcess:
 
 
 def write_groups(folder: Path) -> None:
-    """Write the groups `KIND_LANGUAGE` of a broker into its folder. The kinds are simple, push,
-    sql, retry, fifo, poison, other. All groups begin with the first message."""
+    """Write the groups `KIND_LANGUAGE` into the broker's folder. The kinds are simple, push, sql,
+    retry, fifo, poison, other. All groups begin with the first message."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     groups = SubscriptionGroupManager(config, load_broker_settings({}, "lab"))
@@ -68,8 +68,8 @@ _TYPES: Final = {"transaction": "TRANSACTION", "fifo": "FIFO", "poison": "FIFO"}
 
 
 def write_topics(folder: Path) -> None:
-    """Write the topics `KIND_topic_LANGUAGE`, because a proxy makes no topics. It asks for the
-    outcome of transactions only in topics of type TRANSACTION."""
+    """Write the topics `KIND_topic_LANGUAGE`, because a proxy creates no topics. The proxy asks for
+    the outcome of transactions only in topics of type TRANSACTION."""
     config = folder / "store" / "config"
     topics = TopicConfigManager(config, load_broker_settings({}, "lab"))
     for language in LANGUAGES:
@@ -85,7 +85,7 @@ def write_topics(folder: Path) -> None:
 
 @contextmanager
 def lab_broker(folder: Path) -> Iterator[Served]:
-    """Yield our broker, which has the groups that `write_groups` makes."""
+    """Yield our broker, with the groups of `write_groups`."""
     write_groups(folder)
     with our_broker(folder, POLL) as served:
         yield served
@@ -124,7 +124,7 @@ DOORS: Final = {
     "proxy": behind_proxy,
     "proxy and Java's name server": behind_proxy_and_java_namesrv,
 }
-"""Servers to which the gRPC clients connect."""
+"""Servers to which the gRPC clients connect. Each function yields one."""
 
 
 def _find_java() -> JavaTools:
@@ -135,7 +135,7 @@ def _find_java() -> JavaTools:
 
 
 class Lab:
-    """A client program of one language that is connected to the broker."""
+    """A client program of one language, connected to the broker."""
 
     def __init__(self, language: str, client: ClientProcess, served: Served) -> None:
         self.language = language
@@ -159,8 +159,7 @@ class Lab:
         return self.call("send", name="p", topic=topic, body=body, **fields)
 
     def receive_bodies(self, count: int) -> list[dict[str, Any]]:
-        """Receive and acknowledge messages with the consumer `c`, until there are `count` of them.
-        Return their bodies."""
+        """Receive and acknowledge `count` messages with the consumer `c`. Return their bodies."""
         found: list[dict[str, Any]] = []
         for _ in range(20):
             for message in self.call("receive", name="c", count=32, invisible_s=30):

@@ -41,15 +41,15 @@ class ClientFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Program:
     """Command that starts one client program. Created by a module of `tests.kit.clients`. `start`
-    appends its arguments to `command`. `environment` has variables that are added to the test's.
-    Each process has its own HOME, because several clients write logs to HOME."""
+    appends its arguments to `command`. `environment` has variables that are added to the test's
+    environment. Each process has its own HOME, because several clients write logs to HOME."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *arguments: str, options: tuple[str, ...] = ()) -> ClientProcess:
-        """Start the client program. Return a context manager that ends it. `options`, such as
-        `-Dname=value` for a JVM, come before the other arguments of the command."""
+        """Start the client program. Return a context manager that ends it. The command gets the
+        `options` before its other arguments. An example is `-Dname=value` for a JVM."""
         command = [self.command[0], *options, *self.command[1:], *arguments]
         return ClientProcess(command, self.environment)
 
@@ -101,7 +101,7 @@ class ClientProcess:
         return found["ok"]
 
     def kill(self) -> None:
-        """Kill the process without a shutdown. Later uses of `call` fail."""
+        """Kill the process without a shutdown. Later calls of `call` fail."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -41,8 +41,7 @@ WITHOUT_CHECKS = (
     "-Dskip.installnodenpm",
     "-Dskip.npm",
 )
-"""Options of a build. The pages of the dashboard are not built, since tests use only its REST
-calls."""
+"""Build options. They exclude the dashboard's pages, because tests use only its REST calls."""
 
 
 def tool_or_skip(name: str) -> Path:
@@ -94,8 +93,8 @@ class Tool:
         return self._ask(f"{path}?{found}" if found else path, None)
 
     def get_data(self, path: str, **query: object) -> Any:
-        """Send a GET and return the member `data` of its JSON answer. The member `status` must be
-        0."""
+        """Send a GET and return the member `data` of the JSON answer. Raises AssertionError unless
+        the member `status` is 0."""
         return _read_data(path, self.get(path, **query))
 
     def post_data(self, path: str, body: object) -> Any:
@@ -119,8 +118,8 @@ def _read_data(path: str, text: str) -> Any:
 
 @contextmanager
 def run_tool(jar: Path, folder: Path, *arguments: str, port_option: str) -> Iterator[Tool]:
-    """Run a jar until the end of the block, and yield the tool once it answers a request.
-    `port_option` is the name of the option that sets its port."""
+    """Run a jar until the end of the block. Yield the tool once it answers requests. `port_option`
+    is the name of the option that sets its port."""
     port = _free_port()
     log = folder / f"{jar.parent.name}.log"
     command = ["java", *JVM_OPTIONS, f"-Duser.home={folder}", "-jar", str(jar)]

@@ -1,4 +1,5 @@
-"""Records every file operation below a folder while a program runs, mapped writes included.
+"""Records every file operation below a folder while a program runs, including writes through a
+mapping.
 
 Functions of `os` are wrapped, so the recording has the calls of all callers. Files are written by
 `os` or through a mapping only (`open(…, "w")` would not be seen). A mapped file is compared with
@@ -22,8 +23,8 @@ SECTOR: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes written to a file. With `is_mapped`, the bytes were written through a mapping, so any
-    part of them may have reached the disk at any time."""
+    """Bytes written to a file. With `is_mapped`, they were written through a mapping, so any part
+    of them may have reached the disk at any time."""
 
     file: int
     position: int
@@ -105,8 +106,8 @@ class Recorder:
     def __init__(self, root: Path) -> None:
         self.recording = Recording(root.resolve())
         self.on_operation: Callable[[str, str], None] = lambda name, path: None
-        """Called before an operation with its name and path. If it raises OSError, the operation
-        fails with it."""
+        """Called with the name and path of an operation before it runs. If it raises OSError, the
+        operation fails with that error."""
         self._root = os.fspath(self.recording.root)
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}
@@ -116,7 +117,7 @@ class Recorder:
         self._system: dict[str, Any] = {}
 
     def mark(self, fact: Any) -> None:
-        """Record a fact. All operations recorded earlier have happened before the fact."""
+        """Record a fact. All operations recorded earlier happened before the fact."""
         with self._lock:
             self._note_mapped_writes()
             self.recording.operations.append(Mark(fact))

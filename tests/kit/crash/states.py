@@ -1,4 +1,4 @@
-"""States in which a crash at some operation of a recording may leave a disk."""
+"""Possible states of a disk after a crash at some operation of a recording."""
 
 # ruff: noqa: PTH120
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.kit.crash.recorder import (
 
 
 class Loss(enum.Enum):
-    """Kinds of losses: which operations that were not synced are lost in a crash."""
+    """Kinds of losses. Each defines which unsynced operations a crash may lose."""
 
     NOTHING = "the process was killed: all is there"
     UNSYNCED = "the power went: only synced data is there"
@@ -74,7 +74,7 @@ class CrashState:
 
 
 def crash_state(recording: Recording, cut: int, loss: Loss, seed: int = 0) -> CrashState:
-    """Return a state of the disk if the machine stops before operation number `cut`."""
+    """Return a state of the disk after the machine stopped before operation number `cut`."""
     chance = random.Random(f"{seed}/{cut}/{loss.name}")
     happened = recording.operations[:cut]
     writes: dict[int, list[tuple[int, Write | Resize]]] = {}
@@ -160,8 +160,8 @@ def _kept_names(
 
 
 def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str]) -> None:
-    """Apply the creation, renaming or removal of a name. It has no effect if the earlier changes of
-    that name were lost."""
+    """Apply the creation, renaming or removal of a name. No effect if the earlier changes of that
+    name were lost."""
     parent = os.path.dirname(change.path)
     match change:
         case Link():
@@ -189,6 +189,6 @@ def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str])
 
 
 def cuts(recording: Recording) -> list[int]:
-    """Return the numbers of all operations before which the machine may stop, and the number after
-    the last operation."""
+    """Return all possible cuts: the number of each operation, and the number after the last one.
+    The machine may stop before each of them."""
     return list(range(len(recording.operations) + 1))

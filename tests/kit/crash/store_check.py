@@ -16,7 +16,7 @@ from tieredstore.message.record import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A put begins. Bodies are unique. `keys` are the keys of each message."""
+    """Mark: a put begins. Bodies are unique. `keys` are the keys of each message."""
 
     topic: str
     queue_id: int
@@ -25,12 +25,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """All messages that were put before are now acknowledged."""
+    """Mark: all messages that were put before are now acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleting:
-    """A topic's deletion begins or ends."""
+    """Mark: a topic's deletion begins or ends."""
 
     topic: str
     is_done: bool = False
@@ -38,7 +38,7 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The oldest files of the log may be deleted from now on."""
+    """Mark: the oldest files of the log may be deleted afterwards."""
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ def read_contents(store: DefaultMessageStore) -> Contents:
 
 def check_contents(contents: Contents, facts: Sequence[object]) -> None:
     """Assert that the content is a prefix of the puts, and has all acknowledged messages. A deleted
-    topic has no message from before its deletion. A topic whose deletion had begun has all or none
-    of its messages."""
+    topic has no message from before its deletion. A topic whose deletion has begun, but not ended,
+    has all or none of its messages."""
     puts: list[Put] = []
     lives: dict[str, int] = defaultdict(int)
     life_of: dict[bytes, int] = {}

@@ -1,2 +1,2 @@
-"""Random histories of a broker whose store, state and tier are exchanged for copies, with an oracle
-of acknowledged messages."""
+"""Random histories of a broker. Its store, state and tier are exchanged for copies. An oracle has
+the acknowledged messages."""

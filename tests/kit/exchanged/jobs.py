@@ -13,8 +13,8 @@ from tests.kit.generations import TOPICS
 
 
 class JobWorld(World):
-    """A world with a tier on a file system, whose parts are never exchanged for copies. `restores`
-    counts the times when the store was restored from the tier alone."""
+    """A world with a tier on a file system. Its parts are never exchanged for copies. `restores`
+    counts the restores of the store from the tier alone."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.is_lost = False
@@ -22,7 +22,7 @@ class JobWorld(World):
         super().__init__(root, seed, has_objects=False)
 
     def open(self, **keys: object) -> None:
-        """Start the broker. It gets a topic table, which its backups include."""
+        """Start the broker. Creates a topic table, which the broker's backups include."""
         topics = self.store / "config" / "topics.json"
         if not topics.exists():
             topics.parent.mkdir(parents=True, exist_ok=True)
@@ -118,8 +118,8 @@ class JobWorld(World):
         self.local.topics.clear()
 
     def restore(self) -> None:
-        """Delete the local disk's content, and restore the store from its backup if there is
-        one."""
+        """Delete the local disk's content, and restore the store from its backup if a backup
+        exists."""
         shutil.rmtree(self.store)
         self.local.topics.clear()
         ran = tieredstore(
@@ -150,7 +150,7 @@ class JobWorld(World):
                     self.given_up.add((topic, self.local.topics[topic].number, queue_id, offset))
 
     def forget_expired(self) -> None:
-        """Remove the messages that expired in the tier from the oracle."""
+        """Remove from the oracle the messages that expired in the tier."""
         for file in self.broker.store.flat_files.files():
             if self.tier.find_queue(file.topic, file.queue_id).bodies:
                 self.give_up(file.topic, file.queue_id, file.consume_queue_min_offset)

@@ -38,7 +38,7 @@ class Part:
         return copy.deepcopy(self)
 
     def begin(self, topic: str, number: int) -> Life:
-        """Begin a generation of a topic, which replaces the current generation."""
+        """Begin a generation of a topic. It replaces the current generation."""
         life = self.topics.get(topic)
         if life is None or life.number != number:
             life = self.topics[topic] = Life(number)
@@ -50,7 +50,7 @@ class Part:
 
 
 class Mixed(Exception):
-    """Raised if two histories gave the same offset to two messages."""
+    """Raised if two histories assigned the same offset to two messages."""
 
 
 def join(local: Part, tier: Part) -> dict[str, Life]:

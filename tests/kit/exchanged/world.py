@@ -42,9 +42,9 @@ class World:
     duplicated, or if the broker refuses parts that match. `has_objects` chooses a tier of objects
     or of files (None: at random). `steps` lists all actions since the beginning, for failure
     reports. With `is_degraded`, queues may refuse uploads, because the newer store was combined
-    with an older state or tier. With `is_over`, the metadata must be rebuilt first. `given_up` has
-    the topic, generation number, queue and offset of messages that an operator deleted from the
-    tier."""
+    with an older state or tier. With `is_over`, the metadata must be rebuilt first. `given_up`
+    lists the messages that an operator deleted from the tier, as topic, generation number, queue
+    and offset."""
 
     def __init__(self, root: Path, seed: int, has_objects: bool | None = None) -> None:
         self.random = random.Random(seed)
@@ -95,8 +95,8 @@ class World:
     # Checks
 
     def check(self) -> None:
-        """Check that all expected messages can be read, and that the next offset of each queue is
-        new."""
+        """Check that all expected messages can be read, and that each queue assigns a new offset
+        next."""
         source = self.broker.local.dispatch_source
         for topic, life in join(self.local, self.tier).items():
             for queue_id, queue in life.queues.items():
@@ -179,8 +179,8 @@ class World:
         self.copies.append(self.copy_parts())
 
     def copy_parts(self) -> Copy:
-        """Copy all parts as of one moment. Repeat the copy if a thread of the broker wrote during
-        it."""
+        """Copy all parts in the state of one moment. Repeat the copy if a thread of the broker
+        wrote during it."""
         while True:
             before = self._list_files()
             copied = self._copy_now()
@@ -205,7 +205,7 @@ class World:
         return len(self.shared.objects._store.objects), found
 
     def place(self, copied: Copy, names: tuple[str, ...]) -> None:
-        """Replace the current store, state or tier by those of a copy."""
+        """Replace the current store, state or tier by that of a copy."""
         if "store" in names:
             empty_but_config(self.store)
             shutil.copytree(
@@ -279,7 +279,7 @@ class World:
 
     def restart(self) -> None:
         """Stop or kill the broker, exchange parts, and start. A refused start must change no
-        segment, and the start must succeed once the parts are put back."""
+        segment. After the parts are put back, the start must succeed."""
         self.stop(is_killed=self.random.random() < 0.4)
         newest = self.copy_parts()
         names: tuple[str, ...] = ()
@@ -345,7 +345,7 @@ class World:
         ]
 
     def run(self, count: int, last: Callable[[], None]) -> None:
-        """Run the given number of random actions, and a last restart."""
+        """Run the given number of random actions, and a final restart."""
         actions = self.choose()
         weights = [weight for _, weight in actions]
         picked = self.random.choices([action for action, _ in actions], weights, k=count)
@@ -364,7 +364,7 @@ class World:
 
 
 def empty_but_config(store: Path) -> None:
-    """Delete everything of a store except its folder `config`."""
+    """Delete everything in a store's folder except `config`."""
     for path in store.iterdir():
         if path.name != "config":
             shutil.rmtree(path) if path.is_dir() else path.unlink()

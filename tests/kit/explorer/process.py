@@ -4,8 +4,9 @@ The steps of a process depend only on the replies that it gets. So for each new 
 the process runs once, from its beginning to its next requests, and is then discarded. A `Situation`
 keeps the outcome.
 
-The tasks of one process (threads, to its code) continue one at a time, from one request to the
-next. Locks rely on this order. Random identifiers are computed from a number instead.
+The tasks of one process (threads, to its code) run one at a time, each from one request to its
+next. Locks rely on this order. Identifiers that are normally random are computed from a number
+instead.
 """
 
 from __future__ import annotations
@@ -64,8 +65,7 @@ class Situation:
 
 
 class Party:
-    """A participant of the exploration: a program, and the steps that it makes from each
-    situation."""
+    """A participant of the exploration: a program, and its steps from each situation."""
 
     def __init__(self, name: str, program: Program, now_ms: int) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Party:
         self.beginning = self._run(None, ())
 
     def answer(self, situation: Situation, task: int, reply: Reply) -> Situation:
-        """Return the situation that follows when the process gets one more reply."""
+        """Return the situation after one more reply to the process."""
         found = situation.after.get((task, reply))
         if found is None:
             former = situation, task, reply
@@ -145,7 +145,7 @@ class Process:
         self.go_on()
 
     def go_on(self) -> None:
-        """Run all tasks until they wait for replies. Tasks that wait with a time limit time out."""
+        """Run all tasks until they wait for replies. Waits with a time limit time out."""
         while True:
             task = next((task for task in self._tasks if task.can_go_on()), None)
             if task is None and not self.waiting:

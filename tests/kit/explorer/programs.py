@@ -42,7 +42,7 @@ from tieredstore.testing.chunks import chunk_provider
 
 BROKER = "b"
 UNITS = "#"
-"""Suffix of a queue's path that selects its consume queue. The path alone selects its commit
+"""Path suffix that selects a queue's consume queue. Without the suffix, the path selects its commit
 log."""
 READY = Request("READY", "")
 WAIT = "WAIT"
@@ -84,8 +84,8 @@ class _Tier:
         )
 
     def ready(self) -> None:
-        """End the first part of a program, which the process runs alone before the other processes
-        begin."""
+        """End the first part of a program. The process runs this part alone, before the other
+        processes begin."""
         self._process.ask(READY)
 
     def wait_for(self, milestone: str) -> None:
@@ -93,7 +93,7 @@ class _Tier:
         self._process.ask(Request(WAIT, milestone))
 
     def reach(self, milestone: str) -> None:
-        """Report a milestone, which releases the processes that wait for it."""
+        """Report a milestone. Processes that wait for it continue."""
         self._process.note(Milestone(milestone))
 
     def sleep(self, duration_ms: int) -> None:
@@ -111,7 +111,7 @@ class _Tier:
         return files
 
     def _ask(self, request: Request) -> Reply:
-        """Send a request, and set the clock to the reply's time."""
+        """Send a request, and set the clock to the time of the reply."""
         reply = self._process.ask(request)
         if not self._setting.clock_stands and not reply.is_lost:
             self._clock.advance_to(reply.now_ms)
@@ -146,14 +146,14 @@ class Writer(_Tier):
             self._process.note(Inherited(path, start, end, self._epoch.number))
 
     def append(self, text: bytes, topic: str = "T", again: Sequence[bytes] = ()) -> None:
-        """Write at the end of a commit log. After a failure, the next text of `again` is written
-        instead. Raises Fenced, Unavailable."""
+        """Write at the end of a commit log. After a failed write, the next text in `again` is
+        written instead. Raises Fenced, Unavailable."""
         self._append(text, f"{BROKER}/{topic}/0", again)
 
     def append_pair(self, text: bytes, units: bytes, again: Sequence[bytes] = ()) -> None:
-        """Write messages to the commit log and units to the consume queue of a queue, as a commit
-        does. After an unknown outcome each file is written separately. `again` is for the messages,
-        as in `append`. Raises Fenced, Unavailable."""
+        """Write messages and units of one queue to its commit log and consume queue, as a commit
+        does. After an unknown outcome each file is written separately. `again` has texts to write
+        instead of the messages, as in `append`. Raises Fenced, Unavailable."""
         log_path, units_path = f"{BROKER}/T/0", f"{BROKER}/T/0{UNITS}"
         pieces = [self._make_piece(log_path, text), self._make_piece(units_path, units)]
         log, queue = (self._take_last(piece) for piece in pieces)
@@ -340,7 +340,7 @@ class Reader(_Tier):
     """A reader of the whole tier, without a state directory."""
 
     def read_all(self) -> None:
-        """Read the tier, and note the bytes of each file."""
+        """Read the tier, and record a note with the bytes of each file."""
         name = self._process.name
         self._process.note(SessionBegins(name))
         listed = self.list_files()

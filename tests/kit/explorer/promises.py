@@ -1,6 +1,6 @@
 """Promises to users of a tier, checked against the replies to the processes.
 
-Each write of a scenario uses different letters, so bytes show who wrote them.
+Each write of a scenario uses different letters, so bytes show their writer.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ Pieces: TypeAlias = frozenset[Piece]
 
 
 class Ledger(NamedTuple):
-    """All pieces and promises up to a point of the search. `attempts` has all pieces that were ever
+    """All pieces and promises at a point of the search. `attempts` has all pieces that were ever
     sent. `owed` has the pieces that every later reader must get, each with the newest epoch that
     relies on it. `gone` has the pieces that readers must no longer get, because they were deleted.
     `deletions` has the finished deletions. `sessions` has the pieces that were owed and gone when
@@ -179,8 +179,8 @@ class Ledger(NamedTuple):
         return frozenset(piece for piece, _ in self.owed)
 
     def after(self, note: Hashable) -> Ledger | Broken:
-        """Return the ledger after a process recorded a note. If the note breaks a promise, return
-        the broken promise."""
+        """Return the ledger after a process recorded a note, or the promise that the note
+        breaks."""
         if isinstance(note, Attempt):
             late = any(
                 deletion.covers(note.piece) and deletion.epoch > note.piece.epoch
@@ -214,8 +214,8 @@ class Ledger(NamedTuple):
         return self
 
     def check(self, seen: Iterable[Seen], owed: Pieces, gone: Pieces) -> Broken | None:
-        """Check the bytes that a reader saw. Return the promise that they break, with the expected
-        and the found bytes, or None if they break none."""
+        """Check the bytes that a reader saw. Return the broken promise with the expected and the
+        found bytes, or None."""
         files = {found.file: found for found in seen}
         for piece in sorted(owed):
             found = files.get(piece.file)
@@ -260,7 +260,7 @@ class Ledger(NamedTuple):
 
 
 def _cut(found: Seen | None, start: int, end: int) -> bytes:
-    """Return the bytes of [start, end) that a reader saw, with '?' for missing bytes."""
+    """Return the bytes of [start, end) that a reader saw, with '?' for each missing byte."""
     content = bytearray(b"?" * (end - start))
     for position, part in found.parts if found is not None else ():
         for index, byte in enumerate(part, position):

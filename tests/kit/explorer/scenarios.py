@@ -1,7 +1,6 @@
-"""Scenarios: succession, deletion, expiry and garbage collection, each as small as the promises
-allow. The first writer writes small letters, its successors write capitals. The first writer has
-written before the other processes begin. From then on, the search tries all orders of the
-requests."""
+"""Scenarios: succession, deletion, expiry and garbage collection. Each is as small as the promises
+allow. The first writer writes small letters, its successors write capitals. The first writer writes
+before the other processes begin. From then on, the search tries all orders of the requests."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ NOTHING_DELETED: Final = "/[.]writer/[0-9]+$|/COMMIT_LOG/"
 
 
 def late_whole(setting: Setting, faults: int = 0) -> Scenario:
-    """Delay the request that creates the object of a sealed segment, until its topic was deleted
-    and recreated."""
+    """Delay the request that creates the object of a sealed segment, until the segment's topic was
+    deleted and recreated."""
     first = _first(Writer.keep, before=_all(_append(b"aa", b"bb"), Writer.seal))
     second = _succeed(_all(Writer.delete, _append(b"CC")))
     return _make({"zombie": first, "successor": second}, setting, faults)
 
 
 def late_run(setting: Setting, faults: int = 0) -> Scenario:
-    """Delay the request that creates a merged object, until its topic was deleted and recreated
+    """Delay the request that creates a merged object, until the topic was deleted and recreated
     with segments of the same boundaries."""
     first = _first(Writer.keep, before=_append(b"aa", b"bb"))
     second = _succeed(_all(Writer.delete, _append(b"CC", b"DD")))
@@ -51,7 +50,7 @@ def stale_sweep(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def late_delete(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer that lost its epoch delete a topic that its successor writes."""
+    """Let a writer that lost its epoch delete a topic to which its successor writes."""
     parties = {"zombie": _first(Writer.delete), "successor": _succeed(_append(b"BB"))}
     return _make(parties, setting, faults)
 
@@ -81,7 +80,7 @@ def shared_look(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def late_seal(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer that lost its epoch seal the segment that its successor writes."""
+    """Let a writer that lost its epoch seal the segment to which its successor writes."""
     parties = {"zombie": _first(Writer.seal), "successor": _succeed(_append(b"BB", b"CC"))}
     return _make(parties, setting, faults, lasting=NOTHING_DELETED)
 
@@ -108,7 +107,7 @@ def expiry(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def sent_anew(setting: Setting, faults: int = 2) -> Scenario:
-    """Let a writer get no reply to its writes, and then send more bytes or fewer bytes instead."""
+    """Let a writer get no reply to its writes. It then sends more or fewer bytes instead."""
 
     def run(tier: Writer) -> None:
         tier.append(b"bb", again=[b"bbC", b"bb"])
@@ -195,8 +194,7 @@ def swept(setting: Setting, faults: int = 0) -> Scenario:
 
 def succession(setting: Setting, faults: int = 0) -> Scenario:
     """Let three writers write in turn. Each begins once its predecessor owns the epoch. Their
-    writes have different lengths, so a write that takes effect late would cut another write in
-    two."""
+    writes have different lengths, so that a late write would cut another write in two."""
     parties = {
         "first": _first(_append(b"bbb")),
         "second": _succeed(_append(b"C")),
@@ -206,7 +204,7 @@ def succession(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def third_life(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers delete everything and create it again, one after another."""
+    """Let three writers, one after another, delete everything and create it again."""
     anew = Writer.delete
     parties = {
         "first": _first(_all(anew, _append(b"bb"))),
@@ -318,7 +316,7 @@ def stop_and_claim(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stop_and_go_on(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer start from the shutdown snapshot of its predecessor while another writer takes
+    """Let a writer start from its predecessor's shutdown snapshot while another writer takes
     over."""
     parties = {
         "first": _first(_all(_append(b"bb"), Writer.stop)),
@@ -546,7 +544,7 @@ def _only(text: bytes, units: bytes) -> Script:
 
 
 def _grouping(setting: Setting, **settings: object) -> Setting:
-    """Return settings with group objects, which every maintenance run sorts."""
+    """Return settings that enable group objects. Every maintenance run sorts them."""
     grouping = {"group_bytes": 1_000, "regroup_interval_ms": 0, **settings}
     return replace(setting, settings={**setting.settings, **grouping})
 

@@ -26,7 +26,7 @@ class Scenario:
     fail in one history. A failing request gets lost, arrives late or twice, or loses its reply.
     `page_keys` is the page size of a listing. `lasting` is a pattern of keys that are never
     deleted. An empty pattern matches all keys, and means that no process sleeps. The pattern
-    shortens the search, which fails if such a key is deleted after all."""
+    shortens the search. The search fails if a matching key is deleted."""
 
     parties: Mapping[str, Program]
     faults: int = 1
@@ -62,8 +62,8 @@ class Step(NamedTuple):
 @dataclass(frozen=True)
 class Result:
     """Result of a search. `broken` is the first broken promise. `steps` is one of the shortest
-    histories that break the promise. `is_whole` states that every state within the bounds was
-    reached."""
+    histories that break the promise. `is_whole`: the search reached every state within the
+    bounds."""
 
     broken: str | None
     steps: tuple[Step, ...]
@@ -180,7 +180,7 @@ class _Search:
 
     def _steps(self, state: State) -> Iterator[tuple[Step, State | Broken]]:
         """Yield the possible steps. If a process waits only for an object that never changes, yield
-        only its step, because the order of that step makes no difference."""
+        only that process's step, because the step's order makes no difference."""
         for index, situation in enumerate(state.situations):
             if len(situation.waiting) == 1 and self._is_settled(state, index, situation):
                 yield from self._steps_of(state, index)
@@ -287,7 +287,7 @@ class _Search:
         return found
 
     def _look(self, state: State) -> Broken | None:
-        """Return the promise that is broken if a reader reads everything now, or None."""
+        """Return the promise that would be broken if a reader read everything now, or None."""
         ledger = state.ledger._replace(sessions=frozenset())
         key = state.disk.objects, ledger
         if key in self._sound:

@@ -15,7 +15,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 class Request(NamedTuple):
     """A request. `verb` is PUT, GET, HEAD, LIST (one page), DELETE, or SLEEP. `key` is the object's
     key, or the prefix. `detail` depends on the verb: content and metadata, position and length, the
-    beginning of the page, all keys to delete, or milliseconds."""
+    start of the page, all keys to delete, or milliseconds."""
 
     verb: str
     key: str
@@ -40,10 +40,10 @@ Ask: TypeAlias = Callable[[Request], Reply]
 
 
 class WireClient:
-    """An ObjectClient that turns each call into requests, which the function `ask` answers.
+    """An ObjectClient that turns each call into requests. The function `ask` answers them.
 
-    A multipart upload becomes one read for each copied part and one conditional create, since other
-    processes cannot see its other parts.
+    A multipart upload becomes one read for each copied part and one conditional create, because
+    other processes cannot see its other parts.
     """
 
     url = "explored://"
@@ -120,15 +120,14 @@ class WireClient:
 
 
 class Disk(NamedTuple):
-    """Content of the store: the number of the object at each key, and the time of the store's
-    clock."""
+    """Content of the store: the object number at each key, and the time of the store's clock."""
 
     objects: frozenset[tuple[str, int]]
     now_ms: int
 
 
 class Store(MemoryObjectClient):
-    """Object store in memory whose content is set before each request. All ETags are equal, so a
+    """In-memory object store. Its content is set before each request. All ETags are equal, so a
     condition on them never fails."""
 
     def __init__(self, page_keys: int) -> None:

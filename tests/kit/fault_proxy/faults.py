@@ -54,9 +54,9 @@ def delay(seconds: float) -> Fault:
 
 
 def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = False) -> Fault:
-    """Hold the request at the proxy until `go_on` is set. The server executes it afterwards, or
-    before if `applied` is set. `reached` is set when the request has reached the proxy. Raises
-    AssertionError after a minute."""
+    """Hold the request at the proxy until `go_on` is set. The server executes the request
+    afterwards, or with `applied` before. `reached` is set when the request has reached the proxy.
+    Raises AssertionError after a minute."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         reply = forward(request) if applied else None

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 NOTHING = -1
-"""Value of `Reply.cut_at` for a reply of which not even the head is sent."""
+"""Value of `Reply.cut_at` with which not even the head of the reply is sent."""
 
 _BY_QUERY: Mapping[tuple[str, str], str] = {
     ("POST", "delete"): "DeleteObjects",
@@ -171,7 +171,7 @@ class Authorization:
 
 
 def read_authorization(request: Request) -> Authorization | None:
-    """Read how a request was signed. Return None if it has no signature of Version 4 of either
+    """Read the signature of a request. Return None if it has no signature of Version 4 of either
     vendor."""
     found = re.fullmatch(
         rf"({AMAZON}|{GOOGLE}) Credential=([^/]*)/([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*"
@@ -184,7 +184,7 @@ def read_authorization(request: Request) -> Authorization | None:
 
 
 def make_signature(request: Request, how: Authorization, secret_key: str) -> str:
-    """Compute the signature of Version 4 that a request should have."""
+    """Compute the correct Version 4 signature of a request."""
     prefix = "X-Goog" if how.algorithm == GOOGLE else "X-Amz"
     parts = urlsplit(request.target)
     query = sorted((p if "=" in p else f"{p}=") for p in parts.query.split("&") if p)

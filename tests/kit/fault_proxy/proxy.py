@@ -43,9 +43,9 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that passed the proxy. `applied` is the last HTTP status of the server, or None if
-    the request never reached the server. `answered` is the HTTP status that the client received, or
-    None."""
+    """A request that passed through the proxy. `applied` is the last HTTP status of the server, or
+    None if the request never reached the server. `answered` is the HTTP status that the client
+    received, or None."""
 
     operation: str
     key: str

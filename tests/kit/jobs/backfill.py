@@ -1,4 +1,4 @@
-"""A tier for backfills, and the content that they leave in it."""
+"""A tier for backfills, and the content that backfills leave in it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SMALL_INDEX = {
 
 
 class MemoryChunks(ChunkProvider):
-    """A provider whose class name a configuration gives: chunk logs over objects in this process's
-    memory."""
+    """Provider that a test configuration can name by its class. It keeps chunk logs in the memory
+    of this process."""
 
     objects = MemoryObjectClient()
 
@@ -84,7 +84,7 @@ def fill(
     run: JobRun | None = None,
     **properties: str,
 ) -> dict[str, Any]:
-    """Backfill a table that a file of the given name has, and return the report."""
+    """Backfill a table from a file of the given name, and return the report."""
     if isinstance(table, pa.Table):
         root.mkdir(parents=True, exist_ok=True)
         path = root / f"{name}.parquet"

@@ -21,7 +21,7 @@ ROUNDS = 4
 
 
 def export_often(root: Path, tier: GrowingTier, **changes: Any) -> Export:
-    """Make the target of several small exports."""
+    """Fill the target by several small exports."""
     exported = Export(root, Format.PARQUET, tier)
     for number in range(ROUNDS):
         exported.run(task_bytes=1 << 20, **changes)

@@ -26,7 +26,8 @@ PIECE_BYTES = 512
 
 
 class _Unsynced(FileOperations):
-    """File operations that never sync. After a process ends, the system's cache keeps the data."""
+    """File operations that never sync. The system's cache still keeps the data after a process
+    ends."""
 
     def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         path.write_bytes(data)
@@ -54,7 +55,7 @@ def copy(
     metadata: MetadataStore,
     options: CopyOptions | None = None,
 ) -> CopyReport:
-    """Run a copy, which must not fail for any queue."""
+    """Run a copy. Raises AssertionError if it fails for a queue."""
     target = CopyTarget(provider, metadata, BROKER, ManualClock())
     chosen = options or CopyOptions(workers=2)
     report = copy_tier(source, origin_metadata, target, BROKER, chosen, piece_bytes=PIECE_BYTES)
@@ -64,7 +65,7 @@ def copy(
 
 
 def copy_to(built: BuiltTier, root: Path, options: CopyOptions | None = None) -> CopyReport:
-    """Copy a built tier, using its state, to a Posix tier below `root`."""
+    """Copy a built tier, with the help of its state, to a Posix tier below `root`."""
     provider, metadata = posix(root), state(root)
     try:
         return copy(built.provider, state(built.root, read_only=True), provider, metadata, options)
@@ -86,7 +87,7 @@ Entries = list[tuple[SegmentId, int, int, int]]
 
 
 def entries(metadata: MetadataStore) -> Entries:
-    """Return the segments of the metadata with size, begin and end."""
+    """Return the segments of the metadata, each with size, begin and end."""
     return sorted(
         (
             (entry.id, entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms)

@@ -1,4 +1,5 @@
-"""What export tests share: a request for each format, a run, and the rows that readers see."""
+"""Parts that export tests share: a request for each format, a run, and the rows that readers
+see."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Export:
-    """A tier, a target in one format, and the journal that exports continue."""
+    """A tier, a target in one format, and the journal with which exports continue."""
 
     root: Path
     form: Format
@@ -106,7 +107,7 @@ class Export:
                     return catalog.load_table("lake.messages").scan().to_arrow()
 
     def places(self) -> Counter[Place]:
-        """Return how often the target has each message."""
+        """Return the number of copies of each message in the target."""
         names = ["topic", "queue_id", "queue_offset"]
         rows = self.table().select(names).to_pylist()
         return Counter(tuple(row[name] for name in names) for row in rows)
@@ -127,7 +128,7 @@ class suppress_close:
 
 
 def places_of(tier: GrowingTier) -> Counter[Place]:
-    """Return the places of all messages of a tier, each with the count 1."""
+    """Return a Counter of the messages of a tier, by place. Each has the count 1."""
     import tieredstore
 
     rows = tieredstore.open(tier.url).scan(columns=["topic", "queue_id", "queue_offset"])

@@ -91,7 +91,8 @@ class World:
         workers: int = 1,
         source: TierLocation | None = None,
     ) -> dict[str, Any]:
-        """Run a job in one simulated process. The job continues what the previous process began."""
+        """Run a job in one simulated process. The job continues the work of the previous
+        process."""
         self._faults = Faults() if faults is None else faults
         with Journal(self.root / "work" / "job.jsonl", {"job": "test"}) as journal:
             report = job(JobRun("test", LocalRunner(workers), journal), source or self.source)
@@ -114,7 +115,7 @@ class World:
         return found
 
     def remove_index(self, *, from_state: bool = False) -> None:
-        """Remove the index segments from the tier, as an accident would. With `from_state`, also
+        """Remove the index segments from the tier, as an accident might. With `from_state`, also
         remove them from the metadata."""
         provider = self.provider()
         for listing in list(provider.list(INDEX)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 Steps = Sequence[tuple[type[Any], str]]
-"""Methods before or after which a process may be killed. Each is a class and the name of a
+"""Methods before or after which a process may be killed, each as a class and the name of a
 method."""
 
 
@@ -22,7 +22,7 @@ class Killed(BaseException):
 def killed_at(number: int, steps: Steps) -> Iterator[list[str]]:
     """Kill the process before or after a call of one of the methods. Calls count from 0: `number`
     2n is before call n, and 2n + 1 is after it. Earlier calls take effect. A killed process calls
-    no further method in any thread."""
+    none of the methods in any thread."""
     calls: list[str] = []
     lock, is_dead = threading.Lock(), False
 

@@ -30,7 +30,8 @@ QUEUES = (QueueKey("TopicA", 0), QueueKey("TopicA", 1), QueueKey("TopicB", 0))
 
 
 class WatchedProvider(WrapperProvider):
-    """Calls `before` before each listing, size and read, with the number of that call (from 1)."""
+    """Provider that calls `before` before each listing, size and read. The argument is the number
+    of that call (from 1)."""
 
     def __init__(self, provider: SegmentProvider, before: Callable[[int], None]) -> None:
         super().__init__(provider)

@@ -33,7 +33,7 @@ class Bucket:
 
 
 class BucketFolder:
-    """An `ObjectClient` for those objects of the bucket whose keys have a prefix."""
+    """An `ObjectClient` that sees only those objects of the bucket whose keys have a prefix."""
 
     def __init__(self, bucket: Bucket, prefix: str) -> None:
         self._bucket = bucket

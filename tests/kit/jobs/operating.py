@@ -38,7 +38,7 @@ def place(world: TieredLocal) -> tuple[object, ...]:
 
 
 def done(world: TieredLocal, *arguments: object) -> dict[str, Any]:
-    """Return the report of a verb, which must succeed."""
+    """Run a verb that must succeed, and return its report."""
     ran = operate(world, *arguments)
     assert ran.code == 0, ran.err
     record: dict[str, Any] = ran.record
@@ -46,7 +46,7 @@ def done(world: TieredLocal, *arguments: object) -> dict[str, Any]:
 
 
 def verified(world: TieredLocal) -> dict[str, Any]:
-    """Return the report of `verify`, which must find no damage."""
+    """Return the report of `verify`. Raises AssertionError if it finds damage."""
     ran = tieredstore(
         "verify", *place(world), "--output", "json", "--quiet", "--workers", 1
     )  # fmt: skip

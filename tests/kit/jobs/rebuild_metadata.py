@@ -89,8 +89,8 @@ class World:
         return report
 
     def views(self) -> tuple[Facts, Facts]:
-        """Return how the flat files see the tier: with the lost metadata, and with the rebuilt
-        metadata."""
+        """Return the flat files' view of the tier: once with the lost metadata, and once with the
+        rebuilt metadata."""
         return self.view(self.lost), self.view(self.made)
 
     def view(self, state: Path) -> Facts:
@@ -122,14 +122,14 @@ class World:
         return next(found)
 
     def last_file(self, path: str, type: FileSegmentType) -> Path:
-        """Return the file of a path's last segment in a Posix tier."""
+        """Return the file of the last segment of a path in a Posix tier."""
         found = [item.id for item in self.provider.list(path) if item.id.type is type]
         return self.file_of(max(found, key=lambda name: name.base_offset))
 
 
 def facts(metadata: MetadataStore) -> Facts:
     """Return the content of the metadata, except the creation times of entries. An empty segment
-    has its registration time as its end time."""
+    gets its registration time as its end time."""
     return {
         "topics": {
             topic.topic: (
@@ -184,8 +184,8 @@ class Killed(BaseException):
 
 
 def killed_at(call: int, function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """Wrap `function`, so that the process is killed before or after the work of call number
-    `call`."""
+    """Wrap `function`. In call number `call`, the process is killed before or after the function's
+    work."""
     calls = iter(range(1 << 30))
 
     def wrapped(*arguments: Any, **options: Any) -> Any:

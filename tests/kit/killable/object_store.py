@@ -45,8 +45,7 @@ SEALED = (LARGE, QUEUE)
 
 
 def content(id: SegmentId) -> bytes:
-    """Return the content to write into a segment. The bytes after a position identify the
-    position."""
+    """Return the content to write into a segment. Every few bytes identify their position."""
     salt = int.from_bytes(str(id).encode()[-7:])
     words = np.arange(sum(BATCHES[id]) // 8 + 1, dtype=np.uint64) + np.uint64(salt)
     return (words * np.uint64(0x9E3779B97F4A7C15)).tobytes()[: sum(BATCHES[id])]
@@ -54,7 +53,7 @@ def content(id: SegmentId) -> bytes:
 
 def open_tier(url: str) -> S3Provider:
     """Open a tier whose maintenance runs only on call, so that every run makes the same n-th
-    request. Each reading of the clock advances it by a week, so that all grace times are over."""
+    request. Each reading of the clock advances it by a week, so that all grace periods are over."""
     from tieredstore.providers.chunks.upkeep.policy import MergePolicy
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.lane import ServerClock

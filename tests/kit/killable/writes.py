@@ -1,5 +1,5 @@
 """Counts the writes to the files of a tier and its metadata, and kills a run at one of them.
-`os._exit` leaves the same state as SIGKILL: only the page cache survives."""
+`os._exit` leaves the same state as SIGKILL, because only the page cache survives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_writes(root: Path) -> list[str]:
 
 
 def kill_points(writes: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return the kill points: before each write, and in the middle of those writes that can be
+    """Return the kill points: before each write, and in the middle of each write that can be
     torn."""
     return [
         (at, torn)
@@ -81,7 +81,7 @@ class KillableCalls(PosixCalls):
         super().unlink(path)
 
     def sync(self, fd: int) -> None:
-        """Do nothing: the data of a killed process stays in the system's cache."""
+        """Do nothing, because the data of a killed process stays in the system's cache."""
 
     def sync_directory(self, path: str) -> None:
         """Do nothing, as for a file."""

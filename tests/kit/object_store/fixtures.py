@@ -12,7 +12,7 @@ from tests.kit.object_store.servers import ENVIRONMENT, NotHere, ObjectStore, Se
 
 @pytest.fixture(scope="session", autouse=True)
 def credentials() -> Iterator[None]:
-    """Let boto3's default chain find only the test credentials."""
+    """Let boto3's default credential chain find only the test credentials."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
             patch.delenv(name, raising=False)

@@ -1,5 +1,5 @@
-"""A proxy that forwards the last bytes of a client's request with a delay, as a busy machine does,
-and records the heads of the requests."""
+"""A proxy that delays the last bytes of a client's request, as a busy machine might. It records the
+heads of the requests."""
 
 from __future__ import annotations
 

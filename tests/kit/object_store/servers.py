@@ -64,7 +64,7 @@ class ObjectStore:
         return boto_client(self.endpoint)
 
     def keys(self, prefix: str = "") -> dict[str, int]:
-        """Return all keys with their objects' sizes in bytes, listed without a proxy."""
+        """Return the size in bytes of each key's object, listed without a proxy."""
         paginator = _shared_client(self.server_endpoint or self.endpoint).get_paginator(
             "list_objects_v2"
         )
@@ -163,7 +163,8 @@ def boto_client(endpoint: str) -> S3Client:
 
 @functools.cache
 def _session() -> Session:
-    """Return the session of all clients. A session reads boto3's description of S3 only once."""
+    """Return the session of all clients. They share it, because each session reads boto3's
+    description of S3 again."""
     import boto3
 
     return boto3.session.Session()

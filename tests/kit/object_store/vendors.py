@@ -1,4 +1,4 @@
-"""The server versitygw behind our proxy, which imitates other vendors."""
+"""The server versitygw behind our proxy. The proxy imitates other vendors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VENDORS: Mapping[str, type[Vendor]] = {
     "obs": ObsStore,
     "google": GoogleStore,
 }
-"""Classes of the vendors, by the name of their dialect."""
+"""Classes of the vendors, by dialect name."""
 
 
 @dataclass(frozen=True, slots=True)
 class VendorStore:
-    """A bucket that is reached through the imitation `vendor`. Tiers in it are opened with
+    """A bucket that is reached through the imitation `vendor`. Its tiers are opened with
     `options`."""
 
     store: ObjectStore
@@ -53,7 +53,7 @@ class VendorStore:
         return _View(self.shared, prefix)
 
     def tier(self, prefix: str) -> S3Provider:
-        """Open a tier like another process."""
+        """Open a tier in the same way as another process."""
         client = self.client(prefix)
         return S3Provider(client, CLUSTER, settings=client._settings.chunk_settings())
 

@@ -1,4 +1,4 @@
-"""Checks that a broker, started after a power cut, keeps the promises that it made before."""
+"""Check that a broker, started after a power cut, keeps the promises from before the power cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.power_cut.load import (
 from tests.kit.remoting import RemotingClient
 
 LATER_S = 5.0
-"""Time in seconds within which delayed messages and transactions must be delivered."""
+"""Maximum time in seconds for the delivery of delayed messages and transactions."""
 _TRIES = 40
 
 

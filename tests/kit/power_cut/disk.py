@@ -48,7 +48,7 @@ class Disk:
 
 @contextmanager
 def make_disk(folder: Path) -> Iterator[Disk]:
-    """Make a disk, mounted below a folder. Skip the test if this user must not mount."""
+    """Make a disk, mounted below a folder. Skip the test if this user is not allowed to mount."""
     if os.geteuid() or shutil.which("mkfs.ext4") is None:
         pytest.skip("needs root and mkfs.ext4")
     mounted, copies = folder / "disk", folder / "copy"

@@ -1,5 +1,4 @@
-"""Clients that send to a broker whose power is cut, and the promises that the broker makes to
-them."""
+"""Clients that send to a broker whose power is cut, and the broker's promises to them."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ QUEUES = 4
 PREPARED = 4
 COMMIT, ROLLBACK = 8, 12
 TIMEOUT_MS = 60_000
-"""Time limit of requests, ms. It is long, because the broker is paused while its disk is copied,
-and shares the machine with the broker that starts from the copy."""
+"""Time limit of requests, ms. It is long, because the broker is paused while its disk is copied. It
+also shares the machine with the broker that starts from the copy."""
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Promises:
     deleted_topics: set[str] = field(default_factory=set)
 
     def copy(self) -> Self:
-        """Return a copy of the promises as they are now."""
+        """Return a copy of the current promises."""
         fields = {name: type(value)(value) for name, value in vars(self).items()}
         return type(self)(**fields)
 
@@ -150,7 +149,7 @@ class Load:
 
 
 async def prepare(remoting: str) -> None:
-    """Create the group, which begins at the first message."""
+    """Create the group. It begins at the first message."""
     async with await RemotingClient.open(remoting) as client:
         group = {
             "groupName": GROUP,

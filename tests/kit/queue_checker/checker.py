@@ -51,9 +51,9 @@ class Delivered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that happened in one test. `sent` has all sends. `read` has the whole content of each
-    queue at the end of the test. `consumed` has the messages that a consumer received, in order of
-    arrival, with duplicates, or None without a consumer."""
+    """All events of one test. `sent` has all sends. `read` has the whole content of each queue at
+    the end of the test. `consumed` has the messages that a consumer received, in order of arrival,
+    with duplicates, or None without a consumer."""
 
     sent: Sequence[Sent]
     read: Mapping[int, Sequence[Delivered]]
@@ -66,8 +66,7 @@ class History:
 
 
 def check_history(history: History) -> list[str]:
-    """Return one line for each broken promise. The result is empty for a queue that keeps its
-    promises."""
+    """Return one line for each broken promise. Empty for a queue that keeps its promises."""
     read = [delivered for queue in history.read.values() for delivered in queue]
     deliveries = [*read, *(history.consumed or ())]
     return [

@@ -1,4 +1,4 @@
-"""Real clients that send and consume until a test stops them, also while the broker fails."""
+"""Real clients that send and consume until a test stops them, even while the broker fails."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Load(Protocol):
         """Begin to send, and to consume if there is a consumer."""
 
     def stop_sending(self) -> list[Sent]:
-        """Stop sending. Return all sends, those of each group in order."""
+        """Stop sending. Return all sends. Those of each group are in order."""
 
     def consumed(self) -> list[Delivered] | None:
-        """Return the messages that the consumer has received, in the order of arrival, or None
-        without a consumer."""
+        """Return the messages that the consumer has received, in order of arrival, or None without
+        a consumer."""
 
     def stop_consuming(self) -> None:
         """Stop the consumer."""

@@ -18,8 +18,8 @@ CATCH_UP_S = 120.0
 def run_loads(
     loads: Sequence[Load], reader: ClientProcess, broker: BrokerProcess, kills: int
 ) -> dict[str, History]:
-    """Send and consume while the broker is killed every 20 s and restarted. Afterwards wait until
-    the consumers have received everything, and read all queues from their beginning. `reader` runs
+    """Send and consume while the broker is killed every 20 s and restarted. Then wait until the
+    consumers have received everything, and read all queues from their beginning. `reader` runs
     `Readers`. Return a history for each topic."""
     for load in loads:
         load.start(broker)

@@ -48,7 +48,8 @@ class ChunkWorld:
 
 
 class ChunkTier(ChunkProvider):
-    """Provider whose class name a configuration gives. It uses the `world` that was set last."""
+    """Provider that a test configuration can name by its class. It uses the `world` that was set
+    last."""
 
     world: ClassVar[ChunkWorld]
 

@@ -12,8 +12,8 @@ _STILL = (
     *("tiered-writer", "store-", "local", "clean", "reput", "flush", "commit"),
 )
 _ROUND_MS = 500
-"""Limit in ms. Shorter waits are pauses inside a request. Waits of this time or more are pauses
-between two rounds of a background loop."""
+"""Limit in ms. Shorter waits are pauses inside a request. All other waits are pauses between two
+rounds of a background loop."""
 
 
 class StoreClock(ManualClock):

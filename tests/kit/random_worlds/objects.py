@@ -1,5 +1,5 @@
 """An object store whose requests fail, get lost, or take effect late and in another order. Several
-processes share the store, and while one of them waits for an answer, others run."""
+processes share the store. While one of them waits for an answer, others run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 class RandomObjects:
     """The bucket and the requests that have not yet taken effect. `rate` is the probability that a
-    request fails. `pre_empted` is the probability that a request of the main thread calls
+    request fails. `pre_empted` is the probability that a request of the main thread first calls
     `meanwhile` with its client."""
 
     def __init__(
@@ -40,7 +40,7 @@ class RandomObjects:
         self._late.append(act)
 
     def deliver(self, share: float = 1.0) -> None:
-        """Apply delayed changes in any order, each with probability `share`."""
+        """Apply delayed changes in random order, each with probability `share`."""
         late, self._late = self._late, []
         self.rng.shuffle(late)
         for act in late:
@@ -82,8 +82,8 @@ class _Calm:
 
 
 class RandomClient(MemoryObjectClient):
-    """Client of one process. If it `is_dead`, the process has ended. If it `refuses_deletions`,
-    deletions fail for the time being."""
+    """Client of one process. With `is_dead`, the process has ended. With `refuses_deletions`,
+    deletions fail."""
 
     def __init__(self, objects: RandomObjects) -> None:
         super().__init__(

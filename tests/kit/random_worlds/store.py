@@ -1,5 +1,5 @@
-"""A whole tiered store. In any order it is written, uploaded, expired, cleaned, stopped and killed,
-and its topics are deleted. The oracle is the list of acknowledged messages."""
+"""A whole tiered store. In random order, it is written, uploaded, expired, cleaned, stopped and
+killed, and its topics are deleted. The oracle is the list of acknowledged messages."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class RandomStore:
 
     @contextmanager
     def faults(self, *rates: float) -> Iterator[float]:
-        """Let requests to the tier fail during the block, at one of these rates. A temporary error
-        ends the block and is suppressed. Yield the rate."""
+        """Let requests to the tier fail during the block. The failure rate is drawn from the given
+        rates, and yielded. A temporary error ends the block and is suppressed."""
         raise NotImplementedError
 
     # Steps
@@ -111,8 +111,8 @@ class RandomStore:
         self.end[topic] = offset + 1
 
     def begin_again(self, topic: str, offset: int) -> None:
-        """Expect `offset` as a topic's next offset after its deletion, since neither the log nor
-        the tier records the later, deleted messages (E55)."""
+        """Expect `offset` as a topic's next offset after its deletion. Neither the log nor the tier
+        records the deleted messages at and after it (E55)."""
         self.steps.append(f"({topic} begins at {offset})")
         self.end[topic] = offset
 
@@ -173,7 +173,7 @@ class RandomStore:
         self.open()
 
     def crash(self) -> None:
-        """Kill the process at this point. Its files stay in their present state, and the process
+        """Kill the process at this point. Its files stay in their current state, and the process
         writes nothing more."""
         raise NotImplementedError
 
@@ -199,7 +199,7 @@ class RandomStore:
     # What holds after each step
 
     def read(self, topic: str, store: Any = None) -> dict[int, bytes]:
-        """Return the messages that a consumer receives from offset 0 on, by queue offset."""
+        """Return the messages that a consumer receives, starting at offset 0, by queue offset."""
         store = self.store if store is None else store
         found: dict[int, bytes] = {}
         offset = 0
@@ -256,7 +256,7 @@ class RandomStore:
 
     @property
     def actions(self) -> list[tuple[Callable[[], None], int]]:
-        """Return the actions that every kind of store has."""
+        """Return the actions of every kind of store."""
         return [
             (self.put, 10),
             (self.upload, 8),

@@ -62,7 +62,7 @@ def ranged(body: bytes, first: int, total: int | str, *, status: int = 206, **kw
 
 
 class ScriptedServer:
-    """Server that sends the replies of `script`, one per request, and afterwards the result of
+    """Server that sends the replies of `script`, one per request, and afterwards the results of
     `otherwise`. `certificate`, with its key, enables TLS."""
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:

@@ -43,7 +43,7 @@ _spark: SparkSession | None = None
 
 def settings_in(folder: Path) -> dict[str, str]:
     """Return the settings of a session of the tests. All files of the session are in the given
-    folder, since Spark creates a folder for a table even if it refuses the table."""
+    folder, because Spark creates a folder for a table even if it refuses the table."""
     return {**TEST_CONF, "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
 
 

@@ -1,4 +1,4 @@
-"""Tasks of a Spark job, each of which writes a file, and their results."""
+"""Tasks of a Spark job, and their results. Each task writes a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uses the reader of a stream in the same way as Spark, without Spark."""
+"""Drive a stream reader in the same way as Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def partitions(reader: TieredStreamReader, start: Offset, end: Offset) -> list[T
 
 
 def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[str, int, int]]:
-    """Return the rows of a batch. The reader and the partitions are pickled first, as Spark
-    does."""
+    """Return the rows of a batch. The reader and the partitions are pickled first, as in Spark."""
     sent = pickle.loads(pickle.dumps((reader, partitions(reader, start, end))))
     return [
         tuple(row.values())
@@ -61,5 +60,5 @@ def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[s
 
 
 def latest(reader: TieredStreamReader, start: Offset, limit: Any = None) -> Offset:
-    """Return the end of the next batch. The batch is limited by `limit`, or else by the options."""
+    """Return the end of the next batch. `limit`, or else the options, limit the batch."""
     return through_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))

@@ -1,4 +1,4 @@
-"""Comparison of two tiers that equivalent runs of a job have written."""
+"""Comparison of two tiers that were written by equivalent runs of a job."""
 
 from __future__ import annotations
 

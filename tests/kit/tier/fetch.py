@@ -164,7 +164,7 @@ class Tier:
         self, *, ahead: Executor | None = None, **changes: object
     ) -> MessageStoreFetcher:
         """Return a fetcher with an empty cache, optionally with another configuration. `ahead` is
-        the executor of the read-ahead, which a backend with network latency needs."""
+        the executor of the read-ahead. A backend with network latency needs it."""
         self.provider.is_object_store = ahead is not None
         self.config = msgspec.structs.replace(self.config, **changes)
         self.fetcher = MessageStoreFetcher(
@@ -182,7 +182,7 @@ class Tier:
 
     @property
     def key_index(self) -> IndexStoreService:
-        """Return the key index of a tier that has one."""
+        """Return the key index of a tier that was opened with one."""
         assert self.index is not None
         return self.index
 
@@ -193,7 +193,7 @@ class Tier:
 
     @property
     def file_key(self) -> QueueKey:
-        """Return the key under which the cache has queue 0."""
+        """Cache key of queue 0."""
         return QueueKey(TOPIC, 0)
 
     def add(

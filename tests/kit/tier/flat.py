@@ -152,7 +152,7 @@ def record(
     physical_offset: int | None = None,
     uniq_key: str | None = None,
 ) -> tuple[bytes, int]:
-    """Return a record as a local store has it, and its tags code."""
+    """Return a record in the form of a local store, and its tags code."""
     if body is None:
         body = f"{topic}-{queue_id}-{queue_offset}-".encode().ljust(body_size, b"x")
     _KEYS.update((tiered_key_hash(topic, key), key) for key in (*keys, uniq_key) if key)
@@ -223,7 +223,7 @@ class Tier:
 
     @property
     def table(self) -> TableMetadata:
-        """Return the metadata store, without the wrapper that a test put around it."""
+        """Metadata store without a test's wrapper."""
         assert isinstance(self.metadata, TableMetadata)
         return self.metadata
 
@@ -261,7 +261,7 @@ def fill(file: FlatMessageFile, first: int, count: int, **arguments: Any) -> Non
 
 
 def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[StoredMessage]:
-    """Return the messages from a queue offset on. Check each message against its unit."""
+    """Return the messages, starting at a queue offset. Check each message against its unit."""
     units = run(file.read_units(offset, count))
     found = []
     for index, unit in enumerate(units):
@@ -330,7 +330,7 @@ class ListSource:
         self.minimum[key] = minimum
 
     def lose(self, key: QueueKey, behind: int) -> None:
-        """Delete all messages from a queue offset on."""
+        """Delete all messages at and after a queue offset."""
         self.tables[key] = {q: one for q, one in self.tables[key].items() if q < behind}
 
     def queues(self) -> Iterable[QueueKey]:

@@ -115,14 +115,14 @@ def header_of(path: Path) -> tuple[int, int, int, int, int]:
 
 
 def fill(service: IndexStoreService, files: int, *, first: int = 0) -> list[str]:
-    """Put enough keys to fill `files` files of a node with max_items 20. Return the keys."""
+    """Put as many keys as fill `files` files of a node with max_items 20. Return the keys."""
     keys = [f"key-{number}" for number in range(first, first + files * 19)]
     put(service, keys, first_offset=first * 100)
     return keys
 
 
 def all_found(service: IndexStoreService, keys: Sequence[str], *, first: int = 0) -> bool:
-    """Return whether each of `fill`'s keys is found once."""
+    """Return whether each key of `fill` is found once."""
     return all(
         offsets_of(find(service, key)) == [number * 100] for number, key in enumerate(keys, first)
     )

@@ -52,7 +52,7 @@ class KeptProvider(WrapperProvider):
 
 
 class TwoWritesProvider(WrapperProvider):
-    """A wrapper without companion segments, so messages and units are written by two writes."""
+    """A provider without companion segments, so messages and units are written by two writes."""
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return WrapperSegment(segment)

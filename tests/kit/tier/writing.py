@@ -1,4 +1,4 @@
-"""The writer's role for a store of flat files."""
+"""Writer role for a store of flat files."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class TopicDeletionModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Simulate a kill: keep the files in their present state, and ignore later writes."""
+        """Simulate a kill: keep the files in their current state, and ignore later writes."""
         self.crashes += 1
         self._stop_writing()
         shutil.copytree(
@@ -118,7 +118,7 @@ class TopicDeletionModel(RuleBasedStateMachine):
         self._open()
 
     def _stop_writing(self) -> None:
-        """Ignore all later writes, since the files may be copied at any time."""
+        """Ignore all later writes, because the files may be copied at any time."""
 
     @invariant()
     def only_the_present_lives_are_there(self) -> None:

@@ -132,8 +132,8 @@ def test_messages(values: dict[str, Any], places: list[Any]) -> None:
 
 @pytest.fixture
 def no_garbage() -> Iterator[None]:
-    """Collect the garbage that other tests left, since it has references to constants. Then disable
-    the collector."""
+    """Collect the garbage of other tests, because it has references to constants. Then disable the
+    collector."""
     gc.collect()
     gc.disable()
     yield
@@ -486,8 +486,8 @@ def put_places() -> Iterator[None]:
 
 
 def make_appender(view: memoryview, inside: int, limit: int, position: int) -> Any:
-    """Return an appender for queue 7 of topic T, whose next queue offset is 5. Its log ends at byte
-    `inside` of the buffer."""
+    """Return an appender for queue 7 of topic T. Its next queue offset is 5, and its log ends at
+    byte `inside` of the buffer."""
     log: Any = Log()
     log.view, log.view_from = view, position - inside
     log.limit, log.max_offset = position - inside + limit, position

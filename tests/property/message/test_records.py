@@ -1,4 +1,4 @@
-"""The scalar and the columnar decoder of records agree, and no bytes crash either decoder."""
+"""The scalar and the columnar decoder of records agree, and no input crashes either decoder."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def touch_everything(message: StoredMessage) -> None:
 
 
 def outcome(data: bytes | memoryview, position: int) -> tuple[object, ...]:
-    """Return what the decoders find at a position, in a form that can be compared."""
+    """Return the decoders' results at a position, in a comparable form."""
     error = corrupt_or_none(lambda: decode_record(data, position))
     if error is None:
         message = decode_record(data, position)

@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 class FailingOperations:
-    """Passes calls on to the real operations, and lets some fail. `rate` is the probability of a
+    """Passes calls on to the real operations, and makes some fail. `rate` is the probability of a
     failure. `discard` never fails. The process ends at call number `end_at`."""
 
     def __init__(self, rng: random.Random) -> None:

@@ -1,5 +1,5 @@
 """T30 to T33 in any order: topics are written, uploaded, deleted and recreated. The tier is
-switched on and off, and its backend refuses deletions for some time. There are crashes, older
+disabled and enabled, and its backend refuses deletions for some time. There are crashes, older
 metadata, expiry, lost disks, restores and a follower. The oracle is the list of acknowledged
 messages."""
 
@@ -158,8 +158,8 @@ class Run:
         self.copies.append((folder, self._find_held()))
 
     def put_back_metadata(self) -> None:
-        """Restore an older copy of the metadata, if only the generations of deleted topics can be
-        wrong in it."""
+        """Restore an older copy of the metadata. Do nothing if the copy could be wrong in more than
+        the generations of deleted topics."""
         if not self.copies or not self.is_on:
             return
         folder, held = self.random.choice(self.copies)
@@ -287,8 +287,8 @@ class Run:
                 assert seen.get(message.queue_offset) == bytes(message.body), topic
 
     def _find_seen(self, topic: str) -> dict[int, bytes]:
-        """Return all messages that a get may return. At the offset of a live message this is only
-        that message."""
+        """Return all messages that a get may return. At the offset of a live message, only that
+        message is possible."""
         return self.expired[topic] | self.live[topic]
 
     def follow(self) -> None:

@@ -47,7 +47,7 @@ GROUPED: dict[str, Any] = {
     "regroup_interval_ms": 0,
     "split_bytes": 40 * SIZE,
 }
-"""Settings with which maintenance sorts group objects all the time, and moves their bytes to the
+"""Settings with which maintenance constantly sorts group objects, and moves their bytes to the
 queues' folders."""
 
 

@@ -41,8 +41,8 @@ CRASHES = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN]
 
 class QueueMachine(RuleBasedStateMachine):
     """One queue's flat files. `messages` has the appended messages that may exist, by queue offset.
-    `sure` has the committed offsets. `maximum` is the offset of the next append. `possible` is the
-    end of those messages that a write without a reply may have stored."""
+    `sure` has the committed offsets. `maximum` is the offset of the next append. Messages below
+    `possible` may have been stored by a write without a reply."""
 
     def make_provider(self) -> SegmentProvider:
         raise NotImplementedError
@@ -112,7 +112,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= self.expired_ms}
 
     def after_rollback(self) -> None:
-        """Continue after the stored messages. Messages that were rolled back may still appear."""
+        """Roll back, and continue after the stored messages. Messages that were rolled back may
+        still appear."""
         self.file.rollback()
         assert self.file.consume_queue_commit_offset <= self.maximum
         self.possible = max(self.possible, self.maximum)

@@ -1,4 +1,5 @@
-"""Whatever a writer, its clock and its restarts do, recorded times never hide a message."""
+"""For any behaviour of a writer, its clock and its restarts, recorded times never hide a
+message."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ PATH = "broker-a/TopicA/0"
 
 @pytest.fixture(autouse=True, scope="module")
 def small_sizes() -> Iterator[None]:
-    """Lower the limits, so that even a queue of a few messages counts as large, and its ranges as
-    full."""
+    """Lower the limits, so that a queue of a few messages already counts as large, and its ranges
+    as full."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recorded_times, "LEAST_BYTES", 1_000)
         patched.setattr(recorded_times, "RECORD_BYTES", 1_500)

@@ -82,7 +82,7 @@ class Run(RandomStore):
         self.open()
 
     def _damage(self, path: Path) -> None:
-        """Damage an unsynced file as a power cut can damage it."""
+        """Damage an unsynced file in a way that a power cut can."""
         chance, data = self.rng.random(), path.read_bytes()
         if chance < 0.1:
             path.unlink()

@@ -28,7 +28,7 @@ PROVIDER = "tests.kit.random_worlds.chunk_tier:ChunkTier"
 
 
 class Zombie:
-    """A store that another store has replaced, without knowing this."""
+    """A store that was replaced by another store without noticing."""
 
     def __init__(self, run: Run) -> None:
         self.store, self.local = run.store, run.local
@@ -36,8 +36,8 @@ class Zombie:
 
 
 class Run(RandomStore):
-    """One run of the test. `ever` has all messages that were ever acknowledged, also of deleted
-    topics, by topic and queue offset."""
+    """One run of the test. `ever` has all messages that were ever acknowledged, by topic and queue
+    offset. Messages of deleted topics are included."""
 
     keys: ClassVar[dict[str, object]] = {**KEYS, "tieredBackendServiceProvider": PROVIDER}
 

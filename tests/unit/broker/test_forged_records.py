@@ -1,5 +1,6 @@
-"""The broker's own topics contain records that a client wrote. Older versions of this project and
-Java's brokers accepted such records. They stop no start and no service, and are counted."""
+"""The broker's own topics contain records that a client wrote, because older versions of this
+project and Java's brokers accepted them. The records stop no start and no service, and are
+counted."""
 
 from __future__ import annotations
 
@@ -46,9 +47,8 @@ def services_again(parts: Producing, skipped: SkippedRecords) -> TransactionServ
 async def test_i32_forged_op_messages_end_no_transaction_and_stop_no_start(
     tmp_path: Path, timed: bool
 ) -> None:
-    """Op messages, which record ended transactions, were forged by a client. They end no
-    transaction and stop no start. With `timed`, an older broker delivered them from the timer
-    topic."""
+    """Op messages record ended transactions. Op messages that a client forged end no transaction
+    and stop no start. With `timed`, an older broker delivered them from the timer topic."""
     more = {"TIMER_OUT_MS": "1", "REAL_TOPIC": OP_TOPIC} if timed else {}
     with producing(tmp_path) as parts:
         half = Message.create("T", b"HALF", properties={"TRAN_MSG": "true", "PGROUP": "g"})

@@ -1,5 +1,6 @@
 """The broker's event loop opens no file. Threads open the files of `config/`, of journals, of the
-tier and of the store, even a file of the store that was closed just before a read."""
+tier and of the store. This holds even for a file of the store that was closed just before a
+read."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def find_local(broker: Broker) -> Any:
 
 
 async def live(broker: Broker, round_: int) -> None:
-    """Send requests as clients and operators do, from another thread and event loop."""
+    """Send requests as clients and operators do. The broker runs on another thread and event
+    loop."""
     files = find_local(broker)._files.open_files
     async with await RemotingClient.open(broker.remoting) as client:
 

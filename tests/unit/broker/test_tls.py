@@ -95,7 +95,7 @@ ALL = {PLAIN, "none", "friend", "stranger"}
 
 
 def served(broker: Broker, pairs: Mapping[str, Pair]) -> tuple[set[str], set[str]]:
-    """Return which of the clients remoting serves, and which of them gRPC serves."""
+    """Return the clients that remoting serves, and the clients that gRPC serves."""
 
     async def ask() -> tuple[set[str], set[str]]:
         by_remoting = {who for who in ALL if await ask_remoting(broker.remoting, pairs, who)}

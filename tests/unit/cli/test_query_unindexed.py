@@ -59,8 +59,8 @@ def test_j45_absent_not_looked_at_and_unreadable_are_told_apart(tier: GrowingTie
 
 
 def test_j44_a_query_leaves_damaged_messages_out_when_it_is_told_to(tier: GrowingTier) -> None:
-    """With the option for it, a query leaves out damaged messages. Only some of these messages are
-    in the index."""
+    """With the option to skip damage, a query omits damaged messages. One of them is in the index,
+    the other is not."""
     [path] = tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)
     units = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)[0].read_bytes()
     data = bytearray(path.read_bytes())

@@ -13,8 +13,7 @@ from tests.kit.configured_broker import MakeBroker, brokers
 
 @pytest.fixture(params=[False, True], ids=["at the start", "at run time"])
 def at_run_time(request: pytest.FixtureRequest) -> bool:
-    """Whether those keys that a running broker can change are set while it runs, or before its
-    start."""
+    """Whether a test sets the run-time keys while the broker runs, or before its start."""
     return bool(request.param)
 
 

@@ -17,8 +17,8 @@ NOON_MS = int(datetime(2026, 3, 4, 12, 30).timestamp() * 1000)  # noqa: DTZ001 -
 def cleaned(
     make: MakeBroker, *, hours: int = 0, count: int = 300, used: float = 0.1, **keys: object
 ) -> Broker:
-    """Return a broker after its cleaning. It had ten or more commit log files with messages of the
-    given age, at half past noon, on a disk with the given usage."""
+    """Return a broker at half past noon, before its cleaning. It has ten or more commit log files
+    with messages of the given age, on a disk with the given usage."""
     made = make(
         clock=ManualClock(NOON_MS - hours * HOUR_MS),
         **{

@@ -1,4 +1,5 @@
-"""Tests of the keys that control flushes: how long puts wait, and the times between flushes."""
+"""Tests of the keys that control flushes: the length of the waits of puts, and the times between
+flushes."""
 
 from __future__ import annotations
 

@@ -164,8 +164,8 @@ def test_force_verify_prop_crc_ends_a_recovered_log_at_a_record_without_one(
 
 
 def light_queue(made: Broker) -> tuple[bool, int]:
-    """Return whether a message got an offset in its light queue, and how many messages that queue
-    has."""
+    """Return whether a message got an offset in its light queue, and the number of messages in that
+    queue."""
     made.put(2, properties={"INNER_MULTI_DISPATCH": LIGHT})
     message = made.get().messages[1]
     has_offset = message.properties.get("INNER_MULTI_QUEUE_OFFSET") == "1"

@@ -115,7 +115,7 @@ def test_store_path_commit_log_is_the_folder_of_the_log(broker: MakeBroker, tmp_
 
 
 class Labelled(TieredMessageStore):
-    """A plugin that a third party wrote."""
+    """A store plugin of a third party."""
 
 
 def test_message_store_plug_in_names_the_stores_around_the_local_one(broker: MakeBroker) -> None:
@@ -169,7 +169,7 @@ def test_metadata_service_provider_is_the_class_that_is_loaded(broker: MakeBroke
 
 
 class OwnMetadata(DefaultMetadataStore):
-    """A metadata store that a third party wrote."""
+    """A metadata store of a third party."""
 
 
 @pytest.mark.parametrize(

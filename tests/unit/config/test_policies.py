@@ -39,7 +39,7 @@ def test_exclude_topics_says_which_topics_are_not_uploaded(
 
 
 def upload_seconds(made: Broker) -> float:
-    """Return how many seconds five uploads of a message take."""
+    """Return the duration of five uploads of a message, in seconds."""
     begin_ms = made.clock.now_ms()
     for _ in range(5):
         made.put(1)
@@ -57,7 +57,7 @@ def test_upload_bytes_per_second_is_how_fast_the_tier_is_written(broker: MakeBro
 
 
 def read_seconds(made: Broker) -> float:
-    """Return how many seconds five reads of a message take."""
+    """Return the duration of five reads of a message, in seconds."""
     made.put(5)
     made.upload()
     made.provider.reads.clear()

@@ -40,8 +40,8 @@ def test_read_ahead_cache_enable_keeps_what_was_read_ahead(
 
 
 def largest_read(made: Broker) -> int:
-    """Return the size in bytes of the largest commit log read that a reader of the whole queue
-    causes."""
+    """Return the size in bytes of the largest commit log read while a reader reads the whole
+    queue."""
     made.provider.reads.clear()
     offset = 0
     while offset < 200:

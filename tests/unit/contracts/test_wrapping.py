@@ -1,4 +1,4 @@
-"""The wrapper bases forward every member of each contract with its declared signature."""
+"""The wrapper base classes forward every member of each contract with its declared signature."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ CASES = [
 
 
 class Inner:
-    """Object whose every method returns the object, the method's name and the arguments."""
+    """Object with any method. Each method returns the object, the method's name and the
+    arguments."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **keys: (self, name, args, keys)

@@ -1,5 +1,5 @@
-"""A file is on disk when the call that writes it returns. After any earlier crash, the file is
-whole. One process locks it."""
+"""A file is on disk when the call that writes it returns. After an earlier crash at any point, the
+file is intact. Only one process can lock it."""
 
 from __future__ import annotations
 

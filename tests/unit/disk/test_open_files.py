@@ -1,4 +1,4 @@
-"""Tests of what `OpenFiles`, a set of open files, guarantees to its users."""
+"""Tests of the guarantees of `OpenFiles`, a set of open files."""
 
 from __future__ import annotations
 
@@ -289,7 +289,8 @@ def test_readers_beside_deletions_see_old_or_new_never_a_file_of_before(
     tmp_path: Path, calls: Calls
 ) -> None:
     """While files are deleted and recreated, a reader never reads an older generation of a file
-    than that at its start. Each file has the number of its generation as content."""
+    than the one that existed when the read began. The content of each file is the number of its
+    generation."""
     files = OpenFiles(2, FileCalls())
     path, life, stop = str(tmp_path / "a"), 0, threading.Event()
     problems: list[tuple[int, bytes]] = []

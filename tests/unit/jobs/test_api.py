@@ -1,5 +1,5 @@
-"""Each job is one call in Python. Tests of what such a call shares with the command line and with
-an opened tier."""
+"""Each job is one call in Python. Tests of the features that such a call shares with the command
+line and with an opened tier."""
 
 from __future__ import annotations
 

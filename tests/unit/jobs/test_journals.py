@@ -102,8 +102,8 @@ def test_a_running_job_is_told_and_keeps_its_journal(tmp_path: Path) -> None:
 def test_a_look_at_a_journal_keeps_no_job_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader of a journal, which holds the journal's lock for a short time, does not prevent the
-    start of a job."""
+    """A reader holds a journal's lock for a short time. This does not prevent the start of a
+    job."""
     tries = list[Path]()
 
     def held_once(path: Path, mode: int) -> int:

@@ -130,7 +130,7 @@ if __name__ == "__main__":
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended, including zombies that were not waited for."""
+    """Return whether a process has ended. True for zombies that were not waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

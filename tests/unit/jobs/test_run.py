@@ -1,4 +1,4 @@
-"""Steps of a job are done once, wherever an earlier run was killed."""
+"""Each step of a job is done once, even if an earlier run was killed at any point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job finds the tier that it writes from its options, and opens the tier as the only writer."""
+"""From its options, a job finds the tier that it writes. It opens the tier as the only writer."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def open_target(target: TierTarget) -> None:
 
 
 def test_the_state_of_another_broker_is_refused(built: BuiltTier) -> None:
-    """The state directory of another broker is refused. Otherwise the directory would mix the
-    queues and the index of two brokers. In the tier, each broker has its own folder."""
+    """The state directory of another broker is refused. Otherwise it would mix the queues and the
+    index of two brokers, although each broker has its own folder in the tier."""
     target = resolve_target(built.url, built.state, cluster=CLUSTER, broker="broker-z")
     with pytest.raises(Invalid, match=f"is that of broker '{BROKER}', not of 'broker-z'"):
         open_target(target)

@@ -152,8 +152,8 @@ def test_a_segment_that_expires_meanwhile_is_a_note(
 def test_a_queue_that_expires_whole_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that expires completely during a verification is no damage, although the index, which
-    is read last, still points to the expired messages."""
+    """A queue that expires completely during a verification is no damage, although the index still
+    points to the expired messages. The index is read last."""
     tier = small_tier(tmp_path)
     really_record = Journal.record
 
@@ -233,9 +233,9 @@ def test_j42_a_queue_whose_units_have_expired_is_no_damage_without_metadata(
 def test_segments_that_vanish_behind_others_are_damage_without_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int | None
 ) -> None:
-    """Without metadata, segments that are missing after existing ones are damage. Expiry deletes
-    from the beginning of a queue, and units before messages. `which` is None for the whole commit
-    log."""
+    """Without metadata, segments that are missing after existing ones are damage, because expiry
+    deletes from the beginning of a queue, and units before messages. `which` is None for the whole
+    commit log."""
     tier = small_tier(tmp_path)
     folder = next((tier.root / "tier").glob("*/*/orders/0/COMMIT_LOG"))
     names = sorted((path.name for path in folder.glob("[!.]*")), key=lambda name: name[-20:])

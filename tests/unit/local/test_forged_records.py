@@ -1,5 +1,5 @@
 """Clients have written records that only a store should write. Older logs contain them, and Java's
-brokers accept them. They stop no start, delete no data, and are counted."""
+brokers accept them. The records stop no start, delete no data, and are counted."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_i32_where_the_store_adds_crcs_a_record_without_one_is_damage(tmp_path: 
 @pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"])
 def test_i31_a_half_message_is_in_no_light_queue(tmp_path: Path, topic: str) -> None:
     """A half message enters no light queue, and neither does a discarded half message. A committed
-    message enters its light queue, with an offset of its own."""
+    message enters its light queue, with its own offset there."""
     light = {"enable_lmq": True, "enable_multi_dispatch": True}
     named = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
     stale = named + b"INNER_MULTI_QUEUE_OFFSET\x017\x02"

@@ -58,7 +58,7 @@ def test_rows_in_the_hands_of_a_pass_that_ends_early_are_not_lost(
 
 
 class _Interposed:
-    """A message whose body is read only after `action` has run."""
+    """A message that runs `action` before its body is read."""
 
     def __init__(self, message: Any, action: Any) -> None:
         self._message = message

@@ -174,8 +174,8 @@ def test_the_store_s_own_topic_is_not_deleted(tmp_path: Path) -> None:
 
 
 def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_path: Path) -> None:
-    """A put that waits while its topic is deleted continues after the deletion. The put has read
-    the state of the deleted queue before, and must not use it."""
+    """A put that waits while its topic is deleted continues after the deletion. It has read the
+    state of the deleted queue before, and must not use it."""
     with running(small_config(tmp_path / "s")) as store:
         store._put_watch.stop()  # a sampled put learns of its queue with the lock
         put_life(store, 0)

@@ -41,7 +41,7 @@ family[b"kvDataVersionKey"] = b'{"counter":%d,"stateVersion":0,"timestamp":1}' %
 family.close()
 database.close()
 """
-"""A program that runs in another process, like a broker."""
+"""A program that writes the topics database. It runs in another process, like a broker."""
 
 
 @pytest.fixture

@@ -43,12 +43,12 @@ from tieredstore.testing.faults import (
 
 KINDS = ["posix", "append-only", "chunks"]
 EVERY = [10, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the tested crash points. The daily run tests every tenth point, the slow run all of
+"""Stride of the tested crash points. The daily run tests every tenth point, the slow run all of
 them."""
 OF_A_PART = {"bytes-unnamed", "metadata-size", "unit-torn", "index-header"}
-"""Kinds of findings that `verify` may report for a partial copy. Commit log bytes are copied before
-their units, and the metadata gets the sizes last. A torn write may end within a unit, and a partial
-index file cannot be read."""
+"""Kinds of findings that `verify` may report for a partial copy. Reasons: commit log bytes are
+copied before their units, the metadata gets the sizes last, a torn write may end within a unit, and
+a partial index file cannot be read."""
 Tier: TypeAlias = tuple[
     dict[SegmentId, bytes], Entries, list[tuple[str, int, list[int]]], list[Finding]
 ]
@@ -151,7 +151,7 @@ def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
     kind: str, every: int, tmp_path: Path
 ) -> None:
     """A copy that is killed at any step of a later run can be continued. The first run copied a
-    part of a source. Since then the source has got new segments and a longer last segment."""
+    part of a source. Since then, the source has new segments and a longer last segment."""
     young, old = growing(tmp_path / "young", 7), growing(tmp_path / "old", 18)
 
     def world(name: str) -> World:
@@ -207,8 +207,8 @@ def test_h02_ended_at_any_effect_of_a_replacement_it_goes_on(
 
 
 def growing(root: Path, count: int, first: int = 0) -> BuiltTier:
-    """Return a source with `count` messages of one queue. The first offset is `first`. Each value
-    of `first` gives different messages."""
+    """Return a source with `count` messages of one queue, starting at the offset `first`. Each
+    value of `first` gives different messages."""
     builder = TierBuilder(root)
     builder.queue("orders", 0, [message("orders", 0, first + n) for n in range(count)])
     builder.built.metadata.flush()

@@ -20,12 +20,13 @@ from tieredstore.jobs.exporting.request import Format
 
 QUEUES = (("orders", 0), ("orders", 1), ("orders", 2), ("%RETRY%g", 0), ("Ord-2", 7))
 KILLS = 45
-"""Number of kills in one run of the test, unless MOST_S ends the test earlier. The nightly run has
+"""Number of kills in one run of the test, unless MOST_S ends the run earlier. The nightly run has
 about 700."""
 MOST_S = 35
-"""Longest duration of one run of the test, in seconds."""
+"""Maximum duration of one run of the test, in seconds."""
 PROCESSES = multiprocessing.get_context("forkserver")
-"""Start method of processes. Each export gets its own process, which already has all modules."""
+"""Multiprocessing context. Each export gets a process of its own, in which all modules are already
+imported."""
 PROCESSES.set_forkserver_preload(
     ["tieredstore.cli.verbs.jobs", "tieredstore.jobs.exporting.job", __name__]
 )
@@ -77,7 +78,7 @@ class KilledExports:
 
     def run(self, seconds: float | None = None) -> bool:
         """Run the command, and kill it after this number of seconds. Return whether the command
-        finished before."""
+        finished before the kill."""
         errors = self.export.root / "errors"
         process = PROCESSES.Process(target=run_command, args=(self.command(), errors))
         process.start()

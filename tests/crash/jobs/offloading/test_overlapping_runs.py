@@ -1,5 +1,5 @@
 """Two offloads of one store overlap. A run that is refused or late loses no data of the other run.
-With cron, runs overlap whenever a run takes longer than its period."""
+With cron, runs overlap whenever a run takes longer than the interval between runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Hooked(WrapperProvider):
-    """Provider that calls `before` when a process is about to acquire the writer epoch."""
+    """Provider that calls `before` just before a process acquires the writer epoch."""
 
     def __init__(self, wrapped: SegmentProvider, before: Callable[[], None]) -> None:
         super().__init__(wrapped)
@@ -110,8 +110,8 @@ def hook(patch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
 
 @contextmanager
 def other_offload(world: World) -> Iterator[Callable[[], None]]:
-    """Start an offload in another process and wait until it owns the writer epoch. The yielded
-    function lets it upload."""
+    """Start an offload in another process and wait until it owns the writer epoch. Yield a function
+    that lets the offload upload."""
     root = world.root
     arguments = [root / "store", root, world.conf]
     with subprocess.Popen(

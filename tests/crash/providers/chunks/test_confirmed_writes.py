@@ -1,6 +1,7 @@
 """A writer is paused at each of its requests while another writer takes over. The paused writer's
-confirmed writes still exist, however long the pause was and whichever clocks continued. A write is
-acknowledged once `confirm` has returned. The store and each writer have a clock."""
+confirmed writes still exist, regardless of the length of the pause and of the clocks that
+continued. A write is acknowledged once `confirm` has returned. The store and each writer have a
+clock."""
 
 from __future__ import annotations
 
@@ -32,15 +33,15 @@ WHEN = ["before", "after", "lost"]
 CLOCKS = ("server", "zombie", "successor")
 WHICH = [("server", "successor"), ("successor",), CLOCKS]
 """Clocks that continue while the successor takes over. The paused writer's clock may stop with its
-machine. The object store's gateways may have different clocks."""
+machine, and the object store's gateways may have different clocks."""
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the requests at which a switch happens. The slow run tests all requests with each
+"""Stride of the requests at which a switch happens. The slow run tests all requests with each
 switch. In the daily run each switch gets a part of the requests."""
 
 
 class Writer:
-    """One process with its own clock. `acknowledged` has the confirmed writes. Without `looks`, it
-    has the writes that got a reply."""
+    """One process with its own clock. `acknowledged` has the confirmed writes. If `looks` is False,
+    it has all writes that got a reply."""
 
     def __init__(self, client: StoppedClient, name: str, *, looks: bool = True) -> None:
         self.looks = looks
@@ -158,8 +159,8 @@ def test_w07_what_was_confirmed_is_there_wherever_a_machine_stood_still(
 
 
 def test_w07_with_the_reply_alone_the_same_machine_would_lose_what_it_acknowledged() -> None:
-    """Without the fence check, the writer loses acknowledged data even on one machine, so the
-    preceding test would detect a missing check."""
+    """Without the fence check, a writer loses acknowledged data even if all writers run on one
+    machine. So the preceding test would notice a missing check."""
     lost = 0
     for number in range(FIRST, len(REQUESTS)):
         zombie, _ = run_with_switch(number, "before", SWITCH_MS[-1], WHICH[0], looks=False)

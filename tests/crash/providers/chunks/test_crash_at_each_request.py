@@ -30,8 +30,7 @@ GRACE_MS = 120_000
 
 @dataclass
 class Promises:
-    """What the tier has promised to the process: the acknowledged bytes. Also has the unfinished
-    operation."""
+    """The acknowledged bytes, which the tier has promised to keep, and the unfinished operation."""
 
     written: dict[SegmentId, bytes] = field(default_factory=dict)
     tried: dict[SegmentId, bytes] = field(default_factory=dict)
@@ -123,7 +122,7 @@ def test_the_scenario_makes_every_kind_of_request(kind: str) -> None:
 
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the tested requests. The daily run tests every third request, the slow run all."""
+"""Stride of the tested requests. The daily run tests every third request, the slow run all."""
 
 
 def read_whole(tier: ChunkProvider, id: SegmentId) -> bytes:

@@ -44,8 +44,8 @@ def open_tier(client: MemoryObjectClient, clock: ManualClock) -> ChunkProvider:
 
 
 class Scenario:
-    """One writer, and what it has been promised. `sure` has the confirmed bytes. `tried` has bytes
-    that may have been written in part. `deleting` is a queue whose deletion has begun."""
+    """One writer, and the promises that it got. `sure` has the confirmed bytes. `tried` has bytes
+    that may be partly written. `deleting` is a queue whose deletion has begun."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -88,7 +88,7 @@ class Scenario:
 
 POINTS = request_points(Scenario())
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the tested requests. The daily run tests every third request, the slow run all."""
+"""Stride of the tested requests. The daily run tests every third request, the slow run all."""
 
 
 def read_all(tier: ChunkProvider) -> dict[SegmentId, bytes]:

@@ -1,8 +1,8 @@
 """Requests of a fenced writer take effect while its successor continues, or later. Each test is a
 case in which an object store could lose or mix bytes. The second writer takes over and writes
 during each request of the first writer in turn. This request takes effect before the switch, after
-it, last of all, or twice. The switch takes from one second to twenty minutes, by some or all of the
-clocks. Every reader and every later writer finds exactly the bytes that the second writer
+it, last of all, or twice. During the switch, some or all of the clocks advance by one second to
+twenty minutes. Every reader and every later writer finds exactly the bytes that the second writer
 acknowledged."""
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tieredstore.testing.provider.samples import content
 OLD = [content(20, seed) for seed in range(1, 5)]
 NEW = [content(20, seed) for seed in range(11, 17)]
 EVERY = [4, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the tested combinations of switch and request. The slow run tests every combination.
-The daily run tests every fourth, so that each request, duration and set of clocks occurs."""
+"""Stride of the tested combinations of switch and request. The slow run tests every combination.
+The daily run tests every fourth, which still covers each request, duration and set of clocks."""
 
 
 @dataclass(frozen=True)
 class Scenario:
     """Two writers. `prepare` is the work of the first writer before the switch. `act` is its work
-    whose requests are late. `succeed` is the work of the second writer after its start.
-    `is_made_anew`: the segment is recreated, so the first writer's bytes do not exist afterwards.
+    with the late requests. `succeed` is the work of the second writer after its start.
+    `is_made_anew`: the segment is recreated, so the first writer's bytes must not exist afterwards.
     `looks`: the first writer makes a fence check before it counts bytes as written."""
 
     prepare: Callable[[Broker, Tier], object]
@@ -156,7 +156,7 @@ def test_w08_the_whole_of_a_sealed_segment_is_not_that_of_the_next_life(
     how: str, stamps_beginning: bool, every: int
 ) -> None:
     """The late object of a sealed segment does not count in the segment's next generation. This
-    holds also for a multipart object, whose age counts from the beginning of its upload."""
+    also holds for a multipart object, although its age counts from the beginning of its upload."""
     run_all(Scenario(prepare_sealed, merge, delete_and(*NEW), stamps_beginning), how, every)
 
 
@@ -171,8 +171,9 @@ def test_w08_a_merged_run_is_not_one_of_the_next_life(how: str, every: int) -> N
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("how", HOWS)
 def test_w08_garbage_that_goes_late_is_not_the_next_life(how: str, every: int) -> None:
-    """A late deletion of garbage deletes no object of the segment's next generation. A deletion can
-    be late because a client repeats it after each time-out, minutes after the fence check."""
+    """A late deletion of garbage deletes no object of the segment's next generation. A client can
+    cause late deletions: it repeats a deletion after each time-out, minutes after the fence
+    check."""
     run_all(Scenario(prepare_garbage, merge, delete_and(*NEW)), how, every)
 
 

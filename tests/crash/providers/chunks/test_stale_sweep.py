@@ -25,8 +25,8 @@ def prepare() -> tuple[Tier, Broker]:
 
 
 def listings_of_sweep() -> list[int]:
-    """Return the positions (from 1) of the LIST requests among the requests of one sweep. Requests
-    after the listing of old uploads, with which a sweep ends, are not counted."""
+    """Return the positions (from 1) of the LIST requests among the requests of one sweep. The last
+    requests of a sweep, after its listing of old uploads, are not counted."""
     _, writer = prepare()
     writer.client.watch()
     writer.keep()
@@ -36,7 +36,8 @@ def listings_of_sweep() -> list[int]:
 
 
 def beside(work: Callable[[], object]) -> None:
-    """Call a function in another thread, because a thread can enter its own locks again."""
+    """Call a function in another thread, because only another thread is blocked by a reentrant lock
+    that the caller holds."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(30)

@@ -1,8 +1,8 @@
 """A writer is stopped at each of its requests, another writer takes over, and the first one
-continues. The stopped writer is a zombie: it believes that it owns the broker prefix. It must not
-change any byte that the new writer acknowledged, and it must not acknowledge a write that is not
-stored. The store and each writer have a clock. During a switch all clocks continue, except that of
-a zombie whose machine is paused."""
+continues. The stopped writer is then a zombie: it believes that it owns the broker prefix. It must
+not change any byte that the new writer acknowledged, and it must not acknowledge a write that is
+not stored. The store and each writer have a clock. During a switch all clocks continue, except that
+of a zombie whose machine is paused."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ SWITCHES = [
     (20_000, False),
     (1_200_000, False),
 ]
-"""Switches: the time in ms for which the first writer is paused, and whether its clock stops during
-this time."""
+"""Switches: the length of the first writer's pause in ms, and whether the writer's clock stops
+during the pause."""
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the requests at which a switch happens. The slow run tests all requests with each
+"""Stride of the requests at which a switch happens. The slow run tests all requests with each
 switch. In the daily run each switch gets a part of the requests."""
 
 
 @dataclass
 class Writer:
-    """One broker process with its own clock. `acknowledged` holds its confirmed writes. `others`
-    are the clocks that continue during a switch besides the writer's and the store's."""
+    """One broker process with its own clock. `acknowledged` holds its confirmed writes. `others`:
+    further clocks that continue during a switch, besides the writer's and the store's."""
 
     client: MemoryObjectClient
     server: ManualClock
@@ -123,8 +123,8 @@ class Writer:
         self.epoch = self.tier.acquire_writer("broker-a", take_over=True)
 
     def extend(self, id: SegmentId, seed: int) -> None:
-        """Append at the end, merge and collect garbage. Names of earlier objects may then be used
-        again."""
+        """Append at the end, merge and collect garbage. Names of earlier objects may be reused
+        afterwards."""
         position = self.tier.open(id).size()
         for turn in range(7):
             data = content(30, seed + turn)
@@ -179,8 +179,8 @@ FIRST = next(n for n, name in enumerate(REQUESTS, 1) if name.startswith("PUT")) 
 
 
 def numbers(end: int, every: int, when: str, switch_ms: int, stands: bool) -> range:
-    """Return the numbers of the requests below `end` at which to switch. The switches share the
-    requests."""
+    """Return the request numbers below `end` at which to switch. The requests are divided among the
+    switches."""
     first = WHEN.index(when) + SWITCHES.index((switch_ms, stands))
     return range(FIRST + first % every, end, every)
 
@@ -215,8 +215,8 @@ def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(
 def test_w01_a_zombie_is_told_to_stop(
     when: str, switch_ms: int, every: int, *, stands: bool
 ) -> None:
-    """The paused writer stops at its next fence check, which every write includes. Until then it
-    changes only its own folders."""
+    """The paused writer stops at its next fence check, and every write includes a fence check.
+    Until then it changes only its own folders."""
 
     def change(successor: Writer) -> None:
         successor.take_over(switch_ms)

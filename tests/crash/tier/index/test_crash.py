@@ -41,15 +41,15 @@ SECTOR = 512
 
 @pytest.fixture(autouse=True)
 def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace syncs by no-ops. The test simulates the effect of syncs, so real syncs would only
-    take time."""
+    """Replace syncs by no-ops. The tests simulate what syncs do, so real ones would only take
+    time."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
 
 
 class CrashingNode(Node):
-    """A node whose provider, metadata and local files count their operations together and crash at
-    the same time."""
+    """A node whose provider, metadata and local files share one count of operations and crash
+    together."""
 
     def __init__(self, root: Path, faults: Faults, **rest: Any) -> None:
         super().__init__(root, **rest)
@@ -168,8 +168,8 @@ def items_in(node: Node) -> int:
 
 
 def check_segments(node: Node) -> None:
-    """Check that the segments are contiguous and not empty, that no two come from the same file,
-    and that each has the size in the metadata."""
+    """Check that the segments are contiguous and not empty, that each was uploaded from a different
+    file, and that each has the size in the metadata."""
     end, begins = 0, []
     for entry in node.metadata().segments("broker-a/rmq_sys_INDEX/0", FileSegmentType.INDEX):
         assert entry.base_offset == end
@@ -195,9 +195,9 @@ def lose_power(node: CrashingNode, seed: int) -> None:
 
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Step between the crash points. The daily run tests every third point, the slow run all."""
+"""Stride of the crash points. The daily run tests every third point, the slow run all."""
 TORN = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))]
-"""Seeds of the random choice of torn sectors."""
+"""Seeds of the random choices of torn sectors."""
 
 
 def points(tmp_path_factory: pytest.TempPathFactory, sketch: bool) -> list[CrashPoint]:
@@ -205,7 +205,7 @@ def points(tmp_path_factory: pytest.TempPathFactory, sketch: bool) -> list[Crash
 
 
 def recovered(scenario: Scenario) -> Node:
-    """Return a node on the same directories that has no faults."""
+    """Return a node without faults on the same directories."""
     return Node(scenario.root, provider=scenario.provider)
 
 
@@ -261,8 +261,8 @@ def test_l01_power_loss_keeps_what_is_below_the_watermarks(
 def test_l05_a_disk_that_fails_at_any_step_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A disk that fails once at any step loses no key. After the failure the process continues, and
-    later a new process starts."""
+    """A disk that fails once at any step loses no key. The process continues after the failure, and
+    a new process starts later."""
     from tieredstore.testing.faults import Fault
 
     dry = Faults()
@@ -283,8 +283,8 @@ def test_l05_a_disk_that_fails_at_any_step_loses_nothing(
 
 @pytest.mark.parametrize("seed", TORN)
 def test_l02_a_large_file_torn_at_any_sectors_is_made_right(tmp_path: Path, seed: int) -> None:
-    """A large index file is repaired after a write of which only some sectors reached the disk.
-    Synced items are found, and unsynced items can be put again."""
+    """A large index file is repaired after a torn write, of which only some sectors reached the
+    disk. Synced items are found, and unsynced items can be put again."""
     node = Node(tmp_path, slots=97, max_items=2000)
     index = node.open()
     choice = random.Random(seed)

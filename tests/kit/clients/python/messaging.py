@@ -1,4 +1,4 @@
-"""Verbs of Apache's Python client. Producers and consumers have names."""
+"""Verbs of Apache's Python client. Producers and consumers are addressed by name."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Checker(TransactionChecker):  # type: ignore[misc]
 
 
 class Collector(MessageListener):  # type: ignore[misc]
-    """Collects messages. It fails the first deliveries of a message, and all deliveries of one
-    body."""
+    """Consumer listener that collects messages. It fails the first deliveries of a message, and all
+    deliveries of one body."""
 
     def __init__(self, fail_times: int, poison: str) -> None:
         self._fail_times = fail_times

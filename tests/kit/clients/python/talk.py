@@ -1,4 +1,4 @@
-"""Protocol of lines between a client program and its test (tests/kit/clients/program.py)."""
+"""Line protocol between a client program and its test (tests/kit/clients/program.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 
 def serve(verbs: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
-    """Answer the requests from stdin one by one. Text that client libraries print goes to
-    stderr."""
+    """Answer the requests from stdin one by one. Output of client libraries goes to stderr."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print(json.dumps({"ok": "ready"}), file=out, flush=True)

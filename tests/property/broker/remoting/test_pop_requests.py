@@ -1,5 +1,5 @@
-"""Requests about pops have any fields and any bodies. They never raise an unexpected error, and
-never stop the delivery of a message."""
+"""Pop requests have arbitrary fields and bodies. They never raise an unexpected error, and never
+stop the delivery of a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""After any history of the tier, other projects' readers find the expected rows in every export."""
+"""After any history of the tier, readers of other projects find the expected rows in every
+export."""
 
 from __future__ import annotations
 
@@ -81,16 +82,15 @@ def readers(form: Format, root: Path, arguments: dict[str, Any]) -> dict[str, li
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Return a table whose columns have the types of a scan, because readers may change the
-    types."""
+    """Cast the columns of a table to the types of a scan, because readers may change the types."""
     from tieredstore.scan.arrow.schema import schema
 
     return table.select(COLUMNS).cast(schema(COLUMNS))
 
 
 def goes_back_at(history: History, until_ms: int) -> bool:
-    """Return whether a queue has a store time below `until_ms` after a later time, also of damaged
-    messages."""
+    """Return whether the clock of a queue steps back across `until_ms`: a store time below
+    `until_ms` follows a time at or above it. Counts damaged messages too."""
     return any(
         time >= until_ms > later
         for plan in history.plans

@@ -19,8 +19,8 @@ DAY_MS = 86_400_000
 
 def later_life(plans: list[QueuePlan]) -> list[QueuePlan]:
     """Return the same plans one day later, so that all messages differ from the first ones. The new
-    plans have no damage and no expiry, since without its first message the new topic looks like the
-    old one."""
+    plans have no damage and no expiry, because without its first message the new topic looks like
+    the old one."""
     return [
         replace(
             plan, steps=((0, DAY_MS), *plan.steps), odd_times=(), damaged=(), lost=(),

@@ -1,5 +1,5 @@
-"""Tasks that build index files produce the same bytes as a simple loop: it puts one item after the
-other, and then compacts the file."""
+"""Tasks that build index files produce the same bytes as a simple loop. The loop puts one item
+after the other, and then compacts the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For any values, merged in any order, the summaries of a report keep their stated errors."""
+"""For any values, merged in any order, the summaries of a report keep their stated error bounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def through_json(value: Any) -> Any:
 
 
 def merged(parts: list[Any]) -> Any:
-    """Merge summaries as a tree, as the results of tasks are merged."""
+    """Merge summaries as a tree, in the same way as the results of tasks."""
     parts = [through_json(part) for part in parts]
     while len(parts) > 1:
         pairs = [(parts[i], parts[i + 1]) for i in range(0, len(parts) - 1, 2)]

@@ -22,7 +22,8 @@ TOO_LARGE = 2**31
 
 @dataclass
 class Put:
-    """One put: a message or a batch of messages, and the ms by which the clock advances before."""
+    """One put: a message or a batch of messages. Before it, the clock advances by a number of
+    ms."""
 
     messages: list[Message]
     is_batch: bool

@@ -41,10 +41,11 @@ HOLD = [
     *(("grouped_written_beside", 0), ("grouped_succession", 0)),
 ]
 """Scenarios in which the explorer finds no fault, each with the number of requests that may fail.
-Each of them failed in an early version, in which two objects could have the same name."""
+Each of them failed in an early version, because two objects could have the same name."""
 
 SHALLOW_STATES = 6_000
-"""States of the largest scenario, `stale_sweep`, that CI visits. It takes a minute as a whole."""
+"""Number of states of the largest scenario, `stale_sweep`, that CI visits. The full scenario takes
+a minute."""
 
 
 def release_too_late(epoch: ChunkWriterEpoch) -> None:
@@ -247,8 +248,8 @@ def test_o03_w08_more_requests_go_wrong(name: str, faults: int) -> None:
 
 @pytest.mark.slow
 def test_o03_w08_a_million_states_of_a_topic_that_is_made_again() -> None:
-    """The search visits a million of the more than three million states of a scenario in which a
-    topic is recreated."""
+    """In one scenario, a topic is recreated. The search visits a million of its more than three
+    million states."""
     result = explore(scenario("made_again", Setting(page_keys=2), 1), max_states=1_000_000)
     assert result.broken is None, str(result)
     assert result.is_whole or result.state_count >= 1_000_000

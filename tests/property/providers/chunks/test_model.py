@@ -24,8 +24,8 @@ HARMLESS = (ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY, ObjectFa
 
 
 class SegmentMachine(RuleBasedStateMachine):
-    """A segment, compared with a bytearray. Faults affect the next requests. The segment is of a
-    consume queue, because blocks of those are cached."""
+    """A consume queue segment, compared with a bytearray. Consume queue segments are tested because
+    their blocks are cached. Faults affect the next requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,8 +39,8 @@ def tier_on(store: MemoryObjectClient, **settings: Any) -> ChunkProvider:
 def assert_tiles(
     store: MemoryObjectClient, acknowledged: Acknowledged, untold: Acknowledged | None = None
 ) -> None:
-    """Check that the writes cover the segment exactly. `untold` has the writes without a reply. All
-    bytes that no acknowledged write explains must come from them."""
+    """Check that the writes cover the segment exactly. `untold` has the writes without a reply.
+    Bytes that no acknowledged write explains must come from these writes."""
     segment = tier_on(store).open(LOG)
     whole = bytes(segment.read(0, segment.size()))
     told = dict(acknowledged)

@@ -1,7 +1,7 @@
-"""W01, W08: writers of one tier take over from one another while former writers live on. Other
-writers run while a request is under way. Requests get lost, arrive late or arrive twice. Segments
-are rolled, sealed, deleted, merged and swept. Bytes that are acknowledged after a fence check are
-never lost. Every byte that is read was written by a writer."""
+"""W01, W08: writers of one tier take over from one another while former writers continue to run.
+Other writers run while a request is under way. Requests get lost, arrive late or arrive twice.
+Segments are rolled, sealed, deleted, merged and swept. Bytes that are acknowledged after a fence
+check are never lost. Every byte that is read was written by a writer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ UNIT_BYTES = 1_000
 
 
 def segments_of(topic: str, generation: int) -> tuple[SegmentId, SegmentId]:
-    """Return commit log segment and consume queue segment number `n` (from 0) of a topic. A writer
-    seals both before it begins the next two."""
+    """Return the `n`-th commit log segment and the `n`-th consume queue segment of a topic, counted
+    from 0. A writer seals both before it begins the next two."""
     path = f"{BROKER}/{topic}/0"
     return (
         SegmentId(path, FileSegmentType.COMMIT_LOG, generation * LOG_BYTES),
@@ -53,8 +53,8 @@ class Process:
 
 
 class Writers:
-    """All writers. `sure` has the acknowledged bytes by segment, `maybe` other contents that may be
-    found."""
+    """All writers. `sure` has the acknowledged bytes by segment, `maybe` other possible
+    contents."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -245,7 +245,7 @@ class Writers:
             process.generations[topic] = 0
 
     def _look(self, process: Process) -> None:
-        """List the segments as a writer does after an error."""
+        """List the segments, as a writer does after an error."""
         with self.objects.calmly():
             for one in list(process.taken):
                 try:

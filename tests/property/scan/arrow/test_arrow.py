@@ -84,7 +84,7 @@ LIKE_NAMES = st.lists(
 
 @st.composite
 def rows_alike(draw: st.DrawFn) -> list[bytes]:
-    """Draw the properties of rows as one producer writes them. In all rows but one or two, their
+    """Draw the properties of rows as one producer writes them. In all rows except one or two, their
     names and positions are equal."""
     names = draw(LIKE_NAMES)
     values = st.sampled_from(["a", "b c", "", "é", "KEYS", "TAGS"])

@@ -1,4 +1,4 @@
-"""However a tier is divided into tasks, `verify` has the same findings."""
+"""`verify` has the same findings for any division of a tier into tasks."""
 
 from __future__ import annotations
 

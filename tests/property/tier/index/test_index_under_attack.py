@@ -125,7 +125,8 @@ class Run:
         self.expired_ms = max(self.expired_ms, before_ms)
 
     def forget(self) -> None:
-        """Delete a topic. Its later messages get commit log offsets that no message had before."""
+        """Delete a topic. Its later messages get new commit log offsets, which no message had
+        before."""
         topic_id = self.rng.randrange(3)
         self.deleted += 1
         for key in ((topic_id, 0), (topic_id, 1)):

@@ -1,4 +1,4 @@
-"""The index is compared with a dictionary, through every state of a file."""
+"""The index is compared with a dictionary, in every status of an index file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class IndexModel(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """Kill the process. The dispatcher then puts the keys of all messages above the watermarks
-        again. This must add no second item."""
+        again. This must not duplicate an item."""
         self.index = self.node.open()
         for (topic, queue_id), rows in self.rows.items():
             mark = self.index.find_indexed_end(TOPICS[topic], queue_id)

@@ -1,4 +1,4 @@
-"""Every gRPC call is sent once without each right that it needs, also without rights that it needs
+"""Every gRPC call is sent once without each right that it needs, including rights that it needs
 only indirectly. The test fails for a call without a row in this module's table."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ORDERS_SUB, ORDERS_PUB = "Topic:orders Sub", "Topic:orders Pub"
 
 
 class Row(NamedTuple):
-    """A gRPC call and the rights that its sender needs."""
+    """A gRPC call and the permissions that its sender needs."""
 
     method: str
     request: Any

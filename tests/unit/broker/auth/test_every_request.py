@@ -1,6 +1,6 @@
-"""Every request of both protocols is sent once without each right that it needs (also rights needed
-only indirectly), and with aliases of its fields. The test fails for a request code or a call
-without a row in its table of rows."""
+"""Every request of both protocols is sent once without each right that it needs, including indirect
+rights, and with aliases of its fields. The test fails for a request code or a call without a row in
+its table of rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALIASES = {
     *("clusterName", "brokerName", "subject", "username", "offset", "msgId"),
 }
 """Names of fields that may name a resource. A request gets each of them that its code does not
-have."""
+define."""
 
 
 async def send(

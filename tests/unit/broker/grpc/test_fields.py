@@ -1,5 +1,6 @@
 """The broker serves each field that a client can set, ignores it as Java's proxy does, or refuses
-the request. The test fails for fields of a later protocol definition, which have no row here."""
+the request. The test fails for fields of a later protocol definition, because they have no row
+here."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def test_an_unknown_topic_is_not_found_otherwise(tmp_path: Path, key: str) -> No
 
 
 def test_a_light_queue_has_no_route_and_is_not_made(tmp_path: Path) -> None:
-    """A request for the route of a light queue gets no route and creates nothing, as in Java's
-    proxy. Java's name servers have no light queues. Only remoting clients pull them."""
+    """A request for a light queue's route gets no route and creates nothing, as in Java's proxy.
+    Java's name servers have no light queues. Only remoting clients pull them."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         for name in ("%LMQ%x", "%LMQ%$parent$lite"):
@@ -132,8 +132,8 @@ def test_endpoints_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
 
 
 def test_s81_what_a_route_repeats_for_each_queue_is_limited(tmp_path: Path) -> None:
-    """The fields that a route repeats for each queue are limited. Otherwise one request of 4 MB
-    causes an answer of gigabytes."""
+    """The size of the fields that a route repeats for each queue is limited. Otherwise one request
+    of 4 MB could cause an answer of gigabytes."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         broker.services.topics.update_topic(TopicConfig(topic_name="T"))

@@ -89,8 +89,8 @@ def test_a_producer_is_told_its_limits(tmp_path: Path) -> None:
 def test_a_producer_is_told_of_no_larger_body_than_a_file_of_the_log_takes(
     tmp_path: Path, file_bytes: int, told: int
 ) -> None:
-    """Producers get a body limit that depends on the size of commit log files. A message of this
-    size fits into a file, even with all possible properties."""
+    """Producers get a body limit that depends on the size of commit log files. A message at this
+    limit fits into a file, even with all possible properties."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         answer = await exchange(client.open_telemetry(), producer_settings())

@@ -1,4 +1,4 @@
-"""Tests of consumers of lite topics over remoting, which get the same answers as from Java's broker
+"""Tests of consumers of lite topics over remoting. The answers equal those of Java's broker
 5.5.0."""
 
 from __future__ import annotations

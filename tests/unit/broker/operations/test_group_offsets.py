@@ -1,5 +1,4 @@
-"""A scrape of the metrics does work on the event loop. This work is linear in the number of
-groups."""
+"""The work of a metrics scrape on the event loop is linear in the number of groups."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tieredstore.broker.state.topics import TopicConfig
 
 
 class _Counted(dict[tuple[str, str], dict[int, int]]):
-    """Table of offsets that counts the keys that are iterated."""
+    """Table of offsets that counts the keys over which a caller iterates."""
 
     count = 0
 

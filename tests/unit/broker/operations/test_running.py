@@ -36,7 +36,7 @@ TIER = {
     "rocketmq_storage_size": {"topic", "file_type"},
     "rocketmq_storage_message_reserve_time": QUEUE,
 }
-"""Labels that each metric has besides the base labels and the tier's labels."""
+"""Labels of each metric, besides the base labels and the tier's labels."""
 LOCAL = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",
@@ -44,7 +44,7 @@ LOCAL = (
     "rocketmq_storage_message_reserve_time",
 )
 SETTINGS = {"tieredStorageLevel": "FORCE", "tieredStoreGroupCommitTimeout": "3600000"}
-"""Settings of a broker that uploads only by `flush_tier`."""
+"""Settings of a broker that uploads only when `flush_tier` is called."""
 BASE = {"cluster", "node_type", "node_id"}
 
 

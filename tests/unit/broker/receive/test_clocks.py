@@ -1,4 +1,4 @@
-"""Tests of deliveries while the broker's clock is wrong, and of requests of clients that change the
+"""Tests of deliveries while the broker's clock is wrong, and of client requests that change the
 times of deliveries."""
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def test_c02_what_was_delivered_while_the_clock_was_ahead_comes_again_after_a_re
 
 
 def test_p86_a_delivery_is_suspended_once(tmp_path: Path) -> None:
-    """A delivery can be suspended only once. Otherwise a consumer could reset the count of its
-    deliveries, or make it negative."""
+    """A delivery can be suspended only once. Otherwise a consumer could reset the delivery's count
+    of attempts, or make it negative."""
 
     async def test(on: Receiving) -> None:
         on.put(1)

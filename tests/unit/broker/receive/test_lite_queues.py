@@ -1,4 +1,5 @@
-"""LiteQueues: no ready lite topic is forgotten, and what clients make it keep is limited."""
+"""LiteQueues: no ready lite topic is forgotten, and the memory that clients can make it use is
+limited."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class LiteLab:
         self.queues = LiteQueues(on.state, on.store, self.subscriptions, on.clock, lambda key: None)
 
     def put(self, name: str, parent: str = "P") -> None:
-        """Put a message into a light queue, and note its arrival."""
+        """Put a message into a light queue, and report its arrival to the queues."""
         queue = LiteTopic(parent, name).queue
         put_all(self.on.store, [plain(queue, 0, 0)])
         self.queues.note_arrived(queue)

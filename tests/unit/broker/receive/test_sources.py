@@ -109,7 +109,7 @@ def test_a_left_message_is_forwarded_to_the_dead_letters(tmp_path: Path) -> None
 
 
 def test_s82_a_left_message_goes_to_the_group_that_had_it_only(tmp_path: Path) -> None:
-    """A message in a retry topic of a Java broker is delivered only to its group. The name
+    """A message in a retry topic of a Java broker is delivered only to its own group. The name
     `%RETRY%G_T_U` fits group G with topic T_U, and also group G_T with topic U."""
 
     async def test(on: Receiving) -> None:

@@ -1,4 +1,4 @@
-"""ReceiveService meets failing reads, offsets that others change, and malicious clients."""
+"""Tests of ReceiveService with failing reads, offsets that others change, and malicious clients."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_i03_clients_leave_descriptors_for_files() -> None:
 
 @contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
-    """Let the process open only the given number of additional files."""
+    """Limit the process to the given number of additional open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest_free)

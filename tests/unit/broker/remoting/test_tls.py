@@ -42,7 +42,7 @@ def server_side() -> ssl.SSLContext:
 
 
 def client_side() -> ssl.SSLContext:
-    """Return a client context like Java's default, which accepts any certificate."""
+    """Return a TLS context of a client. Like Java's default, it accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

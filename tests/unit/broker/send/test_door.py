@@ -97,8 +97,8 @@ def test_i30_a_trace_topic_of_that_name_opens_no_topic_of_the_broker() -> None:
 
 @pytest.mark.parametrize("topic", CLOSED[:-1])
 def test_i30_who_puts_in_the_store_itself_meets_the_guard(tmp_path: Path, topic: str) -> None:
-    """A message that is put directly into the store, for example by a store plugin, is checked by
-    the guard."""
+    """The guard also checks a message that is put directly into the store, for example by a store
+    plugin."""
     with producing(tmp_path) as parts:
         parts.store.add_put_message_hook(PutGuard(Door(parts.settings)))
         result = parts.store.put_message(Message(topic, b"x", 0))
@@ -246,7 +246,7 @@ async def test_i33_a_name_that_ends_like_the_unique_key_is_none(tmp_path: Path) 
 
 @on_loop
 async def test_i05_a_batch_takes_the_properties_that_java_takes(tmp_path: Path) -> None:
-    """The messages of a batch get no properties of the broker, as in Java."""
+    """As in Java, the broker adds none of its own properties to the messages of a batch."""
     with producing(tmp_path) as parts:
         inner = Message.create("", b"one", properties={"k": "v" * (32_767 - 3)})
         await parts.sender.send_batch(SendRequest("g", Message("T", b"x", 0)), [inner])

@@ -1,4 +1,4 @@
-"""A message with a lite topic names the light queue of that lite topic, as in Java's broker."""
+"""As in Java's broker, a message with a lite topic names the light queue of that lite topic."""
 
 from __future__ import annotations
 

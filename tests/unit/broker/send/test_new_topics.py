@@ -1,5 +1,5 @@
-"""A topic that a message creates is written to the topics file before the message is acknowledged.
-Otherwise a broker that is killed then would have an unreadable message."""
+"""A topic that is created by a message is written to the topics file before the message is
+acknowledged. Otherwise a kill at that moment would leave an unreadable message."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Producer(NotingSession):
 
 
 def lower_limit(parts: Producing) -> None:
-    """Limit bodies to 1,000 bytes from now on, as `updateBrokerConfig` does."""
+    """Limit bodies to 1,000 bytes, as `updateBrokerConfig` does at run time."""
     parts.settings.max_message_size_bytes = 1_000
     parts.store._config = msgspec.structs.replace(parts.store._config, max_message_size_bytes=1_000)
     parts.store._look_at_puts()
@@ -49,7 +49,7 @@ async def prepare(parts: Producing, **more: Any) -> SendResult:
 
 
 def full(room: int = 0, **more: str) -> dict[str, str]:
-    """Return properties that leave the given room in a record after the broker has added its
+    """Return properties of a record that leave room for `room` bytes after the broker has added its
     own."""
     taken = sum(len(name) + len(value) + 2 for name, value in more.items())
     return {"p": "v" * (MOST - ADDED - taken - 3 - room), **more}
@@ -135,7 +135,7 @@ async def test_p31_a_dead_letter_always_fits(tmp_path: Path) -> None:
 
 @on_loop
 async def test_p31_a_consumer_s_own_retry_without_room_is_a_dead_letter(tmp_path: Path) -> None:
-    """A consumer's own retry message without room for more properties becomes a dead letter. A
+    """A consumer's own retry message becomes a dead letter if it has no room for more properties. A
     client sends such a message to the retry topic if it fails to send the original message back."""
     with producing(tmp_path) as parts:
         retry = {"RETRY_TOPIC": "T", "DELAY": "3", "RECONSUME_TIME": "1"}
@@ -193,8 +193,8 @@ async def test_p31_a_message_with_a_bad_time_becomes_a_dead_letter(tmp_path: Pat
 async def test_p71_a_message_is_delivered_whose_offsets_in_light_queues_do_not_fit(
     tmp_path: Path, kind: str
 ) -> None:
-    """A message whose offsets in light queues do not fit is delivered without them. The offsets are
-    assigned at delivery, so the message could not be refused earlier."""
+    """A message whose light queue offsets do not fit into its record is delivered without them. The
+    offsets are assigned at delivery, so the message could not be refused earlier."""
     names = ",".join(f"%LMQ%{number:026d}" for number in range(984))
     named = {"INNER_MULTI_DISPATCH": names, "UNIQ_KEY": "U"}
     with producing(tmp_path, store={"enable_lmq": True, "enable_multi_dispatch": True}) as parts:

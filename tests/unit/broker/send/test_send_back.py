@@ -70,8 +70,8 @@ async def test_each_retry_keeps_the_first_topic_and_id_and_waits_longer(tmp_path
 async def test_p85_a_producer_may_say_any_number_of_consumptions(
     tmp_path: Path, times: int, level: str | None, attempts: int
 ) -> None:
-    """A message with any `reconsume_times` can be sent back, because a producer can set this
-    number. The largest number is not increased, and a negative one is not used as a delay level."""
+    """A producer can set any `reconsume_times`, and a message with any such number can be sent
+    back. The largest number is not increased, and a negative one is not used as a delay level."""
     with producing(tmp_path) as parts:
         message = await _consumed(parts, reconsume_times=times)
         is_dead = await parts.send_back.send_back("g", message)
@@ -87,8 +87,8 @@ async def test_p85_a_producer_may_say_any_number_of_consumptions(
 async def test_i32_a_message_of_an_older_log_that_recalls_another_is_sent_back(
     tmp_path: Path,
 ) -> None:
-    """A message with the property that recalls another message can be sent back. An older broker
-    stored it without removing this property."""
+    """A message can be sent back even if it has the property that recalls another message. An older
+    broker stored it without removing this property."""
     with producing(tmp_path) as parts:
         parts.put_as_is("T", {"TIMER_DEL_UNIQKEY": "T_U", "UNIQ_KEY": "V"})
         (message,) = parts.read("T")

@@ -1,4 +1,4 @@
-"""Tests of limits on the entries that requests of clients add to the tables of the broker."""
+"""Tests of the limits on table entries that clients' requests add."""
 
 from __future__ import annotations
 

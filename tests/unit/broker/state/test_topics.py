@@ -15,7 +15,7 @@ SETTINGS = {"broker_name": "broker-a", "broker_cluster_name": "cluster"}
 
 
 def made(folder: Path, **changes: object) -> TopicConfigManager:
-    """A table with the broker's own topics."""
+    """Return a table with the broker's own topics."""
     topics = TopicConfigManager(folder, BrokerSettings(**{**SETTINGS, **changes}))  # type: ignore[arg-type]
     topics.add_system_topics()
     return topics

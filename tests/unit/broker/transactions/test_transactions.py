@@ -253,7 +253,7 @@ async def test_an_end_by_the_first_place_counts_for_the_renewed_message(tmp_path
 async def test_p82_an_earlier_place_ends_a_renewed_transaction_after_a_restart(
     tmp_path: Path, place: int
 ) -> None:
-    """A producer can end a transaction by an earlier location of its half message, also after a
+    """A producer can end a transaction by an earlier location of its half message, even after a
     restart. The producer knows this location from its send, or from a check before the restart."""
     clock = ManualClock(START_MS)
     with producing(tmp_path, clock) as parts:
@@ -326,7 +326,8 @@ async def test_p84_late_commits_are_remembered_up_to_a_limit(
 
 @on_loop
 async def test_p84_a_transaction_is_identified_by_few_bytes(tmp_path: Path) -> None:
-    """A transaction is identified by few bytes, although a client may choose a key of 15 KB."""
+    """The broker identifies a transaction by few bytes, although a client may choose a key of 15
+    KB."""
     with producing(tmp_path) as parts:
         for name in ("U" * 15_000, "V"):
             await _prepare(parts, uniq_key=name, properties={"PGROUP": "g"})
@@ -337,8 +338,8 @@ async def test_p84_a_transaction_is_identified_by_few_bytes(tmp_path: Path) -> N
 
 @on_loop
 async def test_p84_ended_transactions_are_not_kept_while_one_is_open(tmp_path: Path) -> None:
-    """Ended transactions do not stay in memory while another transaction is open, because a
-    producer may leave a transaction open for days."""
+    """Ended transactions do not stay in memory while another transaction is open. A producer may
+    leave a transaction open for days."""
     with producing(tmp_path) as parts:
         table = parts.transactions._table
         immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}

@@ -43,8 +43,8 @@ class SetClock:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with times that step back, as Java writes them. The test changes the log for this,
-    since our broker never writes such times."""
+    """A store whose store times step back, as in a store of Java. The test changes the log itself,
+    because our broker never writes such times."""
     root = tmp_path_factory.mktemp("stepped") / "store"
     clock = SetClock(WRITTEN_MS)
     with running(small_config(root), clock) as store:

@@ -26,7 +26,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the time limit, since the machine may be busy. Logging stays enabled for later
+    """Raise the time limit, because the machine may be busy. Logging stays enabled for later
     tests."""
     monkeypatch.setattr("logging.disable", lambda: None)
     monkeypatch.setattr(completing, "LIMIT_SECONDS", 1e9)

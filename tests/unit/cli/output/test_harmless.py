@@ -1,4 +1,4 @@
-"""Text that others wrote never controls a terminal. With an option, it is harmless in a spreadsheet
+"""Text from other users never controls a terminal. With an option, it is harmless in a spreadsheet
 too."""
 
 from __future__ import annotations

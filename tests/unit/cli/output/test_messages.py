@@ -151,7 +151,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], problem: str) -
 
 def test_the_command_takes_every_form() -> None:
     """The command accepts every output format. The list of formats exists twice, because the
-    command loads no output module at its start."""
+    command imports no output module at its start."""
     from tieredstore.cli.verbs.cat import cat
 
     option = next(one for one in cat.params if one.name == "out__output")

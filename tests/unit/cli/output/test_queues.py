@@ -1,4 +1,4 @@
-"""Rows that describe queues have the same ends and times as readers of the messages find."""
+"""The ends and times in the rows of queues equal those that readers of the messages find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a statement, the parser finds the tables that it reads, and the keys in its conditions."""
+"""The parser finds in a statement the tables that it reads, and the keys in its conditions."""
 
 from __future__ import annotations
 

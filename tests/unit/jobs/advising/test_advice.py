@@ -1,4 +1,4 @@
-"""What `tieredstore advise` chooses is compared over workloads that the tests create."""
+"""The choices of `tieredstore advise` are compared over workloads that the tests create."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ CONFIG = StoreConfig(local_file_reserved_time_hours=24, read_ahead_cache_size_by
 
 
 def _queue(topic: str, queue_id: int = 0, *, interval_ms: float = 2_000) -> QueueLoad:
-    """Return a queue that gets one message per interval for four days."""
+    """Return a queue that gets one message per `interval_ms` for four days."""
     arrivals = steady_arrivals(END_MS - 96 * HOUR_MS, interval_ms, 1024, END_MS)
     return QueueLoad(QueueKey(topic, queue_id), arrivals, 72)
 
 
 def _reading(topic: str, age_hours: float, *, messages: int = 3_000) -> Reading:
-    """Return a reader whose messages have about the given age when it reads them."""
+    """Return a reader of messages that have about the given age when they are read."""
     arrivals = _queue(topic).arrivals
     first = int(arrivals.messages - age_hours * HOUR_MS / 2_000)
     return Reading("late", QueueKey(topic, 0), first, first + messages, BEGIN_MS, END_MS)

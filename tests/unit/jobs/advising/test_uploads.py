@@ -22,7 +22,8 @@ def _load(queues: int, interval_ms: float, hours: float) -> Load:
 
 
 def _of_segments(requests: Requests) -> Requests:
-    """Return those requests that create objects, or that read objects in order to create others."""
+    """Return the requests that write messages, units or times, with the reads that serve such
+    writes."""
     made = ("Put", "Upload", "Create", "Complete", "Get")
     return Counter(
         {

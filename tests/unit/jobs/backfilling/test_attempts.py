@@ -36,8 +36,7 @@ OPTIONS = BackfillOptions(segment_bytes=3000)
 
 
 class EachTwice(LocalRunner):
-    """Runner that attempts every task twice. The second attempt continues where `between` left the
-    first."""
+    """Runner that attempts every task twice. `between` runs between the two attempts."""
 
     def __init__(self, between: Callable[[Any], object] = lambda _: None) -> None:
         super().__init__()
@@ -140,7 +139,7 @@ def segment_of(task: write.WriteTask) -> SegmentId:
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 90, b"longer than it shall be" * 1000], ids=len)
 def test_what_a_torn_write_left_in_a_file_is_written_again(torn: bytes, tmp_path: Path) -> None:
-    """After a power cut, a torn write has left zeros, or bytes of another plan, in a file. These
+    """A torn write before a power cut has left zeros, or bytes of another plan, in a file. These
     bytes are written again."""
     tier = tier_at(tmp_path)
 
@@ -258,7 +257,7 @@ class Killed(BaseException):
 
 
 class DyingJournal(Journal):
-    """A journal that ends the process before or after recording a step."""
+    """A journal that ends the process before or after it records a step."""
 
     def __init__(self, path: Path, at: int, after: bool) -> None:
         super().__init__(path, {"job": "backfill"})

@@ -1,4 +1,4 @@
-"""A table becomes a sound tier, which our store can serve."""
+"""A table becomes an intact tier, which our store can serve."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def test_messages_older_than_the_queue_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_backfilled_is_left_alone(tmp_path: Path) -> None:
-    """A repeated backfill of the same table writes nothing. This holds also for a table without
-    offsets, whose rows could otherwise be appended again."""
+    """A repeated backfill of the same table writes nothing. This also holds for a table without
+    offsets, although its rows could be appended again."""
     table = pa.table({"body": [b"a", b"b"]})
     options = BackfillOptions(topic="plain", queues=1)
     first = fill(tmp_path, table, options)
@@ -203,7 +203,7 @@ def test_a_running_broker_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_takes_no_epoch_is_noticed_by_its_lock(tmp_path: Path) -> None:
-    """A running Java broker, which takes no epoch, is noticed by its lock on the state
+    """A running Java broker takes no epoch. A backfill notices it by its lock on the state
     directory."""
     (tmp_path / "state").mkdir()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"

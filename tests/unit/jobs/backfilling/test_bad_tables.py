@@ -27,7 +27,8 @@ PLACE = r"table\.parquet, row group 1, row 2"
 
 
 def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Table:
-    """Return 20 valid messages. One of them, in row group 1 of 10 rows, gets the given value."""
+    """Return 20 valid messages in row groups of 10 rows. One message in row group 1 gets the given
+    value."""
     table = messages(20)
     values = table[name].to_pylist() if name in table.column_names else [None] * 20
     values[12] = value

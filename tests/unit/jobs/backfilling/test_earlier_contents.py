@@ -1,4 +1,4 @@
-"""A backfill into the tier of a broker whose store has messages, and the repetition of a backfill
+"""A backfill runs into the tier of a broker whose store has messages. Another backfill is repeated
 after the tier lost the messages of the first run."""
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 
 MOST_STEPS = 60
-"""Maximum number of the writer's steps in a run. More data means more calls of the copy, and the
-writer makes a step at each call."""
+"""Maximum number of the writer's steps in a run. It is limited, because the writer makes a step at
+each call of the copy, and more data means more calls."""
 
 
 def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
@@ -40,8 +40,8 @@ def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
 
 
 def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -> int:
-    """Check that the target is consistent, and that each segment is a prefix of the origin's.
-    Return the index items that point to the target's messages."""
+    """Check that the target is consistent, and that each of its segments is a prefix of the
+    origin's. Return the index items that point to the target's messages."""
     whole = contents(source)
     for segment, data in contents(target).items():
         assert whole[segment].startswith(data), segment
@@ -57,8 +57,8 @@ def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -
 def test_what_is_copied_while_the_source_is_written_is_a_consistent_prefix(
     every: int, with_state: bool, tmp_path: Path
 ) -> None:
-    """The copy of a source that is written during the copy is a consistent prefix. The writer makes
-    a step before every call, or every third call, of the copy."""
+    """A source is written while it is copied. The copy is a consistent prefix. The writer makes a
+    step before every call, or every third call, of the copy."""
     tier = posix(tmp_path / "source")
     writer = LiveWriter(tmp_path / "source", tier)
     writer.step()

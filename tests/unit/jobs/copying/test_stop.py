@@ -34,7 +34,7 @@ LONGEST_S = 60
 
 class StoppingProvider(WrapperProvider):
     """Provider whose writes hang until the shutdown deadline begins, as if the endpoint did not
-    respond. `steps` has the notifications in order."""
+    respond. `steps` has the received notifications in order."""
 
     def __init__(self, wrapped: SegmentProvider, *, hangs: bool) -> None:
         super().__init__(wrapped)
@@ -100,7 +100,7 @@ def use_provider(patch: pytest.MonkeyPatch, root: Path, *, hangs: bool) -> Stopp
 
 
 def run(built: BuiltTier, root: Path, stop: StopSignal | None = None) -> dict[str, object]:
-    """Copy a tier as the verb does."""
+    """Copy a tier in the same way as the verb."""
     tier = locate((built.root / "tier").as_uri(), state=built.root / "state")
     request = CopyTierOptions(
         (root / "tier").as_uri(), to_state=root / "state", workers=2, stop=stop

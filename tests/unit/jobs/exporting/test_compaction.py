@@ -58,7 +58,7 @@ def commits(exported: Export) -> list[dict[str, Any]]:
 
 
 def read_by_all(exported: Export) -> list[list[tuple[Any, ...]]]:
-    """Return the rows as pyarrow, DuckDB and Polars read them."""
+    """Return the rows as read by pyarrow, DuckDB and Polars."""
     names = ", ".join(COLUMNS)
     pattern = f"{exported.target}/topic=*/**/*.parquet"
     query = f"SELECT {names} FROM read_parquet('{pattern}', hive_partitioning=true)"
@@ -264,7 +264,7 @@ def test_an_export_that_was_killed_goes_on_behind_a_compaction(
 
 
 def once(place: Any, name: str, action: Callable[[], object]) -> pytest.MonkeyPatch:
-    """Run an action before the first call of a function."""
+    """Patch a function so that an action runs before its first call."""
     patch, function = pytest.MonkeyPatch(), getattr(place, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -326,8 +326,8 @@ def test_of_two_compactions_at_once_one_wins(
 def test_a_plan_does_not_take_a_part_of_an_export(
     exported: Export, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export publishes two files during a compaction's listing, which has only one of them. The
-    compaction does not merge this file."""
+    """An export publishes two files during a compaction's listing, and the listing has only one of
+    them. The compaction does not merge this file."""
     sizes = ArrowFiles.sizes
 
     def list_late(files: ArrowFiles) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""A target in an object store is compacted. Compactions are killed at each request, and run beside
-readers that list page by page and beside late processes."""
+"""A target in an object store is compacted. Compactions are killed at each request. They also run
+beside readers that list page by page, and beside late processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def exported(tmp_path: Path, tier: GrowingTier) -> BucketExport:
 
 
 def fill(bucket: Bucket, exported: BucketExport, patch: pytest.MonkeyPatch) -> None:
-    """Make several small exports of an existing tier, each with some more messages."""
+    """Make several small exports of an existing tier. Before each further export, the tier gets
+    more messages."""
     patch.setattr(storage, "connect_s3", bucket.connect)
     tier = exported.tier
     for number in range(ROUNDS):
@@ -77,8 +78,8 @@ def staged(bucket: Bucket) -> list[str]:
 
 
 class KillAt:
-    """Kills a process before write number `at`, counted from 0. None of its threads writes after
-    that."""
+    """Kills a process before write number `at`, counted from 0. None of the process's threads
+    writes after that."""
 
     def __init__(self, number: int) -> None:
         self.number = number

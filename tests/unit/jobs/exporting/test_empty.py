@@ -56,8 +56,8 @@ def test_queues_without_a_message_are_no_target(form: Format, tmp_path: Path) ->
 def test_a_target_that_has_messages_keeps_where_new_queues_begin(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """A later export into a target that has messages records at which offsets new queues begin,
-    even if it exports no message."""
+    """A target already has messages. Each later export into it records the offsets at which new
+    queues begin, even if it exports no message."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("new", 0, 3)

@@ -94,8 +94,8 @@ def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(
 def test_a_kill_at_many_steps_keeps_the_first_of_each_key(
     form: Format, with_journal: bool, step: int, tmp_path: Path
 ) -> None:
-    """A killed export keeps the first message of each key, at whatever step it was killed. Some
-    duplicates are within the export, others are of an earlier export."""
+    """An export that is killed at any step keeps the first message of each key. Some duplicates are
+    within the export, others are of an earlier export."""
     tier = GrowingTier(tmp_path / "source")
     tier.append("orders", 0, 4, uniq_keys=["a", "b", "c", "a"])
     expected = {("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)}
@@ -170,8 +170,8 @@ def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: Gro
 def test_a_catalog_that_two_make_at_once_is_opened(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A catalog that two processes create at once is opened by both. Both have found before that
-    the catalog has no tables."""
+    """A catalog that two processes create at the same time is opened by both. Both have seen before
+    that the catalog has no tables."""
     exported = Export(tmp_path / "exported", Format.ICEBERG, tier)
     create = SqlCatalog.create_tables
     attempts: list[SqlCatalog] = []
@@ -209,7 +209,7 @@ def test_staged_files_that_a_winner_removed_are_told_as_its_commit(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
-    """Of two processes that have both found that they may commit, only one commits."""
+    """Two processes have both found that they may commit. Only one of them commits."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 3)
@@ -340,7 +340,7 @@ def test_a_commit_that_was_not_published_is_so_before_the_next(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that was not published is published before the next commit. The first export commits
-    and is killed. Before this, the second export has read the target's log."""
+    and is killed. The second export read the target's log before that commit."""
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)
     catalogue = job._catalogue
 

@@ -1,4 +1,4 @@
-"""Tests of the rows of an export, and of how the next export continues."""
+"""Tests of the rows of an export, and of the start of the next export."""
 
 from __future__ import annotations
 
@@ -236,8 +236,8 @@ def test_messages_that_expire_while_they_are_exported(
 def test_why_workers_ended_is_told_where_the_target_is_gone_too(
     exported: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error for workers that ended is reported even if the target is missing. Workers of a
-    script without `if __name__ == "__main__":` run the script's statements again."""
+    """If workers ended, the error says so even if the target is missing. Workers of a script
+    without `if __name__ == "__main__":` run the script's statements again."""
 
     def unguarded(task: WriteTask) -> WriteOutcome:
         for path in (exported.target, exported.root / "warehouse"):
@@ -364,8 +364,8 @@ class Flaky:
 def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
     exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, is_local: bool
 ) -> None:
-    """A request with an answer that the client cannot interpret is tried again: up to twice for a
-    remote target, never for a local disk."""
+    """A request is tried again if the client cannot interpret its answer: up to twice for a remote
+    target, never for a local disk."""
     failures = ["HTTP status 400"] * count
     monkeypatch.setattr("tieredstore.jobs.exporting.targets.storage.time.sleep", lambda _: None)
     monkeypatch.setattr(
@@ -383,8 +383,8 @@ def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
 
 
 def stepped(root: Path, seconds: list[int], *, torn: bool = False) -> str:
-    """Return the URL of a tier whose messages were stored at the given seconds. With `torn`, the
-    last message is replaced by zeros."""
+    """Return the URL of a tier with messages that were stored at the given seconds. With `torn`,
+    the last message is replaced by zeros."""
     builder = TierBuilder(
         root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
     )

@@ -25,7 +25,7 @@ from tieredstore.jobs.stopping import StopSignal
 
 
 class Steps(ManualClock):
-    """A clock whose waits run the next step of a scenario. It records the waits' lengths."""
+    """A clock whose waits run the next step of a scenario. It records the lengths of the waits."""
 
     def __init__(self, steps: list[Callable[[], object]]) -> None:
         super().__init__(START_MS + 100_000)

@@ -1,5 +1,5 @@
-"""An export over a tier with missing segments fails and names them. It exports their messages once
-they return."""
+"""An export over a tier with missing segments fails and names them. It exports their messages after
+the segments return."""
 
 from __future__ import annotations
 

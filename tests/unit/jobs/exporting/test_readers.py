@@ -53,14 +53,15 @@ Row = tuple[object, ...]
 
 @dataclass
 class BuiltSource:
-    """The part of a tier that `Export` needs."""
+    """Stand-in for a tier, with the members that `Export` needs."""
 
     url: str
 
 
 @pytest.fixture(autouse=True)
 def plan_by_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pyiceberg plan the scan. Polars warns if its own planner of Iceberg is not installed."""
+    """Make pyiceberg plan the scan. Otherwise Polars would warn if its own planner of Iceberg is
+    not installed."""
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
@@ -86,7 +87,7 @@ def exported_as(form: Format, source: BuiltSource, root: Path, **changes: Any) -
 
 
 def plain(table: pa.Table) -> list[Row]:
-    """Return sorted rows with times in µs, since Python's datetime ends with the year 9999."""
+    """Return sorted rows with times in µs, because Python's datetime ends with the year 9999."""
     columns = []
     for name in COLUMNS:
         column = table[name]
@@ -261,8 +262,8 @@ def test_iceberg_takes_a_time_of_birth_in_microseconds(source: BuiltSource, tmp_
 
 
 def test_bounds_of_columns_are_those_of_the_rows(source: BuiltSource, tmp_path: Path) -> None:
-    """The bounds of an Iceberg table's columns equal those of the rows, in the manifest and in the
-    files themselves, where pyiceberg reads them."""
+    """The bounds of an Iceberg table's columns equal those of the rows, both in the manifest and in
+    the files themselves. pyiceberg reads the bounds from the files."""
     exported = exported_as(Format.ICEBERG, source, tmp_path)
     for table in iceberg_table(exported):
         ids = {column.field_id: column for column in table.schema().fields}

@@ -26,8 +26,8 @@ from tieredstore.testing.faults import crash_points, run_until_crash
 from tieredstore.tier.index import IndexStoreService
 
 STEP_MS = 3_000
-"""Time in ms between two index files. Each file has two messages, whose four keys fill a quarter of
-the file."""
+"""Time in ms between two index files. Each file has two messages with four keys, which fill a
+quarter of the file."""
 
 
 @pytest.fixture(scope="module")

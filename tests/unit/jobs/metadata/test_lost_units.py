@@ -1,4 +1,4 @@
-"""A tier lacks a consume queue segment. A rebuild of its metadata reports lost units, and no
+"""A tier lacks a consume queue segment. A rebuild of its metadata reports lost units instead of a
 hole."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tests of the choice of messages whose keys are looked up in the index to find a topic's id."""
+"""To find a topic's id, keys of some messages are looked up in the index. Tests of the choice of
+these messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rebuild metadata` runs on tiers written by the engine, with the results of crashes and
+"""`rebuild metadata` runs on tiers that the engine wrote, with the results of crashes and
 accidents."""
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def test_expired_segments_leave_a_first_offset_that_is_not_zero(world: World) ->
 
 
 def test_empty_files_where_everything_expired_go_on_counting(posix: World) -> None:
-    """All messages of a queue have expired, and Java has left an empty file, since it creates the
-    file of a segment when it registers the segment. The offsets of the queue continue after this
+    """All messages of a queue have expired. Java has left an empty file, because it creates a
+    segment's file when it registers the segment. The offsets of the queue continue after this
     file."""
     write(posix)
     with posix.opened(posix.lost, writing=True) as store:
@@ -118,8 +118,8 @@ def test_empty_files_where_everything_expired_go_on_counting(posix: World) -> No
 
 
 def test_units_whose_commit_log_is_gone_do_not_come_to_name_new_messages(world: World) -> None:
-    """Units whose commit log is lost never point to later messages. This holds also on an object
-    store, where an empty segment has no object."""
+    """Units whose commit log is lost never point to later messages. This also holds on an object
+    store, although an empty segment has no object there."""
     write(world)
     with world.opened(world.lost, writing=True) as store:
         for segment in store.get_or_create("TopicA", 0).commit_log.segments:
@@ -159,8 +159,8 @@ def test_units_whose_commit_log_is_gone_do_not_come_to_name_new_messages(world: 
 def test_a_torn_tail_is_not_announced(
     posix: World, type: FileSegmentType, change_bytes: int, count: int
 ) -> None:
-    """The rebuilt metadata does not include a torn tail. With it, the same messages are found as
-    with the metadata from before the crash."""
+    """The rebuilt metadata does not include a torn tail. It finds the same messages as the metadata
+    from before the crash."""
     write(posix, count=count)
     path = posix.last_file(PATH, type)
     data = path.read_bytes()

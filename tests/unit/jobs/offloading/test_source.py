@@ -1,4 +1,4 @@
-"""The source of an offload lists a store's queues once, and again only on request."""
+"""The source of an offload lists a store's queues once. It lists them again only on request."""
 
 from __future__ import annotations
 

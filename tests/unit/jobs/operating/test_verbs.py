@@ -89,7 +89,7 @@ def test_a_topic_leaves_the_tier(world: TieredLocal) -> None:
 
 
 def lose_topic(world: TieredLocal) -> None:
-    """Remove the topic from the local store. In a database, remove all queues."""
+    """Remove the topic from the local store. If the queues are in a database, remove all queues."""
     queues = world.root / "store" / "consumequeue"
     shutil.rmtree(queues / "T" if STORE_TYPE == "default" else queues)
 
@@ -354,8 +354,8 @@ def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | 
 def test_a_queue_that_was_emptied_goes_on_at_its_end_after_a_restore(
     world: TieredLocal, verb: tuple[object, ...]
 ) -> None:
-    """An operator empties a queue. After a restore, the queue continues at its end. Only the backup
-    that the verb makes has the data that was uploaded after the last regular backup."""
+    """An operator empties a queue. After a restore, the queue continues at its end. Data that was
+    uploaded after the last regular backup is only in the verb's own backup."""
     (world.root / "store" / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
     world.open()
     world.close()

@@ -501,7 +501,7 @@ def test_the_cost_of_slow_queues_is_that_of_the_simulation_in_the_docs() -> None
 
 
 def test_a_broker_that_uploads_nothing_pays_for_its_sweeps_alone() -> None:
-    """A broker that uploads nothing pays only for its sweeps, since without uploads there are no
+    """A broker that uploads nothing pays only for its sweeps, because without uploads there are no
     fence checks."""
     idle = broker_cost(2_500, Prices())
     assert idle.write_requests_month == 30 * 3 + 30

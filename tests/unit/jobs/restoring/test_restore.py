@@ -36,7 +36,7 @@ def write_config(world: TieredLocal, **offsets: dict[str, int]) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[TieredLocal]:
-    """A tier with three queues, some of whose messages were consumed. The tests delete the store's
+    """A tier with three queues. Some of their messages were consumed. The tests delete the store's
     whole directory."""
     world = make_world(tmp_path)
     world.open()

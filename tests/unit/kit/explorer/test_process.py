@@ -1,4 +1,4 @@
-"""What the explorer's processes do depends only on the replies that they get."""
+"""The behaviour of the explorer's processes depends only on the replies that they get."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ KEY = QueueKey("T", 0)
 
 def at_hour(hour: int) -> int:
     """Return the time `hour`:30 in the local time zone, epoch ms. The tests begin at 12:30, when no
-    cleaning by hour is due."""
+    hourly cleaning is due."""
     return int(datetime(2026, 3, 4, hour, 30).timestamp() * 1000)  # noqa: DTZ001 - local zone
 
 
@@ -46,8 +46,8 @@ START_MS = at_hour(12)
 
 
 class Rig:
-    """A store on a disk of which the part `used` (0 to 1) is used. Messages are one hour apart, and
-    a commit log file holds 9 messages."""
+    """A store on a disk with the usage `used` (0 to 1). Messages are one hour apart, and a commit
+    log file holds 9 messages."""
 
     def __init__(self, store: DefaultMessageStore, clock: ManualClock) -> None:
         self.store = store
@@ -328,8 +328,8 @@ def test_c02_a_store_opened_with_a_wall_clock_far_ahead_cleans_nothing(tmp_path:
 
 
 def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None:
-    """Messages that were stored while the clock was ten years ahead do expire, after the clock was
-    corrected and the store restarted."""
+    """Messages were stored while the clock was ten years ahead. After the clock is corrected and
+    the store restarted, they do expire."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(12)

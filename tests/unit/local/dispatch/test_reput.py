@@ -1,5 +1,5 @@
-"""The dispatch creates the same queues and index from rows and from the log, in one pass or
-many."""
+"""From rows or from the log, in one pass or many, the dispatch creates the same queues and
+index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint moves with the flush, and never points after the data on disk."""
+"""The checkpoint moves with the flush, and never points beyond the data on disk."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def test_a_flush_for_the_tier_dispatches_what_it_brings_to_disk(tmp_path: Path) 
 
 
 def test_records_that_are_not_on_disk_are_not_read_for_the_tier(tmp_path: Path) -> None:
-    """Records that are not on disk are not read for the tier, whatever range the caller
-    requests."""
+    """Records that are not on disk are not read for the tier, regardless of the range that the
+    caller requests."""
     with running(small_config(tmp_path / "s", **QUIET)) as store:
         source, log = store.dispatch_source, store.commit_log
         results = put_all(store, [plain(number=number) for number in range(9)])

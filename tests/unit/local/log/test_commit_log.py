@@ -23,7 +23,7 @@ END = FIRST + len(DATA)
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[CommitLog]:
-    """A log of two files, the second of which is partly filled."""
+    """A log of two files. The second file is partly filled."""
     for number in range(2):
         part = DATA[number * FILE_SIZE :][:FILE_SIZE]
         (tmp_path / f"{FIRST + number * FILE_SIZE:020}").write_bytes(part.ljust(FILE_SIZE, b"\0"))
@@ -113,7 +113,7 @@ def test_what_is_flushed_moves_with_the_sync_alone_and_the_dispatch_with_it(
 
 
 def _long_log(folder: Path, files: PositionalFiles, count: int) -> CommitLog:
-    """Create a log of `count` files, each filled with its number."""
+    """Create a log of `count` files. Each is filled with its own number."""
     log = CommitLog(folder, FILE_SIZE, files)
     log.make_directory()
     for number in range(count):

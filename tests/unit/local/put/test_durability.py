@@ -1,4 +1,4 @@
-"""Results of puts refer to their flush round, unless no flush is awaited."""
+"""The result of a put refers to its flush round, unless the put does not wait for a flush."""
 
 from __future__ import annotations
 

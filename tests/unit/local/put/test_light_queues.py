@@ -25,7 +25,7 @@ def named(number: int, **more: Any) -> Any:
 
 
 def find_numbers(store: DefaultMessageStore) -> list[int]:
-    """Return the numbers of the messages in the light queue, in order."""
+    """Return the message numbers in the light queue, in order."""
     found = store.get_message("g", LIGHT, 0, 0, 30).messages
     offsets = [message.properties["INNER_MULTI_QUEUE_OFFSET"] for message in found]
     assert offsets == [str(offset) for offset in range(len(found))]
@@ -55,8 +55,8 @@ def test_it_counts_for_what_is_put_then_and_leaves_no_hole(tmp_path: Path, begin
 
 
 def test_what_was_put_counts_though_the_key_is_false_when_it_is_dispatched(tmp_path: Path) -> None:
-    """A message that was put in a light queue is dispatched, even if the key is false by then,
-    because the offset of the message is already used. Dropped rows are read again from the log."""
+    """A message that was put in a light queue is dispatched even if the key is false by then,
+    because the message's offset is already used. Dropped rows are read again from the log."""
     config = small_config(tmp_path, enable_lmq=True)
     with running(config) as store:
         switch(config, True)
@@ -89,8 +89,8 @@ def test_offsets_that_a_producer_made_up_count_for_nothing(tmp_path: Path) -> No
 
 
 def test_offsets_that_java_gave_while_it_was_false_count_for_nothing(tmp_path: Path) -> None:
-    """Offsets in light queues that a Java broker assigned while the key was false do not count,
-    because the next run of a Java broker assigns the same offsets again."""
+    """Light queue offsets that a Java broker assigned while the key was false do not count, because
+    the next run of a Java broker assigns the same offsets again."""
     with running(small_config(tmp_path)) as store:  # light queues are off: stored as it is
         java = {"INNER_MULTI_QUEUE_OFFSET": "0"}
         put_all(store, [named(number, properties=java) for number in range(3)])

@@ -52,9 +52,8 @@ def test_what_is_not_flushed_is_not_dispatched(store: DefaultMessageStore) -> No
 def test_rows_that_are_confirmed_in_part_are_not_read_in_the_log_too(
     store: DefaultMessageStore,
 ) -> None:
-    """Rows that are only partly confirmed wait, and are not read from the log again. The log is
-    committed file by file, so the confirmed offset may lie between two rows that were sealed
-    together."""
+    """Rows that were sealed together are only partly confirmed, because the log is committed file
+    by file. The rows wait, and are not read from the log again."""
     log, appender = store.commit_log, store._appender
     store.put_message(plain(number=0))
     middle = log.max_offset

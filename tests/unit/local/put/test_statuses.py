@@ -1,4 +1,5 @@
-"""The put contract: this store returns every supported RocketMQ status under its conditions."""
+"""The put contract: this store returns every supported RocketMQ status under the status's
+conditions."""
 
 from __future__ import annotations
 
@@ -180,8 +181,8 @@ def test_a_raised_flag_refuses_puts_until_it_is_lowered(tmp_path: Path, flag: Ru
         put_all(store, [plain(number=1)])
 
         def is_short_again() -> bool:
-            """Return whether the fast path is used again. From time to time a put takes the general
-            path, to be measured."""
+            """Return whether puts use the fast path again. From time to time, one put is measured
+            on the general path."""
             return store.put_message(plain()).ok and ("T", 0) in store._appender._plain
 
         wait_for(is_short_again)

@@ -40,8 +40,8 @@ def fail_call(*_: object) -> None:
 
 
 def unit(number: int) -> BatchUnit:
-    """Return the unit of record `number`, at log offset 1000 * number. It has 10 messages, 100 ms
-    apart."""
+    """Return the unit of record `number`, at log offset 1000 * number. The record has 10 messages,
+    100 ms apart."""
     return BatchUnit(number * 1000, 900, number, START_MS + number * STEP_MS, number * 10, 10)
 
 
@@ -313,8 +313,8 @@ def test_a_batch_queue_of_java_is_read(golden: Path, tmp_path: Path, name: str) 
 def test_records_that_no_queue_knows_yet_are_put_in_it_at_the_start(
     tmp_path: Path, lost: int
 ) -> None:
-    """A start adds the units of batch records that the broker did not dispatch before it was
-    killed."""
+    """A broker was killed before it dispatched some batch records. The next start adds their
+    units."""
     with stores(tmp_path / "s") as (_, reader):
         end = reader.get(GetRequest("B", 0, 0, 1)).messages[0].physical_offset
     root = tmp_path / "copy"

@@ -193,8 +193,8 @@ def open_queues(root: Path) -> tuple[ExtendedConsumeQueueStore, ExtendedConsumeQ
 
 
 def group(first: int, count: int, key: QueueKey = KEY) -> QueueUnits:
-    """Return units of messages of 50 bytes every 100 bytes of the log, with the tags code 1000 +
-    q."""
+    """Return units of messages of 50 bytes. Unit q has the log offset 100 * q and the tags code
+    1000 + q."""
     offsets = np.arange(first, first + count, dtype=np.int64)
     return QueueUnits(
         key, first, make_units(offsets * 100, np.full(count, 50), offsets + 1000), offsets + 1

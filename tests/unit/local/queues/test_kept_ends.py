@@ -182,8 +182,8 @@ def move_log(root: Path, begin: int, end: int) -> None:
 
 
 def find_outcome(root: Path) -> object:
-    """Start and stop a store. Return its queues and messages, or the type and text of the error of
-    the start."""
+    """Start and stop a store. Return its queues and messages, or the type and text of the start's
+    error."""
     try:
         return open_stopped(root)
     except TieredStoreError as error:
@@ -222,9 +222,9 @@ def test_messages_that_somebody_else_put_since_are_found(root: Path, loads: list
 
 
 def test_a_backup_that_is_put_back_over_the_store_is_read(root: Path, loads: list[str]) -> None:
-    """After a backup is copied over its store with `cp -a`, a start reads the queues, and not their
-    saved ends. The overwritten files have the same inode, time and size as before. Files that are
-    newer than the backup stay, although their messages are after the end of the log."""
+    """After a backup is copied over its store with `cp -a`, a start reads the queues instead of
+    their saved ends. The overwritten files have the same inode, time and size as before. Files that
+    are newer than the backup stay, although their messages are after the end of the log."""
     backup = root.with_name("backup")
     shutil.copytree(root, backup)
     with running(config(root)) as store:

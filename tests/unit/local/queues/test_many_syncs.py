@@ -56,7 +56,7 @@ def fill(store: ConsumeQueueStore, count: int) -> None:
 def test_l71_all_files_and_folders_are_synced_however_many(
     tmp_path: Path, count: int, fails: str
 ) -> None:
-    """All files and folders are synced, however many there are, even after a failed sync. One
+    """All files and folders are synced, even if there are many, and even after a failed sync. One
     message may name 1,024 light queues."""
     files = Files(fails)
     store = ConsumeQueueStore(tmp_path, files, 200)

@@ -378,7 +378,7 @@ def test_the_database_is_read_while_it_is_replaced(
 
 @pytest.mark.parametrize("served", [True, False])
 def test_light_queues_ask_for_one_key_only(tmp_path: Path, served: bool) -> None:
-    """Light queues in RocksDB need one configuration key only. If queues are in files, Java also
+    """Light queues in RocksDB need only one configuration key. If queues are in files, Java also
     needs the key enableMultiDispatch."""
     config = rocksdb_config(tmp_path, enable_lmq=served, enable_multi_dispatch=False)
     with running(config) as store:

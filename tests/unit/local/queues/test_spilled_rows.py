@@ -65,8 +65,8 @@ def test_no_room_in_the_folder_is_an_error_and_no_signal(
 def test_j95_queues_of_a_large_log_are_made_outside_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queues of a large log are rebuilt on disk and not in memory, if the store lacks its
-    queues, or keeps them in a database and was not stopped cleanly."""
+    """The queues of a large log are rebuilt on disk instead of in memory. They are rebuilt if the
+    store lacks its queues, or if it keeps them in a database and was not stopped cleanly."""
     taken: list[int] = []
     make_room = Spill.make_room
 

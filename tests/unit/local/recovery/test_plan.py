@@ -156,8 +156,8 @@ def test_java_s_times_say_with_which_file_it_begins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", ["known", "unknown"])
 def test_l02_a_torn_last_record_is_cut_in_an_unclean_store(tmp_path: Path, position: str) -> None:
-    """A torn last record of an unclean store is cut off, as in Java's own test. The log and the
-    queue then end before this record, whose last bytes are zeros."""
+    """The torn last record of an unclean store is cut off, as in Java's own test. The record's last
+    bytes are zeros. Afterwards the log and the queue end before the record."""
     whole = tmp_path / "s"
     last = fill(whole, 30)[-1]
     wanted = reopen(whole)
@@ -222,8 +222,8 @@ def test_l06_valid_messages_behind_a_damaged_one_are_not_thrown_away(tmp_path: P
 def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
     tmp_path: Path, length: int
 ) -> None:
-    """A batch is cut off if a kill interrupted its copy into the log, because it was not
-    acknowledged. The batch was copied from its end, so its first bytes are missing before valid
+    """A kill interrupted the copy of a batch into the log. The batch is cut off, because it was not
+    acknowledged. It was copied from its end, so its first bytes are missing before valid
     messages."""
     root = tmp_path / "s"
     results = fill(root)
@@ -314,8 +314,8 @@ def test_i82_a_torn_message_with_a_record_in_its_body_is_cut_off(
 
 
 def test_i82_a_head_in_a_body_hides_no_messages_behind_it(tmp_path: Path) -> None:
-    """The head of a record in the body of a torn message hides no messages after it. The head
-    claims a length that covers the messages of other clients."""
+    """The body of a torn message contains the head of a record. The head claims a length that
+    covers the messages of other clients, but hides none of them."""
     root = tmp_path / "s"
     fill(root)
     with running(small_config(root)) as store:
@@ -435,8 +435,8 @@ def test_queues_that_are_gone_are_built_from_the_log(root: Path) -> None:
 
 
 def test_a_hole_in_front_of_a_queue_s_next_message_is_found(tmp_path: Path) -> None:
-    """Missing units before a queue's last recorded position are found, and the dispatch begins
-    before them."""
+    """Units are missing before a queue's last recorded position. The recovery finds them missing,
+    and the dispatch begins before them."""
     root = tmp_path / "s"
     results = fill(root)
     wanted = reopen(root)

@@ -60,7 +60,7 @@ def watched(root: Path, clock: HeldClock, **changes: Any) -> Iterator[DefaultMes
 def put_while_watched(
     store: DefaultMessageStore, clock: HeldClock, put: Put
 ) -> tuple[PutMessageResult, PutWatch]:
-    """Run a put that holds the lock for 600 ms of the watch's time."""
+    """Run a put that holds the lock for 600 ms on the watch's clock."""
     now_ms = 0
     watch = PutWatch(store._appender, lambda: 0, now_ms=lambda: now_ms)
     results: list[PutMessageResult] = []

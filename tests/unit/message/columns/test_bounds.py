@@ -1,4 +1,4 @@
-"""Tests of the sum, the least and the greatest value of a column, which are computed in one way for
+"""Tests of the sum, the least and the greatest value of a column. They are computed in one way for
 few rows and in another for many."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tag filters compare hashes first and texts second, for the subscriptions that consumers write."""
+"""Tag filters compare hashes first and texts second. The tests use subscriptions as consumers write
+them."""
 
 from __future__ import annotations
 

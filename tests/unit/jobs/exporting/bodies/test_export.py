@@ -43,7 +43,7 @@ NAMES = ["c0", "c1", "c2", "c3", None, None, None]
 
 
 class Source:
-    """The part of a tier that `Export` needs."""
+    """Stand-in for a tier, with the members that `Export` needs."""
 
     def __init__(self, url: str) -> None:
         self.url = url

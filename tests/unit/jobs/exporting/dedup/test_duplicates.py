@@ -1,4 +1,4 @@
-"""The duplicates that columnar code chooses are compared with a loop over a dict."""
+"""Columnar code chooses duplicates. The choices are compared with a loop over a dict."""
 
 from __future__ import annotations
 

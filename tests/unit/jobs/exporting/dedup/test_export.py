@@ -174,7 +174,7 @@ def test_messages_without_a_key_are_all_kept(tmp_path: Path, source: GrowingTier
 
 
 def test_a_duplicate_later_than_the_window_is_kept(tmp_path: Path, source: GrowingTier) -> None:
-    """A duplicate that was stored later than the window is exported, however the export is divided
+    """A duplicate that was stored later than the window is exported, for any division of the export
     into runs. A duplicate is compared with the last earlier message of its key, even if that
     message was omitted."""
     put(source, 0, ("a", 0), ("b", 0), ("a", 60), ("b", 60.001), ("a", 120))
@@ -281,7 +281,7 @@ def test_a_damaged_message_that_is_whole_again_was_not_exported(
 
 
 def test_damage_in_what_the_target_has(tmp_path: Path, source: GrowingTier) -> None:
-    """The target has a message that is now damaged in the tier, so its duplicates cannot be
+    """The target has a message that is damaged in the tier afterwards, so its duplicates cannot be
     recognised. An export with deduplication ends, or skips and reports the message."""
     put(source, 0, ("a", 1))
     exported = export(tmp_path, source)
@@ -360,8 +360,8 @@ def test_many_tasks_find_the_same(
 def test_a_tier_that_changes_between_the_stages_commits_nothing(
     tmp_path: Path, source: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export commits nothing if the tier changes between its stages: the first message of a key
-    is damaged when it is written, after its duplicate was omitted."""
+    """An export commits nothing if the tier changes between its stages. Here the first message of a
+    key is found damaged when it is written, after its duplicate was omitted."""
     put(source, 0, ("a", 1))
     put(source, 1, ("a", 2))
     [log] = source.segments("orders", 0, FileSegmentType.COMMIT_LOG)

@@ -28,7 +28,7 @@ OBJECT_KEY = re.compile(rb'\{"brokerName":"broker-a","queueId":(\d+),"topic":"([
 
 
 def parsed(body: bytes) -> Any:
-    """Return the parsed JSON, with object keys in the form `topic/queue`."""
+    """Return the parsed JSON. Keys of objects have the form `topic/queue`."""
     return msgspec.json.decode(OBJECT_KEY.sub(rb'"\2/\1":', body))
 
 

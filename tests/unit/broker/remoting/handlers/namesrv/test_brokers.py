@@ -28,7 +28,7 @@ VERSION = {"stateVersion": 0, "timestamp": 5, "counter": 7}
 
 
 class Other:
-    """Another broker, with its own connection, which `hang_up` closes."""
+    """Another broker with its own connection. `hang_up` closes the connection."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -90,7 +90,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def other(broker: Broker) -> Iterator[Other]:
-    """A connection of another broker. The broker's registrations are deleted after the test."""
+    """Another broker's connection. The broker's registrations are deleted after the test."""
     made = Other(broker)
     yield made
     made.hang_up()
