@@ -37,7 +37,6 @@ class Content(Protocol):
 
     def capture(self) -> Captured:
         """Capture the current rows of this content."""
-        ...
 
 
 C = TypeVar("C", bound=Content)

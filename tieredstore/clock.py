@@ -15,16 +15,13 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return the time of the wall clock (epoch ms)."""
-        ...
 
     def monotonic_ms(self) -> int:
         """Return a time that never decreases, in milliseconds since an arbitrary moment."""
-        ...
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         """Block until `event` is set or `timeout_ms` has passed. Return whether the event is
         set."""
-        ...
 
 
 class SystemClock:

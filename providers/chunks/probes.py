@@ -49,7 +49,6 @@ class ProbedClient(Protocol):
     def probes(self, folder: str) -> Iterator[ProbeResult]:
         """Yield the results of probes below `folder` (with a trailing slash), which the caller
         removes."""
-        ...
 
 
 def probe_objects(

@@ -26,7 +26,6 @@ class Authority(Protocol):
     @property
     def number(self) -> int:
         """Number of the epoch, 0 without one."""
-        ...
 
     @property
     def stamp(self) -> str: ...
@@ -35,22 +34,18 @@ class Authority(Protocol):
     def view(self) -> int | None:
         """Epoch whose manifest applies to reads and writes. None before the authority has joined an
         epoch."""
-        ...
 
     @property
     def generations(self) -> Generations: ...
 
     def join(self, epoch_manifest: int) -> None:
         """Follow the newest epoch manifest without owning an epoch. Raises Fenced."""
-        ...
 
     def check(self) -> None:
         """Raise Fenced, naming the successor, if ownership is known to be lost."""
-        ...
 
     def confirm(self) -> None:
         """Confirm all writes that were stored before this call. See `WriterEpoch.confirm`."""
-        ...
 
 
 class SegmentState:

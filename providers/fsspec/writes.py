@@ -39,17 +39,14 @@ class Writes(Protocol):
         self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
         """Create an object. Returns False if the name is in use. `pieces` is read once."""
-        ...
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
         """Return the metadata that was passed to `put`, or None if the filesystem stores no
         metadata."""
-        ...
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
         """Remove the remains of unfinished writes below `folder`, at paths that begin with
         `prefix`."""
-        ...
 
 
 def choose_writes(

@@ -54,21 +54,17 @@ class BackupPlace(Protocol):
 
     def list_backups(self, broker_name: str) -> Sequence[BackupName]:
         """List the backups of a broker, oldest first. Raises Unavailable."""
-        ...
 
     def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
         """Return the content of a backup, or None if it does not exist. Raises Unavailable."""
-        ...
 
     def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
         """Store a backup as a whole or not at all. The backup is valid after the next
         `WriterEpoch.confirm`. Raises Unavailable, also if the name exists with other bytes. In that
         case retry with another name."""
-        ...
 
     def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
         """Delete backups. Idempotent. Raises Unavailable."""
-        ...
 
 
 @runtime_checkable
@@ -78,4 +74,3 @@ class ListedBackups(Protocol):
     def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
         """Return the backups found by the last full listing of a broker, or None if no full listing
         was made."""
-        ...

@@ -119,7 +119,6 @@ class BlockChecked(Protocol):
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         """Read a segment and verify every block that has a checksum. `listing`: the segment's entry
         in a listing. Raises Unavailable, and Corrupt if the segment does not exist."""
-        ...
 
 
 @runtime_checkable
@@ -130,10 +129,8 @@ class BlockCovering(BlockChecked, Protocol):
     def cover_blocks(self, id: SegmentId) -> BlockCoverage:
         """Compute checksums for blocks that have none, from their current bytes. A damaged block
         stays damaged. Requires the writer epoch. Raises the errors of `check_blocks`."""
-        ...
 
     def sweep_checksums(self, broker_name: str) -> int:
         """Delete checksums of deleted segments below a broker prefix. Java brokers delete segments
         but not their checksums. Requires the writer epoch. Returns the number of deleted checksums.
         Raises Unavailable."""
-        ...

@@ -35,65 +35,52 @@ class DispatchSource(Protocol):
 
     def queues(self) -> Iterable[QueueKey]:
         """Return all queues that ever had messages, including system topics."""
-        ...
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         """Return the queue offsets of a queue that may be dispatched, or None for an unknown
         queue."""
-        ...
 
     def flush(self) -> None:
         """Flush pending puts to disk, so that `queue_range` includes them. No-op if another process
         owns the store. Raises the error of a failed flush."""
-        ...
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         """Read up to `count` consume queue units, starting at `offset`, as an array of
         `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). The array is shorter
         at the end of a file, and empty outside the queue."""
-        ...
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
         """Read the records of these units, in order. Each buffer holds one or more whole records,
         and stays valid while it is referenced. The caller may change writable buffers. Raises
         Corrupt if a record is missing, or if its size or magic differs from its unit."""
-        ...
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
         """Return whether the local commit log still has the message."""
-        ...
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
         """Return whether the pages of these messages are in the page cache."""
-        ...
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
         """Return the first queue offset whose store time is at or after `timestamp_ms`, clamped to
         the `queue_range` of the queue."""
-        ...
 
     def earliest_message_time(self, key: QueueKey | None = None) -> int:
         """Return the store time of the first message (epoch ms), or -1 for an empty queue."""
-        ...
 
     def topic_reserve_hours(self) -> dict[str, int]:
         """Return `reserve.time` of the topics that set it, in hours."""
-        ...
 
     def topic_storage_levels(self) -> dict[str, StorageLevel]:
         """Return `tiered.storage.level` of the topics that set it."""
-        ...
 
     def find_excluded_topics(self) -> Mapping[str, str]:
         """Return the topics that `queues` leaves out, with the reasons. A tier cannot store BatchCQ
         and compaction topics as queues (D25)."""
-        ...
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         """Set the retention guard. Before a cleaning deletes messages, it calls `guard(queue)`,
         which returns the first queue offset that the tier still needs. None means that the tier
         needs no message of the queue."""
-        ...
 
 
 @runtime_checkable
@@ -104,7 +91,6 @@ class NotedChanges(Protocol):
     def take_changed(self) -> Iterable[QueueKey]:
         """Return the queues whose `queue_range` may have grown since the previous call. Before the
         first call, the caller reads all `queues`. Only one caller is supported."""
-        ...
 
 
 class ArrivedRuns(NamedTuple):
@@ -130,7 +116,6 @@ class ObservedSource(Protocol):
         """Set the observer of messages that become readable from now on, or None to remove the
         observer. The observer runs in the thread that publishes the messages, so it must be
         short."""
-        ...
 
 
 class DeletedEnd(NamedTuple):
@@ -151,27 +136,22 @@ class HistorySource(Protocol):
     @property
     def is_empty(self) -> bool:
         """Whether the store never received a message."""
-        ...
 
     @property
     def log_end(self) -> int:
         """End of the commit log (bytes)."""
-        ...
 
     @property
     def is_dispatched(self) -> bool:
         """Whether all messages of the log are in their queues."""
-        ...
 
     def find_next_offset(self, key: QueueKey) -> int:
         """Return the offset of the next message of a queue. It follows from the dispatched messages
         and from the end offsets that the functions of `set_history` return. Raises Corrupt."""
-        ...
 
     def refuse_puts(self, reason: str) -> None:
         """Refuse all puts, including the broker's own, until the process ends. Reads and dispatch
         continue."""
-        ...
 
     def set_history(
         self,
@@ -185,20 +165,16 @@ class HistorySource(Protocol):
         of each. Called at the first put of a queue, and at the deletion of a topic.
         `find_deleted_ends`: the same for queues that existed elsewhere and were deleted.
         """
-        ...
 
     def begin_log_at(self, physical_offset: int) -> None:
         """Begin the log of a new store at the first file boundary at or after a byte offset. The
         start of the log is on disk on return. Raises Invalid for a store that is not new,
         Unavailable."""
-        ...
 
     def find_deleted_queues(self) -> Mapping[QueueKey, DeletedEnd]:
         """Return the queues of deleted topics, with the end of each queue. If a topic was deleted
         several times, the last deletion counts. Raises Corrupt."""
-        ...
 
     def forget_deletions(self, topics: Collection[str]) -> None:
         """Keep the deletions of these topics only while the store's commit log has them, because
         the tier has recorded them permanently. Raises Unavailable."""
-        ...

@@ -226,57 +226,45 @@ class MessageStore(MessageReader, Protocol):
 
     def load(self) -> None:
         """Open the files of the store. Raises Invalid, Corrupt, Fenced or Unavailable."""
-        ...
 
     def start(self) -> None:
         """Begin the background services."""
-        ...
 
     def shutdown(self) -> None:
         """Stop the services and write all pending state. Idempotent."""
-        ...
 
     def put_message(self, message: Message) -> PutMessageResult:
         """Append one message. If the message is refused, nothing is raised: see `status` and
         `reason` of the result."""
-        ...
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one topic and queue, with consecutive offsets. All are stored, or
         none."""
-        ...
 
     async def put_message_async(self, message: Message) -> PutMessageResult:
         """Put as `put_message` does. Then wait, without blocking the event loop, until the message
         is as durable as the flush mode promises. The status is FLUSH_DISK_TIMEOUT if the message is
         stored but did not reach the disk in time."""
-        ...
 
     async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
         """Put as `put_messages` does, and wait as `put_message_async` does."""
-        ...
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
         """Wait until gets and queries find the messages of a put. Raises Invalid for a refused put,
         and the error that stopped the store from publishing messages."""
-        ...
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         """Return the message that starts at `physical_offset` in the local commit log, or None if
         no message starts there."""
-        ...
 
     async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
         """Read as `look_message_by_offset` does, without blocking the event loop."""
-        ...
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset of a queue's first message, or 0 for an unknown queue."""
-        ...
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset after a queue's last message, or 0 for an unknown queue."""
-        ...
 
     def get_offset_in_queue_by_time(
         self,
@@ -288,34 +276,28 @@ class MessageStore(MessageReader, Protocol):
         """Return the queue offset for a store time. LOWER: the first message at or after the time,
         or the end of the queue. UPPER: the last message at or before the time, or the first
         message."""
-        ...
 
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
         """Return the store time of the first message of a queue or of the store, or -1 without
         messages."""
-        ...
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message, or -1 if the message does not exist."""
-        ...
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
         """Return messages of a topic by key (or UNIQ_KEY), with a store time within [begin,
         end]."""
-        ...
 
     def delete_topics(self, topics: set[str]) -> int:
         """Delete topics. Returns the number of deleted topics."""
-        ...
 
     @property
     def dispatch_source(self) -> DispatchSource:
         """Source for a tier above this store."""
-        ...
 
 
 @runtime_checkable
@@ -325,12 +307,10 @@ class HostedStore(MessageStore, Protocol):
     def add_put_message_hook(self, hook: PutMessageHook) -> None:
         """Add a hook that is called for each put from now on, after the earlier hooks. The hook
         sees messages that are put through this store's `put_message`."""
-        ...
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Set the listener of messages that gets can find from now on, or None to remove the
         listener."""
-        ...
 
 
 @runtime_checkable
@@ -339,11 +319,9 @@ class CleanableStore(Protocol):
 
     def execute_delete_files_manually(self) -> None:
         """Delete expired messages in the next rounds of cleaning, at any hour."""
-        ...
 
     def clean_expired_consume_queue(self) -> int:
         """Empty the queues whose messages have all expired. Returns the number of these queues."""
-        ...
 
 
 @runtime_checkable
@@ -352,7 +330,6 @@ class MeasuredStore(Protocol):
 
     def report_metrics(self, metrics: Metrics) -> None:
         """Update the store's metrics in a registry."""
-        ...
 
 
 PUT_TIMES_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
@@ -386,11 +363,9 @@ class CountedStore(Protocol):
     def count_puts(self) -> dict[str, tuple[int, int]]:
         """Return messages and bytes of their records by topic, since the store was opened. Deleted
         topics are not in it. Topics beyond a limit share the name ''."""
-        ...
 
     def measure(self) -> StoreFigures:
         """Return the current figures."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,8 +405,6 @@ class DescribedTier(Protocol):
 
     def describe_tier(self) -> TierStatus | None:
         """Return the state of the tier, or None while the tier is disabled. May block on reads."""
-        ...
 
     def list_tier_queues(self) -> list[QueueKey]:
         """List the queues of the tier. Empty while the tier is disabled."""
-        ...

@@ -108,37 +108,30 @@ class MetadataStore(Protocol):
     def load(self) -> None:
         """Read the stored metadata without changing it. Raises Corrupt. A later write that replaces
         a damaged file renames the damaged file and never deletes it."""
-        ...
 
     def batch(self) -> AbstractContextManager[None]:
         """Group the changes within the block into one write at its end."""
-        ...
 
     def topics(self) -> list[TopicMetadata]: ...
     def topic(self, topic: str) -> TopicMetadata | None: ...
     def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
         """Add a topic with the next topic id, and return its entry. An existing entry is returned
         unchanged."""
-        ...
 
     def update_topic(self, topic: TopicMetadata) -> None:
         """Replace the entry of a topic, including its topic id. No-op for an unknown topic."""
-        ...
 
     def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
         """Set the retention of a topic immediately. Returns False if no topic has this name and
         this id, for example after the topic was deleted and recreated."""
-        ...
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic and its queue table. The caller deletes the segment entries."""
-        ...
 
     def queues(self, topic: str) -> list[QueueMetadata]: ...
     def queue(self, topic: str, queue_id: int) -> QueueMetadata | None: ...
     def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
         """Add a queue, and return its entry. An existing entry is returned unchanged."""
-        ...
 
     def update_queue(self, queue: QueueMetadata) -> None: ...
     def delete_queue(self, topic: str, queue_id: int) -> None: ...
@@ -148,28 +141,23 @@ class MetadataStore(Protocol):
     ) -> Iterator[FileSegmentMetadata]:
         """Yield the segment entries of a path, of a type, or of both, by ascending base offset
         within a path."""
-        ...
 
     def segment(self, id: SegmentId) -> FileSegmentMetadata | None: ...
     def put_segment(self, segment: FileSegmentMetadata) -> None:
         """Insert an entry, or update size, status and times of an existing one. The create
         timestamp does not change."""
-        ...
 
     def delete_segment(self, id: SegmentId) -> None: ...
 
     def flush(self) -> None:
         """Write all changes to the main file."""
-        ...
 
     def close(self) -> None:
         """Close the files. Writes nothing, because the caller may have lost the writer epoch.
         Idempotent."""
-        ...
 
     def destroy(self) -> None:
         """Delete the content of all tables, on disk too."""
-        ...
 
 
 @runtime_checkable
@@ -179,4 +167,3 @@ class JournaledStructure(Protocol):
     def journal_structure(self, *, is_wanted: bool) -> None:
         """Record each creation and deletion immediately in a journal that only tieredstore reads.
         Java's file gets them later, at intervals. For a tier that no Java broker can open."""
-        ...

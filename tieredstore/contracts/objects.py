@@ -69,49 +69,41 @@ class ObjectClient(Protocol):
     @property
     def url(self) -> str:
         """URL of the tier without secrets, for error messages."""
-        ...
 
     @property
     def limits(self) -> ClientLimits: ...
 
     def now_ms(self) -> int:
         """Return the server's time (epoch ms), estimated from its responses."""
-        ...
 
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
         """Create an object from the concatenation of `buffers`. Returns False if the key exists
         (status 412)."""
-        ...
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
         """Create an object from parts, by a multipart upload. The upload is completed only if the
         key does not exist. All parts but the last have at least `limits.min_part_bytes`. If the key
         exists, the upload is aborted and False returned. Raises Unavailable also if a copied object
         is missing."""
-        ...
 
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
         """Read the bytes [position, position + length), or fewer at the end of the object. Returns
         None if the object is missing (status 404). A truncated response raises Unavailable."""
-        ...
 
     def head(self, key: str) -> ObjectInfo | None: ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose keys start with `prefix`, in order of their UTF-8 bytes, page by
         page. A failed page raises Unavailable, so it is never mistaken for the end."""
-        ...
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Raises Unavailable if an object may still exist. Idempotent."""
-        ...
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:
         """Abort multipart uploads that began at or before `older_than_ms` (server's clock). Returns
         the number of aborted uploads."""
-        ...
 
     def close(self) -> None: ...
 
@@ -122,9 +114,7 @@ class FolderClient(ObjectClient, Protocol):
     def names(self, folder: str) -> Sequence[str]:
         """Return the names of objects and folders directly below a folder. Raises Unavailable,
         Invalid."""
-        ...
 
     def copy(self, key: str, to: str) -> bool:
         """Copy an object of up to 5 GiB, and overwrite an existing object. Returns False if the
         source does not exist. Raises Unavailable, Invalid."""
-        ...

@@ -51,4 +51,3 @@ class Probed(Protocol):
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Yield each result when its probe ends. Raises Unavailable, or Invalid if no probe can run
         (missing bucket, no permission to list)."""
-        ...

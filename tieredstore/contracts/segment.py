@@ -125,7 +125,6 @@ class FileSegment(Protocol):
     def size(self) -> int:
         """Return the real length in bytes, as the backend reports it, or 0 if the segment does not
         exist. Raises Unavailable instead of guessing."""
-        ...
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         """Write the concatenation of `buffers` at `position`, and create the segment if needed.
@@ -135,29 +134,23 @@ class FileSegment(Protocol):
         outcome is returned as UnknownWrite and never raised. Unavailable is raised only if it is
         certain that nothing was written.
         """
-        ...
 
     def read(self, position: int, length: int) -> memoryview:
         """Read exactly `length` bytes. Raises Corrupt if the segment ends earlier, Unavailable on a
         backend error. Never fills missing bytes with zeros."""
-        ...
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         """Return the bytes if they can be read without blocking (page cache, memory), else None."""
-        ...
 
     def seal(self) -> None:
         """Seal the segment against writes. Idempotent."""
-        ...
 
     def delete(self) -> None:
         """Delete the segment. Idempotent. Raises Unavailable if the segment still exists
         afterwards."""
-        ...
 
     def close(self) -> None:
         """Release the resources of this object. Idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +179,6 @@ class PairedSegment(FileSegment, Protocol):
         neither, or the outcome of both is unknown. Returns the result of each segment. None for the
         companion means that its bytes were not sent and need a separate write. Raises the errors of
         `write`. After an error both outcomes are unknown."""
-        ...
 
 
 class WriterEpoch(Protocol):
@@ -198,7 +190,6 @@ class WriterEpoch(Protocol):
     def check(self) -> None:
         """Raise Fenced if ownership is known to be lost. If nothing is raised, ownership may still
         be lost: only `confirm` proves it."""
-        ...
 
     def confirm(self) -> None:
         """Check ownership with a fence check that begins after this call. On return, all bytes that
@@ -209,7 +200,6 @@ class WriterEpoch(Protocol):
         lost, Unavailable if the check failed. After Unavailable the stored bytes stay stored, and a
         later call may confirm them.
         """
-        ...
 
     def release(self) -> None: ...
 
@@ -225,18 +215,15 @@ class SegmentProvider(Protocol):
     @property
     def url(self) -> str:
         """Location of the tier, for messages."""
-        ...
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List all segments whose logical path starts with `prefix` (whole path components), in any
         order, as they are found. A failed listing raises Unavailable, at the call or during the
         iteration. A failed listing never looks like an empty or a shorter listing."""
-        ...
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         """Return a handle of a segment. Nothing is created or read before the first use of the
         handle. `listing`: the segment's entry in a listing. It saves a request."""
-        ...
 
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
@@ -247,7 +234,6 @@ class SegmentProvider(Protocol):
         directory that the caller has locked. An epoch that was claimed with this record is taken
         over. A backend whose epochs end with the process ignores the record.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -261,7 +247,6 @@ class BoundedStop(Protocol):
         """Stop throttling and start the backend's shutdown deadline. At the deadline, requests in
         flight end and no new request is sent. The caller must call `close` afterwards. Idempotent.
         Safe in a signal handler."""
-        ...
 
 
 @runtime_checkable
@@ -271,7 +256,6 @@ class DividedListing(Protocol):
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
         """Divide later listings at these queue paths. The paths probably exist. The results do not
         change."""
-        ...
 
 
 @runtime_checkable
@@ -281,7 +265,6 @@ class NumberedEpoch(Protocol):
     @property
     def number(self) -> int:
         """Number of the epoch. Greater than all earlier numbers below its broker prefix."""
-        ...
 
 
 @runtime_checkable
@@ -291,7 +274,6 @@ class HelpedEpoch(NumberedEpoch, Protocol):
     def expect_helpers(self) -> None:
         """Expect writes of other processes under this epoch until the epoch ends. The owner then
         cannot rely on its own memory of the written bytes."""
-        ...
 
 
 @runtime_checkable
@@ -302,7 +284,6 @@ class WriterHelper(Protocol):
         """Write below a broker prefix under the epoch of another process. `number`: number of that
         epoch. If another writer takes over, later writes raise Fenced or have no effect. The owner
         of the epoch makes a fence check before it counts these writes."""
-        ...
 
 
 @runtime_checkable
@@ -312,7 +293,6 @@ class WriterRecord(Protocol):
     def find_last_writer(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix, for messages, or return None if there was
         no writer. Takes no epoch. Raises Unavailable."""
-        ...
 
 
 LocalCopy: TypeAlias = Callable[[str, int, int, int], "tuple[Buffer, Buffer] | None"]
@@ -335,4 +315,3 @@ class GatheringProvider(Protocol):
         """Read stored messages of a broker from this machine instead of the tier, if this machine
         still has them. If the machine's bytes of a write differ from the tier's, they are not
         used."""
-        ...

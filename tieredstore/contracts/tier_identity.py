@@ -75,11 +75,9 @@ class IdentifiedTier(Protocol):
         """Read the mark of a broker's part, with the writers of all epochs starting at `since`. If
         `since` is 0, the mark has only the writer of the newest epoch. Writes nothing. Raises
         Unavailable, Corrupt."""
-        ...
 
     def list_brokers(self) -> Iterator[str]:
         """Yield the names of the brokers that have data in the tier. Raises Unavailable."""
-        ...
 
 
 @runtime_checkable
@@ -91,7 +89,6 @@ class StartedEpoch(Protocol):
         """Convert an epoch that was taken as `STARTING` to a store's epoch, durably. Call this
         method before the store accepts messages. Raises Fenced if the epoch was lost,
         Unavailable."""
-        ...
 
 
 @runtime_checkable
@@ -102,7 +99,6 @@ class WatchedEpoch(Protocol):
         """Return a description of the store that took a later epoch. Returns None if no writer took
         a later epoch, or only jobs and refused starts. An epoch without a mark counts as a store's
         epoch. Raises Unavailable if the backend does not answer."""
-        ...
 
 
 class EpochRecord(Protocol):
@@ -116,13 +112,10 @@ class EpochRecord(Protocol):
     @property
     def mark(self) -> WriterMark | None:
         """Mark that the next epoch leaves in the tier. None for a job that keeps no state."""
-        ...
 
     def load(self) -> Sequence[str]:
         """Return the claims, oldest first. Empty if the directory is a copy of another directory.
         Raises Invalid for a newer format, Unavailable."""
-        ...
 
     def save(self, claims: Sequence[str]) -> None:
         """Replace the claims. They are on stable storage on return. Raises Invalid, Unavailable."""
-        ...

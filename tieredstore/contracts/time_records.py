@@ -39,21 +39,16 @@ class TimesPlace(Protocol):
 
     def list_times(self, path: str) -> Sequence[TimesName]:
         """List the records of a queue in ascending order. Raises Unavailable."""
-        ...
 
     def read_times(self, path: str, name: TimesName) -> bytes | None:
         """Return the content of a record, or None if it does not exist. Raises Unavailable."""
-        ...
 
     def write_times(self, path: str, name: TimesName, data: bytes) -> None:
         """Store a record as a whole or not at all. An existing record of that name stays. Raises
         Unavailable."""
-        ...
 
     def delete_times(self, path: str, names: Iterable[TimesName]) -> None:
         """Delete records. Idempotent. Raises Unavailable."""
-        ...
 
     def list_timed_paths(self, broker_name: str) -> Sequence[str]:
         """List the queue paths below a broker prefix that have records. Raises Unavailable."""
-        ...

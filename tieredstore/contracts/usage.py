@@ -141,13 +141,11 @@ class MeteredProvider(Protocol):
     @property
     def prices(self) -> Prices:
         """Configured prices."""
-        ...
 
     def usage(self) -> Usage: ...
 
     def bind_metrics(self, metrics: Metrics) -> None:
         """Count requests in the store's metrics as well: `rocketmq_tiered_store_x_object_…`."""
-        ...
 
 
 def read_usage(provider: SegmentProvider) -> Usage | None:

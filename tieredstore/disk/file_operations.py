@@ -97,7 +97,6 @@ class AppendFile(Protocol):
 
     def sync(self) -> None:
         """Flush the written bytes to stable storage."""
-        ...
 
     def close(self) -> None: ...
 

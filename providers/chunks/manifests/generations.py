@@ -16,35 +16,28 @@ class Generations(Protocol):
 
     def take(self, id: SegmentId) -> Generation:
         """Return the current generation of a segment."""
-        ...
 
     def begin(self, id: SegmentId, position: int) -> Generation:
         """Return the current generation, and record that a write at `position` begins."""
-        ...
 
     def make(self) -> Generation:
         """Return a new generation that has no writes yet."""
-        ...
 
     def leave(self, id: SegmentId, *, unsure: bool = False) -> None:
         """End the current generation of a segment. `unsure`: a request for this generation got no
         response."""
-        ...
 
     def has(self, id: SegmentId) -> bool:
         """Return whether the authority has written, or may have written, to a segment since the
         segment's last deletion."""
-        ...
 
     def get_begun(self, id: SegmentId) -> Mapping[Generation, int]:
         """Return the first positions of generations to which a write was sent after a request
         without a response. Starting at such a position, bytes of earlier generations are invalid,
         even if the new bytes are not listed."""
-        ...
 
     def forget(self, id: SegmentId) -> None:
         """Remove all recorded writes of a segment that a tombstone deletes."""
-        ...
 
 
 class EpochGenerations:

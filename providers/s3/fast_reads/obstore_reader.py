@@ -71,7 +71,6 @@ class Credentials(Protocol):
 
     def get_frozen_credentials(self) -> Any:
         """Return `access_key`, `secret_key` and `token`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

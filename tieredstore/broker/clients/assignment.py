@@ -21,7 +21,6 @@ class TopicQueues(Protocol):
 
     async def list_queues(self, topic: str) -> list[AssignedQueue] | None:
         """Return the queues in Java's order, or None for a topic that no broker has."""
-        ...
 
 
 ALL_QUEUES: Final = -1

@@ -108,7 +108,6 @@ class ClientSession(Protocol):
     ) -> ClientReply:
         """Send a request and wait for its response. Raises Unavailable after the timeout or if the
         connection ends, and Invalid for a gRPC client."""
-        ...
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
@@ -127,9 +126,7 @@ class TelemetryClient(ClientSession, Protocol):
         """Ask the client to consume one message (VerifyMessage). Raises Unavailable if no answer
         arrives in time or the stream ends, Busy if too many commands wait, and Corrupt for a body
         that cannot be decompressed."""
-        ...
 
     async def print_thread_stacks(self, timeout_ms: int) -> str:
         """Return the client's thread stacks (PrintThreadStackTrace). Raises Invalid for a client
         that does not support the command. Raises Unavailable and Busy as `verify_message` does."""
-        ...

@@ -268,23 +268,19 @@ class MessagingService(Protocol):
     def serves(self, method: str) -> bool:
         """Return whether a method is served. The transport answers UNIMPLEMENTED for all other
         methods."""
-        ...
 
     async def answer(self, method: str, request: ProtocolMessage, call: Call) -> ProtocolMessage:
         """Answer a call with one request and one response. Never raises because of a client's
         error."""
-        ...
 
     def stream(
         self, method: str, request: Request, call: Call
     ) -> AsyncGenerator[ProtocolMessage, None]:
         """Answer a call with many responses. If the client sends many requests in one call,
         `request` is an iterator."""
-        ...
 
     async def stop(self) -> None:
         """End the waits of all clients, so that the transport can stop."""
-        ...
 
 
 class GrpcServer:

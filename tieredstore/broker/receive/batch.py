@@ -72,7 +72,6 @@ class DeadLetters(Protocol):
         self, group: str, message: StoredMessage, attempts: int
     ) -> object:
         """Append a message to the group's dead letters. Raises the errors of a put."""
-        ...
 
 
 @dataclass(eq=False)

@@ -40,12 +40,10 @@ class Feed(Protocol):
     def read_last(self, count: int) -> list[Row]:
         """Return the rows of the `count` selected messages with the latest store times. Later reads
         begin after all existing messages."""
-        ...
 
     def read_next(self) -> Iterator[Row]:
         """Yield the rows of the selected messages that arrived since the last read, queue by
         queue."""
-        ...
 
 
 class StopFlag:

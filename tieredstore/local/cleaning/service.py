@@ -351,7 +351,6 @@ class CleanableLog(CommitLogReader, Protocol):
     def delete_files_before(self, offset: int) -> list[Path]:
         """Delete the files that end at or before an offset, oldest first, and return their paths.
         Neither an unflushed file nor the last file is deleted."""
-        ...
 
 
 def find_expired_end(log: CommitLogReader, now_ms: int, reserved_ms: int, max_files: int) -> int:

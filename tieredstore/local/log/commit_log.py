@@ -52,37 +52,30 @@ class CommitLogReader(Protocol):
     @property
     def min_offset(self) -> int:
         """First available byte."""
-        ...
 
     @property
     def readable_offset(self) -> int:
         """End of the readable bytes."""
-        ...
 
     @property
     def confirm_offset(self) -> int:
         """End of the bytes that may be dispatched."""
-        ...
 
     @property
     def flushed_offset(self) -> int:
         """End of the bytes that are known to be on disk."""
-        ...
 
     def get(self, offset: int, size: int) -> memoryview | None:
         """Return the given bytes. None unless all of them are within [min_offset, readable_offset)
         and in one file."""
-        ...
 
     def gather(self, runs: Runs) -> bytearray | None:
         """Copy the runs of one file into one buffer. Return None unless all runs are within
         [min_offset, readable_offset). The caller owns the buffer."""
-        ...
 
     def is_resident(self, offset: int, size: int) -> bool:
         """Return whether the given bytes are in the page cache. False if the log does not have
         them."""
-        ...
 
 
 class CommitLog:

@@ -40,15 +40,12 @@ class ForeignQueues(Protocol):
 
     def list_queues(self) -> Iterable[QueueKey]:
         """Return the present queues."""
-        ...
 
     def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
         """Open one queue, or return None."""
-        ...
 
     def close(self) -> None:
         """Close all resources. Idempotent."""
-        ...
 
 
 class ForeignFileQueues:

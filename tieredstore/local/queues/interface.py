@@ -43,27 +43,22 @@ class ConsumeQueueReader(Protocol):
     def read_units(self, offset: int, count: int) -> Units:
         """Read one to `count` units from an offset on. Returns none for an offset outside
         [min_offset, max_offset)."""
-        ...
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """Return (physical offset, size, tags code) of one message. None outside the queue."""
-        ...
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
         """Return the store time (epoch ms) of one message, or -1 outside the queue. `record_time`:
         returns the store time of the record at a byte of the commit log (-1 without a record), for
         queues whose units have no time."""
-        ...
 
     def roll_next_file(self, offset: int) -> int:
         """Return the offset at which a get that begins at `offset` stops: the first offset of the
         next file, as in Java. Without files, a value of at least `max_offset`."""
-        ...
 
     def path_of(self, offset: int) -> str:
         """Return the name of the file or database that contains the unit of an offset, for
         messages."""
-        ...
 
 
 class LogSpan(NamedTuple):
@@ -89,12 +84,10 @@ class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
     @property
     def max_physical_offset(self) -> int:
         """End of the last message in the queue, or 0 if unknown."""
-        ...
 
     def initialize_with_offset(self, offset: int) -> None:
         """Drop all units. The empty queue then begins and ends at the given offset, also after a
         restart. At offset 0 the queue is deleted completely."""
-        ...
 
 
 class ConsumeQueueStoreInterface(Protocol):
@@ -104,37 +97,31 @@ class ConsumeQueueStoreInterface(Protocol):
     def load(self) -> None:
         """Open the queues and find their tails. Their minima are correct only after
         `correct_min_offset`. Raises Corrupt, Invalid or Unavailable."""
-        ...
 
     def load_kept(self) -> LogSpan | None:
         """Load the queues from the state that `keep` saved, at less cost than `load`. Returns the
         log's range at the time of `keep`. If the present log has another range, the caller must
         call `load`. Returns None, without loading, if no state was saved or anything has changed
         since."""
-        ...
 
     def keep(self, log: LogSpan) -> None:
         """Save the state of the queues for the next start, at a clean stop. Called when all units
         are synced and no writer is left. State that cannot be saved is recomputed by the next
         start."""
-        ...
 
     def get(self, key: QueueKey) -> ConsumeQueueInterface | None: ...
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueueInterface:
         """Return the queue. A new queue is not on disk until a unit is put in it. Raises Corrupt
         for an impossible topic."""
-        ...
 
     def find_fault(self, key: QueueKey) -> str | None:
         """Return why no unit can be put in a queue of this name, or None for a valid name."""
-        ...
 
     def list_queues(self) -> Iterable[QueueKey]: ...
 
     def find_queue_ids(self, topic: str) -> Iterable[int]:
         """Return the queues of a topic."""
-        ...
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
         """Put the units of a round of dispatch. Existing units are skipped, so records may be
@@ -142,35 +129,28 @@ class ConsumeQueueStoreInterface(Protocol):
         hole after the last one, and for another message at an existing offset. After an error,
         earlier groups of the round may be stored. `dispatched_offset`: byte of the commit log up to
         which all records have been put."""
-        ...
 
     @property
     def dispatch_from(self) -> int:
         """Position in the commit log up to which records were put in the queues, as far as the
         queues record it."""
-        ...
 
     @property
     def max_physical_offset(self) -> int:
         """End of the last message in any queue."""
-        ...
 
     def find_last_message(self) -> tuple[int, int] | None:
         """Return (physical offset, size) of the last message in the log for which any queue has a
         unit."""
-        ...
 
     def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueueInterface]:
         """Return the queues with a message that ends after a byte of the commit log."""
-        ...
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set each min_offset to the first message that the commit log has, or to max_offset."""
-        ...
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tails whose messages end after a commit log offset."""
-        ...
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Drop the units of messages before a commit log offset, which is the log's minimum. First
@@ -178,19 +158,15 @@ class ConsumeQueueStoreInterface(Protocol):
         left. Returns the number of deleted files, or in a database the number of queues with
         deleted units. Readers get no error. Raises Unavailable if something cannot be deleted. The
         next call continues."""
-        ...
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
         """Drop the units of a queue before an offset. After a crash all of these units exist, or
         none. If no unit is left, the queue is deleted completely."""
-        ...
 
     def sync(self, least_pages: int = 0) -> None:
         """Sync the queues that were written since the last sync. On return all units that were put
         before the call are on disk. `least_pages`: skip queues with fewer dirty pages (4,096
         bytes). Raises Exhausted. The next call continues."""
-        ...
 
     def close(self) -> None:
         """Close all resources. Idempotent. Nothing is synced."""
-        ...

@@ -20,7 +20,6 @@ class StoringFile(Protocol):
 
     def settle(self, offset: int) -> None:
         """Commit the bytes stored below `offset`."""
-        ...
 
 
 class Confirmation:

@@ -54,7 +54,6 @@ class KeyIndex(Protocol):
 
     def check_takes_keys(self) -> None:
         """Raise Unavailable or Invalid if the index would refuse keys now."""
-        ...
 
 
 def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
