@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
 from tieredstore.jobs.backfilling.job import run_backfill
-from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.jobs.target import resolve_target
 from tieredstore.scan.arrow.schema import schema
 from tieredstore.table import open_tier
 
@@ -67,9 +67,9 @@ def table_of(url: str, columns: Iterable[str], path: Path) -> None:
 
 def measured(table: Path, root: Path) -> tuple[dict[str, Any], Timed]:
     off = {"tieredStorePosixFsyncEnable": "false"}
-    tier = backfill_target(
+    tier = resolve_target(
         f"file://{root}/tier", root / "state", cluster="c", broker="b", properties=off
-    )
+    ).location
     with Timed() as journal:
         report = run_backfill(JobRun("backfill", LocalRunner(), journal), tier, str(table))
     return report, journal

@@ -231,7 +231,7 @@ class Journal:
     """One journal file. Not thread-safe."""
 
     def __init__(self, path: Path, operations: FileOperations) -> None:
-        self._path = path
+        self.path = path
         self._operations = operations
         self._file: AppendFile | None = None
         self._is_foreign = False
@@ -239,10 +239,6 @@ class Journal:
         self._is_named = False  # durably, in its folder
         self.size_bytes = 0
         self.format = SIZES_ALONE
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def replay(
         self,
@@ -270,9 +266,9 @@ class Journal:
             version = header["format"]
             if version > FORMAT_VERSION and not read_only:
                 raise Invalid(
-                    f"{self._path}: format version {version}, this program writes "
+                    f"{self.path}: format version {version}, this program writes "
                     f"{FORMAT_VERSION}: a newer program wrote it",
-                    path=str(self._path),
+                    path=str(self.path),
                 )
             self._check_snapshot(header, snapshot, find_former, read_only=read_only)
         if (
@@ -314,11 +310,11 @@ class Journal:
             is_lost = snapshot.is_backup or not (read_only or extended == find_former())
         if is_lost:
             raise Corrupt(
-                f"{self._path} extends a missing metadata file (SHA-256 {extended[:16]}…). Nothing "
-                f"was changed. Put back {self._path.stem} or its .bak, or rebuild the metadata "
+                f"{self.path} extends a missing metadata file (SHA-256 {extended[:16]}…). Nothing "
+                f"was changed. Put back {self.path.stem} or its .bak, or rebuild the metadata "
                 "from the tier (`tieredstore rebuild metadata --force`). Or remove the journal, "
                 "and lose its topics, queues and segments",
-                path=str(self._path),
+                path=str(self.path),
             )
 
     def find_snapshot(self, limit_bytes: int) -> str:
@@ -337,7 +333,7 @@ class Journal:
         Raises OSError."""
         if self.is_superseded:
             self._set_aside()
-            self._operations.sync_directory(self._path.parent)
+            self._operations.sync_directory(self.path.parent)
             self.is_superseded = False
         elif self.format == FORMAT_VERSION and self.size_bytes and not self._is_named:
             with suppress(OSError):  # only a power loss could bring an older one back
@@ -355,20 +351,20 @@ class Journal:
         self.format = FORMAT_VERSION if has_structure else SIZES_ALONE
         self._is_named = False
         header = orjson.dumps({"format": self.format, "snapshot": digest}) + b"\n"
-        self._file = self._operations.open_append(self._path, empty=True)
+        self._file = self._operations.open_append(self.path, empty=True)
         self._file.write(header)
         self.size_bytes = len(header)
         self.is_superseded = False
 
     def _set_aside(self) -> None:
-        if self._operations.size(self._path) is not None:
-            self._operations.rename(self._path, self._path.with_name(f"{self._path.name}.ignored"))
+        if self._operations.size(self.path) is not None:
+            self._operations.rename(self.path, self.path.with_name(f"{self.path.name}.ignored"))
         self._is_foreign = False
 
     def append(self, line: bytes) -> None:
         """Append a line. Raises OSError. After an error the last line may be torn."""
         if self._file is None:
-            self._file = self._operations.open_append(self._path, empty=False)
+            self._file = self._operations.open_append(self.path, empty=False)
         self._file.write(line)
         self.size_bytes += len(line)
 
@@ -376,10 +372,10 @@ class Journal:
         """Sync all lines to disk, including earlier ones. Raises OSError. After an error no line
         counts as stored."""
         if self._file is None:
-            self._file = self._operations.open_append(self._path, empty=False)
+            self._file = self._operations.open_append(self.path, empty=False)
         self._file.sync()
         if not self._is_named:
-            self._operations.sync_directory(self._path.parent)
+            self._operations.sync_directory(self.path.parent)
             self._is_named = True
 
     def close(self) -> None:
@@ -390,20 +386,20 @@ class Journal:
 
     def _read_lines(self, limit_bytes: int) -> bytes | None:
         try:
-            size = self._operations.size(self._path)
+            size = self._operations.size(self.path)
             if size is None:
                 return None
             if size > limit_bytes:
                 raise Corrupt(
-                    f"{self._path}: {size} bytes, more than the limit of {limit_bytes}",
-                    path=str(self._path),
+                    f"{self.path}: {size} bytes, more than the limit of {limit_bytes}",
+                    path=str(self.path),
                 )
-            return self._operations.read(self._path)
+            return self._operations.read(self.path)
         except OSError as error:
-            raise translate_os_error(error, "read", self._path, invalid=RETRY_LATER) from error
+            raise translate_os_error(error, "read", self.path, invalid=RETRY_LATER) from error
 
     def _ignore(self, reason: str) -> None:
-        _LOG.warning("%s is ignored from there on: %s", self._path, reason)
+        _LOG.warning("%s is ignored from there on: %s", self.path, reason)
         self._is_foreign = True
 
 

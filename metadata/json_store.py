@@ -53,12 +53,12 @@ class DefaultMetadataStore:
         limits: Limits | None = None,
         operations: FileOperations | None = None,
     ) -> None:
-        self._path = Path(path).absolute()
+        self.path = Path(path).absolute()
         self._broker_name = broker_name
         self._clock = clock
         self._limits = limits or Limits()
         self._kept = KeptTables(
-            self._path, clock, operations or FileOperations(), self._limits, read_only=read_only
+            self.path, clock, operations or FileOperations(), self._limits, read_only=read_only
         )
 
     @classmethod
@@ -68,10 +68,6 @@ class DefaultMetadataStore:
         """Create the store from the settings `storePathRootDir` and `brokerName`."""
         path = require_root(config) / "config" / "tieredStoreMetadata.json"
         return cls(path, config.broker_name, clock, read_only=read_only)
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def load(self) -> None:
         self._kept.load()
@@ -265,8 +261,8 @@ class DefaultMetadataStore:
         self._check_text(segment.path, "segment path")
         if self._kept.tables.segment_count >= self._limits.max_segments:
             raise Busy(
-                f"{self._path}: {self._limits.max_segments} segments, no more are possible",
-                path=str(self._path),
+                f"{self.path}: {self._limits.max_segments} segments, no more are possible",
+                path=str(self.path),
             )
         stored = segment.copy()
         stored.create_timestamp_ms = stored.create_timestamp_ms or self._clock.now_ms()

@@ -64,7 +64,7 @@ class ChunkProvider(TimedProvider):
         owner: str | None = None,
         maintenance_client: ObjectClient | None = None,
     ) -> None:
-        self._client = client
+        self.client = client
         maintained = maintenance_client if maintenance_client is not None else client
         settings = settings if settings is not None else ChunkSettings()
         if not client.limits.conditional:  # no shared fence checks
@@ -137,24 +137,20 @@ class ChunkProvider(TimedProvider):
         return ChunkFileSegment(state, services)
 
     @property
-    def client(self) -> ObjectClient:
-        return self._client
-
-    @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
             rewritable=False,
-            conditional=self._client.limits.conditional,
+            conditional=self.client.limits.conditional,
             durable=self._settings.durable,
             preferred_batch_bytes=self._settings.preferred_batch_bytes,
-            concurrent_reads=self._client.limits.concurrent_requests,
+            concurrent_reads=self.client.limits.concurrent_requests,
             paired=True,
             gathered_bytes=self._settings.group_bytes,
         )
 
     @property
     def url(self) -> str:
-        return self._client.url
+        return self.client.url
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List the segments. `token` is the segment manifest (`SegmentManifest`).
@@ -187,8 +183,8 @@ class ChunkProvider(TimedProvider):
         directory, or whose process has certainly ended, is taken over even without `take_over`. A
         probe verifies once that the endpoint refuses to create an object twice. Otherwise a second
         writer could not be fenced (Invalid)."""
-        if self._client.limits.conditional and not self._fencing_checked:
-            check_fencing(self._client, f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}")
+        if self.client.limits.conditional and not self._fencing_checked:
+            check_fencing(self.client, f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}")
             self._fencing_checked = True
         epoch = self._writers.acquire(
             broker_name,
@@ -249,7 +245,7 @@ class ChunkProvider(TimedProvider):
 
     def _backups(self, broker_name: str) -> ObjectBackups:
         naming.check_name(broker_name, "broker name")
-        return ObjectBackups(self._client, f"{self._cluster_folder}/{broker_name}")
+        return ObjectBackups(self.client, f"{self._cluster_folder}/{broker_name}")
 
     def run_maintenance(self, *, sweep: bool = True) -> MaintenanceReport:
         """Do all due maintenance (merges, seals, garbage collection) in this thread, for the
@@ -261,7 +257,7 @@ class ChunkProvider(TimedProvider):
         """Create the model of the requests to the object store."""
         from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 
-        return ChunkRequestModel(self._settings, self._client.limits, self.capabilities)
+        return ChunkRequestModel(self._settings, self.client.limits, self.capabilities)
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         """Read the objects of a segment that have a CRC, and compare their bytes with the CRC.
@@ -270,7 +266,7 @@ class ChunkProvider(TimedProvider):
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the object store, below the tier's prefix."""
-        return probe_objects(self._client, options)
+        return probe_objects(self.client, options)
 
     def health(self) -> Sequence[ServiceHealth]:
         """Return the health of the maintenance loops. The result is empty before an epoch is
@@ -290,7 +286,7 @@ class ChunkProvider(TimedProvider):
         self._maintenance.close()
         self._writers.close()
         self._reader.close(self._stop_limit.left_to_wait_ms())
-        self._client.close()
+        self.client.close()
         self._stop_limit.finish()
 
     def _adopt_absent(self, state: SegmentState) -> None:

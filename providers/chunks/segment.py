@@ -60,42 +60,34 @@ class ChunkFileSegment:
     shared by all handles."""
 
     def __init__(self, state: SegmentState, services: SegmentServices) -> None:
-        self._state = state
-        self._services = services
+        self.state = state
+        """State shared by all handles of the segment."""
+        self.services = services
+        """Services that this segment shares with the other segments of its provider."""
         self._is_sealed = False
 
     @property
-    def state(self) -> SegmentState:
-        """State shared by all handles of the segment."""
-        return self._state
-
-    @property
-    def services(self) -> SegmentServices:
-        """Services that this segment shares with the other segments of its provider."""
-        return self._services
-
-    @property
     def id(self) -> SegmentId:
-        return self._state.id
+        return self.state.id
 
     def size(self) -> int:
-        return self._state.list_manifest().size_bytes
+        return self.state.list_manifest().size_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         """Append bytes. At a position below the size, the result is Written if this same write is
         stored at the position, UnknownWrite for another write of this writer, and otherwise
         FencedWrite. Raises Fenced if the writer epoch is lost, Corrupt for a segment with a
         hole."""
-        state = self._state
+        state = self.state
         checks.check_range(state.id, position, 0)
-        authority = self._services.writers.get_authority(state.broker_name)
-        with state.write_lock, self._services.settings.limit_retries():
+        authority = self.services.writers.get_authority(state.broker_name)
+        with state.write_lock, self.services.settings.limit_retries():
             if self._is_sealed:
                 raise checks.make_sealed_error(state.id, position)
-            self._services.gatherer.settle(state, authority)
-            result = self._services.appender.write(state, authority, position, buffers)
+            self.services.gatherer.settle(state, authority)
+            result = self.services.appender.write(state, authority, position, buffers)
         if isinstance(result, Written):
-            self._services.maintenance.notice(state)
+            self.services.maintenance.notice(state)
         return result
 
     def write_with(
@@ -106,10 +98,10 @@ class ChunkFileSegment:
         impossible, only the messages are written, as by `write`. A write that may wait is accepted,
         and the next confirmation stores it together with other writes. Raises Invalid for other
         segments."""
-        log, units = self._state, self._find_units(companion)
+        log, units = self.state, self._find_units(companion)
         for state, place in ((log, position), (units, companion.position)):
             checks.check_range(state.id, place, 0)
-        services = self._services
+        services = self.services
         authority = services.writers.get_authority(log.broker_name)
         with log.write_lock, units.write_lock, services.settings.limit_retries():
             if self._is_sealed:
@@ -133,10 +125,10 @@ class ChunkFileSegment:
         return results
 
     def _find_units(self, companion: Companion) -> SegmentState:
-        other, own_id = companion.segment, self._state.id
+        other, own_id = companion.segment, self.state.id
         if (
             isinstance(other, ChunkFileSegment)
-            and other.services is self._services
+            and other.services is self.services
             and other.id.path == own_id.path
             and own_id.type is FileSegmentType.COMMIT_LOG
             and other.id.type is FileSegmentType.CONSUME_QUEUE
@@ -145,7 +137,7 @@ class ChunkFileSegment:
         raise Invalid(f"segment {own_id}: {other.id} is not a consume queue segment of its queue")
 
     def read(self, position: int, length: int) -> memoryview:
-        state = self._state
+        state = self.state
         checks.check_range(state.id, position, length)
         if not length:
             return memoryview(b"")
@@ -169,35 +161,35 @@ class ChunkFileSegment:
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         """Return bytes from blocks and recent writes in memory, or None if a request is needed."""
-        state = self._state
+        state = self.state
         checks.check_range(state.id, position, length)
         incarnation, manifest = state.incarnation, state.manifest
         if manifest is None or manifest.holes or manifest.size_bytes < position + length:
             return None
-        found = self._services.blocks.read_nowait(incarnation, position, length)
+        found = self.services.blocks.read_nowait(incarnation, position, length)
         if found is None:
-            found = self._services.reader.read_nowait(state.folder, manifest, position, length)
+            found = self.services.reader.read_nowait(state.folder, manifest, position, length)
         return memoryview(found) if found is not None else None
 
     def seal(self) -> None:
         """Write the seal marker, after which no append succeeds. Maintenance later turns the
         content into one object."""
-        state = self._state
+        state = self.state
         if self._is_sealed:
             return
-        authority = self._services.writers.get_authority(state.broker_name)
-        with state.write_lock, self._services.settings.limit_retries():
-            self._services.gatherer.settle(state, authority)
-            self._services.appender.seal(state, authority)
+        authority = self.services.writers.get_authority(state.broker_name)
+        with state.write_lock, self.services.settings.limit_retries():
+            self.services.gatherer.settle(state, authority)
+            self.services.appender.seal(state, authority)
             self._is_sealed = True
-        self._services.maintenance.notice(state)
+        self.services.maintenance.notice(state)
 
     def delete(self) -> None:
-        state = self._state
-        authority = self._services.writers.get_authority(state.broker_name)
+        state = self.state
+        authority = self.services.writers.get_authority(state.broker_name)
         with state.work_lock, state.write_lock:
-            self._services.gatherer.settle(state, authority)
-            self._services.compactor.delete(state, authority)
+            self.services.gatherer.settle(state, authority)
+            self.services.compactor.delete(state, authority)
         self._is_sealed = False
 
     def close(self) -> None:
@@ -210,7 +202,7 @@ class ChunkFileSegment:
             return self._read_manifest(manifest, position, length)
         except ExtentsDamaged:
             pass
-        read, folder = self._services.reader.read, self._state.folder
+        read, folder = self.services.reader.read, self.state.folder
         try:
             return read(folder, manifest, [(position, length)])[0]
         except ExtentsDamaged as error:
@@ -222,25 +214,25 @@ class ChunkFileSegment:
     def check(self) -> BlockCoverage:
         """Read all extents with a CRC, and compare their bytes with the CRC. Raises Corrupt for a
         missing segment, Unavailable."""
-        manifest = self._state.manifest
+        manifest = self.state.manifest
         problem: ObjectGone | None = None
         for _ in range(_MAX_LOOKS):
-            manifest = manifest or self._state.list_manifest()
+            manifest = manifest or self.state.list_manifest()
             if not manifest.is_there:
-                raise Corrupt(f"segment {self.id}: is not there", path=self._state.folder)
+                raise Corrupt(f"segment {self.id}: is not there", path=self.state.folder)
             try:
-                return self._services.checker.check(self._state.folder, manifest)
+                return self.services.checker.check(self.state.folder, manifest)
             except ObjectGone as error:
                 manifest, problem = None, error  # merged and deleted in the meantime
         assert problem is not None
         raise problem
 
     def _read_manifest(self, manifest: SegmentManifest, position: int, length: int) -> bytes:
-        state, reader = self._state, self._services.reader
+        state, reader = self.state, self.services.reader
         is_small = state.id.type is not FileSegmentType.COMMIT_LOG and not manifest.holes
         if not is_small or length > _MAX_BLOCK_READ_BYTES:
             return reader.read(state.folder, manifest, [(position, length)])[0]
-        blocks = self._services.blocks
+        blocks = self.services.blocks
         end = manifest.size_bytes
         is_last = position + length == end and length <= _UNIT_BYTES
         if is_last and not blocks.has(state.incarnation, position):

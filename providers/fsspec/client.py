@@ -137,17 +137,13 @@ class FsspecClient:
         atomic_writes: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._url = f"{protocol}://{root.rstrip('/')}"
+        self.url = f"{protocol}://{root.rstrip('/')}"
         self._clock = clock
-        self._errors = ErrorMapper(self._url, find_secrets(options or {}))
+        self._errors = ErrorMapper(self.url, find_secrets(options or {}))
         self._filesystem = _filesystem(protocol, options or {}, self._errors)
         with self._errors.translate_errors("open", ""):
-            self._root = str(fsspec.core.strip_protocol(self._url)).rstrip("/")
+            self._root = str(fsspec.core.strip_protocol(self.url)).rstrip("/")
         self._writes = choose_writes(self._filesystem, protocol, atomic_writes=atomic_writes)
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     @property
     def limits(self) -> ClientLimits:
@@ -195,7 +191,7 @@ class FsspecClient:
                 if piece is None or len(piece) != length:
                     found = "no object" if piece is None else f"{len(piece)} bytes"
                     text = (
-                        f"{self._url}/{part.key}: copy: expected {length} bytes at {position}, "
+                        f"{self.url}/{part.key}: copy: expected {length} bytes at {position}, "
                         f"found {found}"
                     )
                     raise Unavailable(text, path=part.key, offset=position)
@@ -227,7 +223,7 @@ class FsspecClient:
         expected = max(0, min(length, info.size_bytes - position))
         if len(data) != expected:
             text = (
-                f"{self._url}/{key}: read: expected {expected} bytes at {position}, found "
+                f"{self.url}/{key}: read: expected {expected} bytes at {position}, found "
                 f"{len(data)}"
             )
             raise Unavailable(text, path=key, offset=position)
@@ -268,7 +264,7 @@ class FsspecClient:
             with self._errors.translate_errors("list", "", ABSENT):
                 entries = self._filesystem.ls(self._path(""), detail=True)
         except ABSENT:
-            raise Invalid(f"{self._url}: there is no such folder") from None
+            raise Invalid(f"{self.url}: there is no such folder") from None
         return [
             self._key(str(details["name"])) for details in entries if details["type"] == "directory"
         ]
@@ -307,7 +303,7 @@ class FsspecClient:
     ) -> ObjectInfo:
         size = details.get("size")
         if not isinstance(size, int):
-            raise Unavailable(f"{self._url}/{key}: the filesystem tells no size", path=key)
+            raise Unavailable(f"{self.url}/{key}: the filesystem tells no size", path=key)
         return ObjectInfo(
             key, size, parse_modified_ms(details), metadata, str(details.get("ETag", ""))
         )

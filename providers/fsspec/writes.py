@@ -10,6 +10,7 @@ import contextlib
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -64,6 +65,7 @@ def choose_writes(
     return NoWrites(protocol)
 
 
+@dataclass(eq=False)
 class PipedWrites:
     """Writes to object stores. An object appears when its upload has ended.
 
@@ -72,60 +74,53 @@ class PipedWrites:
     the condition.
     """
 
-    def __init__(
-        self,
-        filesystem: AbstractFileSystem,
-        *,
-        creates: bool,
-        metadata_option: str | None = None,
-        max_memory_bytes: int | None = MAX_PUT_BYTES,
-    ) -> None:
-        self._filesystem = filesystem
-        self._creates = creates
-        self._metadata_option = metadata_option
-        self._max_memory_bytes = max_memory_bytes
+    filesystem: AbstractFileSystem
+    _: KW_ONLY
+    creates: bool
+    metadata_option: str | None = None
+    max_memory_bytes: int | None = MAX_PUT_BYTES
 
     def put(
         self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
         options: dict[str, object] = {}
-        if self._creates:
+        if self.creates:
             options["mode"] = "create"
-        elif self._filesystem.exists(path):
+        elif self.filesystem.exists(path):
             return False
-        if self._metadata_option is not None:
-            options[self._metadata_option] = dict(metadata)
+        if self.metadata_option is not None:
+            options[self.metadata_option] = dict(metadata)
         try:
-            if self._max_memory_bytes is None or size_bytes <= self._max_memory_bytes:
-                self._filesystem.pipe_file(path, b"".join(pieces), **options)
+            if self.max_memory_bytes is None or size_bytes <= self.max_memory_bytes:
+                self.filesystem.pipe_file(path, b"".join(pieces), **options)
             else:
                 with _spool_pieces(pieces) as spool:
-                    self._filesystem.put_file(str(spool), path, **options)
+                    self.filesystem.put_file(str(spool), path, **options)
         except OSError:
             # Some refused conditions raise another error than FileExistsError.
-            if self._filesystem.exists(path):
+            if self.filesystem.exists(path):
                 return False
             raise
         return True
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
-        if self._metadata_option is None:
+        if self.metadata_option is None:
             return None
-        found: Mapping[str, str] = self._filesystem.metadata(path)
+        found: Mapping[str, str] = self.filesystem.metadata(path)
         return found
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
         """Abort the multipart uploads of killed processes, if the filesystem can list them
         (s3fs)."""
         del folder
-        if not hasattr(self._filesystem, "list_multipart_uploads"):
+        if not hasattr(self.filesystem, "list_multipart_uploads"):
             return 0
         bucket, _, key_prefix = prefix.lstrip("/").partition("/")
         count = 0
-        for upload in self._filesystem.list_multipart_uploads(bucket):
+        for upload in self.filesystem.list_multipart_uploads(bucket):
             begun_ms = parse_modified_ms({"modified": upload.get("Initiated")})
             if upload["Key"].startswith(key_prefix) and begun_ms <= older_than_ms:
-                self._filesystem.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+                self.filesystem.abort_mpu(bucket, upload["Key"], upload["UploadId"])
                 count += 1
         return count
 

@@ -65,7 +65,7 @@ class MemoryObjectClient:
         beside: MemoryObjectClient | None = None,
     ) -> None:
         self._now_ms = now_ms
-        self._limits = limits if limits is not None else ClientLimits()
+        self.limits = limits if limits is not None else ClientLimits()
         self._page_keys = page_keys
         self._store: _Store = beside._store if beside is not None else _Store()  # noqa: SLF001
 
@@ -79,10 +79,6 @@ class MemoryObjectClient:
     def url(self) -> str:
         return "memory-objects://"
 
-    @property
-    def limits(self) -> ClientLimits:
-        return self._limits
-
     def now_ms(self) -> int:
         return self._now_ms()
 
@@ -90,16 +86,16 @@ class MemoryObjectClient:
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
         content = b"".join(buffers)
-        if len(content) > self._limits.max_put_bytes:
-            raise Invalid(f"{key}: {len(content)} bytes, at most {self._limits.max_put_bytes}")
+        if len(content) > self.limits.max_put_bytes:
+            raise Invalid(f"{key}: {len(content)} bytes, at most {self.limits.max_put_bytes}")
         self.request("PUT", key)
         made = self._make(key, content, metadata)
         self.reply("PUT", key)
         return made
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
-        if not 0 < len(parts) <= self._limits.max_parts:
-            raise Invalid(f"{key}: {len(parts)} parts, expected 1 to {self._limits.max_parts}")
+        if not 0 < len(parts) <= self.limits.max_parts:
+            raise Invalid(f"{key}: {len(parts)} parts, expected 1 to {self.limits.max_parts}")
         self.request("CREATE_UPLOAD", key)
         with self._store.lock:
             number = next(self._store.numbers)
@@ -108,8 +104,8 @@ class MemoryObjectClient:
         try:
             for index, part in enumerate(parts):
                 content = self._part(key, part)
-                smallest = self._limits.min_part_bytes if index + 1 < len(parts) else 0
-                if not smallest <= len(content) <= self._limits.max_part_bytes:
+                smallest = self.limits.min_part_bytes if index + 1 < len(parts) else 0
+                if not smallest <= len(content) <= self.limits.max_part_bytes:
                     raise Invalid(f"{key}: part {index + 1} has {len(content)} bytes")
                 upload.parts.append(content)
                 self.reply("COPY_PART" if isinstance(part, CopiedPart) else "PUT_PART", key)
@@ -139,7 +135,7 @@ class MemoryObjectClient:
 
     def _make(self, key: str, content: bytes, metadata: Mapping[str, str]) -> bool:
         with self._store.lock:
-            if self._limits.conditional and key in self._store.objects:
+            if self.limits.conditional and key in self._store.objects:
                 return False
             if key not in self._store.objects:
                 bisect.insort(self._store.keys, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tieredstore.contracts.backups import BackupName
@@ -181,31 +181,21 @@ class MemoryProvider(TimedProvider):
         """No-op: the contents stay, because the same object may be used again."""
 
 
+@dataclass(eq=False)
 class MemoryWriterEpoch:
     """Ownership of one broker prefix, until it is released or taken over."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        owner: str,
-        writers: dict[str, MemoryWriterEpoch],
-        record_store: Callable[[], None],
-    ) -> None:
-        self._broker_name = broker_name
-        self._owner = owner
-        self._writers = writers
-        self._record_store = record_store
-
-    @property
-    def owner(self) -> str:
-        return self._owner
+    broker_name: str
+    owner: str
+    writers: dict[str, MemoryWriterEpoch]
+    record_store: Callable[[], None]
 
     def check(self) -> None:
-        current = self._writers.get(self._broker_name)
+        current = self.writers.get(self.broker_name)
         if current is not self:
             held = f"held by {current.owner}" if current is not None else "released"
             raise Fenced(
-                f"memory tier: broker {self._broker_name!r} was held by {self._owner}, now {held}"
+                f"memory tier: broker {self.broker_name!r} was held by {self.owner}, now {held}"
             )
 
     def confirm(self) -> None:
@@ -215,11 +205,11 @@ class MemoryWriterEpoch:
     def become_store(self) -> None:
         """Mark the epoch as owned by a store, not by a job."""
         self.check()
-        self._record_store()
+        self.record_store()
 
     def release(self) -> None:
-        if self._writers.get(self._broker_name) is self:
-            del self._writers[self._broker_name]
+        if self.writers.get(self.broker_name) is self:
+            del self.writers[self.broker_name]
 
 
 class MemoryFileSegment:
@@ -231,44 +221,40 @@ class MemoryFileSegment:
     def __init__(
         self, id: SegmentId, contents: dict[SegmentId, bytearray], lock: threading.Lock
     ) -> None:
-        self._id = id
+        self.id = id
         self._contents = contents
         self._lock = lock
         self._sealed = False
 
-    @property
-    def id(self) -> SegmentId:
-        return self._id
-
     def size(self) -> int:
-        return len(self._contents.get(self._id, b""))
+        return len(self._contents.get(self.id, b""))
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        checks.check_range(self._id, position, 0)
+        checks.check_range(self.id, position, 0)
         if self._sealed:
-            raise checks.make_sealed_error(self._id, position)
+            raise checks.make_sealed_error(self.id, position)
         data = b"".join(buffers)
         with self._lock:
-            size = len(self._contents.get(self._id, b""))
+            size = len(self._contents.get(self.id, b""))
             if position > size:
-                raise checks.make_hole_error(self._id, position, size)
+                raise checks.make_hole_error(self.id, position, size)
             if data or size:
-                content = self._contents.setdefault(self._id, bytearray())
+                content = self._contents.setdefault(self.id, bytearray())
                 content[position:] = data
             return Written(position + len(data))
 
     def read(self, position: int, length: int) -> memoryview:
-        checks.check_range(self._id, position, length)
+        checks.check_range(self.id, position, length)
         with self._lock:
-            found = bytes(self._contents.get(self._id, b"")[position : position + length])
+            found = bytes(self._contents.get(self.id, b"")[position : position + length])
         if len(found) < length:
-            raise checks.make_short_read_error(self._id, position, length, len(found))
+            raise checks.make_short_read_error(self.id, position, length, len(found))
         return memoryview(found)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        checks.check_range(self._id, position, length)
+        checks.check_range(self.id, position, length)
         with self._lock:
-            found = bytes(self._contents.get(self._id, b"")[position : position + length])
+            found = bytes(self._contents.get(self.id, b"")[position : position + length])
         return memoryview(found) if len(found) == length else None
 
     def seal(self) -> None:
@@ -276,7 +262,7 @@ class MemoryFileSegment:
 
     def delete(self) -> None:
         with self._lock:
-            self._contents.pop(self._id, None)
+            self._contents.pop(self.id, None)
 
     def close(self) -> None:
         """No-op: a handle has no resources."""

@@ -228,8 +228,10 @@ class PosixWriterEpoch:
         self._directory = directory
         self._path = f"{directory}/{WRITER_FILE_NAME}"
         self._fd: int | None = fd
-        self._owner = owner
-        self._number = number
+        self.owner = owner
+        self.number = number
+        """Number of the epoch. The number is greater than the numbers of all earlier processes of
+        this project that wrote to the prefix. A Java broker has no number."""
 
     @classmethod
     def acquire(cls, directory: str, mark: WriterMark | None = None) -> PosixWriterEpoch:
@@ -262,16 +264,6 @@ class PosixWriterEpoch:
             raise
         return epoch
 
-    @property
-    def owner(self) -> str:
-        return self._owner
-
-    @property
-    def number(self) -> int:
-        """Number of the epoch. The number is greater than the numbers of all earlier processes of
-        this project that wrote to the prefix. A Java broker has no number."""
-        return self._number
-
     def check(self) -> None:
         if self._fd is None:
             raise Fenced(f"{self._path}: the writer epoch was released", path=self._path)
@@ -288,7 +280,7 @@ class PosixWriterEpoch:
     def become_store(self) -> None:
         """Mark the epoch as owned by a store, not by a job."""
         self.check()
-        record_store(self._directory, self._number)
+        record_store(self._directory, self.number)
 
     def find_other_store(self) -> str | None:
         """Return a description of a store that has taken the epoch over. This is possible if the
@@ -298,7 +290,7 @@ class PosixWriterEpoch:
         found = read_identity(self._directory)
         writers = found.list_marks() if found is not None else {}
         newest = find_newest_number(self._directory)
-        for number in range(newest, self._number, -1):
+        for number in range(newest, self.number, -1):
             mark = writers.get(number)
             if mark is None or mark.kind is WriterKind.STORE:
                 return f"{_describe_owner(self._path)} (epoch {number})"
@@ -314,7 +306,7 @@ class PosixWriterEpoch:
         text = orjson.dumps(
             {
                 "format": FORMAT_VERSION,
-                "number": self._number,
+                "number": self.number,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "since_ms": time.time_ns() // 1_000_000,

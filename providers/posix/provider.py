@@ -78,11 +78,11 @@ class PosixProvider(TimedProvider):
     ) -> None:
         self._root = str(Path(root).absolute())
         self._cluster_directory = f"{self._root}/{naming.cluster_directory_name(cluster)}"
-        self._fsync = fsync
-        self._checksums = checksums
-        self._calls = calls if calls is not None else PosixCalls()
-        self._files = OpenFiles(max_open_files, self._calls)
-        self._sums = SumCache()
+        self.fsync = fsync
+        self.checksums = checksums
+        self.calls = calls if calls is not None else PosixCalls()
+        self.files = OpenFiles(max_open_files, self.calls)
+        self.sums = SumCache()
         self._times = PosixTimes(self._cluster_directory)
         self._known_directories: set[str] = set()
         self._expected: Mapping[tuple[str, ...], Sequence[str]] = {}
@@ -139,10 +139,10 @@ class PosixProvider(TimedProvider):
         unmounted disk is not an empty tier."""
         parts = naming.parse_prefix(prefix)
         try:
-            self._calls.stat(self._root)
+            self.calls.stat(self._root)
         except OSError as error:
             raise translate_os_error(error, "list", self._root, invalid=RETRY_LATER) from error
-        return list_segments(self._cluster_directory, parts, self._calls, self._expected)
+        return list_segments(self._cluster_directory, parts, self.calls, self._expected)
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
         expected: dict[tuple[str, ...], list[str]] = {}
@@ -180,7 +180,7 @@ class PosixProvider(TimedProvider):
         del since  # one file holds all that are kept
         naming.check_name(broker_name, "broker name")
         try:
-            self._calls.stat(self._root)
+            self.calls.stat(self._root)
         except FileNotFoundError:
             return TierMark(is_missing=True, is_empty=True)
         except OSError as error:
@@ -239,41 +239,21 @@ class PosixProvider(TimedProvider):
 
     def sweep_checksums(self, broker_name: str) -> int:
         naming.check_name(broker_name, "broker name")
-        return delete_orphans(f"{self._cluster_directory}/{broker_name}", self._calls)
+        return delete_orphans(f"{self._cluster_directory}/{broker_name}", self.calls)
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the file system, below the root."""
-        return probe_posix(self._root, self._calls, options)
+        return probe_posix(self._root, self.calls, options)
 
     def close(self) -> None:
-        self._files.close()
+        self.files.close()
 
     # State that the segments of this provider share
-
-    @property
-    def files(self) -> OpenFiles:
-        return self._files
-
-    @property
-    def sums(self) -> SumCache:
-        return self._sums
-
-    @property
-    def calls(self) -> PosixCalls:
-        return self._calls
-
-    @property
-    def fsync(self) -> bool:
-        return self._fsync
-
-    @property
-    def checksums(self) -> bool:
-        return self._checksums
 
     def make_directories(self, directory: str) -> None:
         """Create a folder and its parent folders. Raises OSError."""
         try:
-            self._calls.make_directory(directory)
+            self.calls.make_directory(directory)
         except FileExistsError:
             return
         except FileNotFoundError:
@@ -282,20 +262,20 @@ class PosixProvider(TimedProvider):
                 raise
             self.make_directories(parent)
             with suppress(FileExistsError):
-                self._calls.make_directory(directory)
-        if len(directory) <= len(self._root) and self._fsync:
+                self.calls.make_directory(directory)
+        if len(directory) <= len(self._root) and self.fsync:
             # the root's own entry. `sync_entry` stops at the root
-            self._calls.sync_directory(directory.rpartition("/")[0] or "/")
+            self.calls.sync_directory(directory.rpartition("/")[0] or "/")
 
     def sync_entry(self, directory: str) -> None:
         """Sync a new entry of `directory`, and the folders up to the root, to disk. Raises
         OSError."""
-        if not self._fsync:
+        if not self.fsync:
             return
-        self._calls.sync_directory(directory)
+        self.calls.sync_directory(directory)
         while directory not in self._known_directories and len(directory) > len(self._root):
             parent = directory.rpartition("/")[0]
-            self._calls.sync_directory(parent)
+            self.calls.sync_directory(parent)
             if len(self._known_directories) >= _MAX_KNOWN_DIRECTORIES:
                 self._known_directories.clear()
             self._known_directories.add(directory)
@@ -309,7 +289,7 @@ class PosixFileSegment:
     """Provider for a configuration that names this segment class, as Java's configurations do."""
 
     def __init__(self, id: SegmentId, path: str, provider: PosixProvider) -> None:
-        self._id = id
+        self.id = id
         self._path = path
         self._provider = provider
         self._calls = provider.calls
@@ -318,10 +298,6 @@ class PosixFileSegment:
         self._checked = CheckedReads(id, path, self._sums, self._files, provider.calls, self._read)
         self._write_lock = threading.Lock()
         self._sealed = False
-
-    @property
-    def id(self) -> SegmentId:
-        return self._id
 
     def size(self) -> int:
         found = self._stat()
@@ -342,17 +318,17 @@ class PosixFileSegment:
         return found
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        checks.check_range(self._id, position, 0)
+        checks.check_range(self.id, position, 0)
         length = checks.total_bytes(buffers)
         with self._write_lock:
             if self._sealed:
-                raise checks.make_sealed_error(self._id, position)
+                raise checks.make_sealed_error(self.id, position)
             file, found = self._open_new(position) if length else (None, None)
             if file is None:
                 found = self._stat()
             size = 0 if found is None else found.st_size
             if position > size:
-                raise checks.make_hole_error(self._id, position, size)
+                raise checks.make_hole_error(self.id, position, size)
             if not length and position == size:
                 return Written(position)
             if file is None:
@@ -375,7 +351,7 @@ class PosixFileSegment:
 
     def read(self, position: int, length: int) -> memoryview:
         """Read, and verify the blocks that have checksums. Raises BlocksDamaged."""
-        checks.check_range(self._id, position, length)
+        checks.check_range(self.id, position, length)
         if not length:
             return memoryview(b"")
         try:
@@ -384,7 +360,7 @@ class PosixFileSegment:
             raise self._error(f"read {length} bytes at {position}", error) from error
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        checks.check_range(self._id, position, length)
+        checks.check_range(self.id, position, length)
         file = self._files.find_open(self._path)
         if file is None or length > _MAX_NOWAIT_BYTES:
             return None
@@ -402,7 +378,7 @@ class PosixFileSegment:
             with self._files.take(self._path) as fd:
                 return self._checked.check_all(fd, self._calls.fstat(fd).st_size)
         except FileNotFoundError:
-            raise checks.make_short_read_error(self._id, 0, 1, 0) from None
+            raise checks.make_short_read_error(self.id, 0, 1, 0) from None
         except OSError as error:
             raise self._error("check", error) from error
 
@@ -413,7 +389,7 @@ class PosixFileSegment:
                 with self._files.take(self._path) as fd:
                     return self._checked.cover_all(fd, self._calls.fstat(fd).st_size)
             except FileNotFoundError:
-                raise checks.make_short_read_error(self._id, 0, 1, 0) from None
+                raise checks.make_short_read_error(self.id, 0, 1, 0) from None
             except OSError as error:
                 raise self._error("check", error) from error
 
@@ -462,12 +438,12 @@ class PosixFileSegment:
         try:
             file = self._files.take(self._path)
         except FileNotFoundError:
-            raise checks.make_short_read_error(self._id, position, length, 0) from None
+            raise checks.make_short_read_error(self.id, position, length, 0) from None
         try:
             if length > _UNCHECKED_READ_BYTES:  # no memory for bytes that do not exist
                 there = max(0, self._calls.fstat(file.fd).st_size - position)
                 if there < length:
-                    raise checks.make_short_read_error(self._id, position, length, there)
+                    raise checks.make_short_read_error(self.id, position, length, there)
             return self._read_range(file.fd, position, length)
         finally:
             self._files.give_back(file)
@@ -587,7 +563,7 @@ class PosixFileSegment:
             if len(piece) == length:
                 return memoryview(piece)
             if not piece:
-                raise checks.make_short_read_error(self._id, position, length, found)
+                raise checks.make_short_read_error(self.id, position, length, found)
             pieces.append(piece)
             found += len(piece)
         return memoryview(b"".join(pieces))
@@ -596,4 +572,4 @@ class PosixFileSegment:
         return translate_os_error(error, action, self._path, invalid=_BAD_NAME)
 
     def _make_kind_error(self) -> Corrupt:
-        return Corrupt(f"segment {self._id}: {self._path} is not a regular file", path=self._path)
+        return Corrupt(f"segment {self.id}: {self._path} is not a regular file", path=self._path)

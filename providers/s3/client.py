@@ -89,7 +89,7 @@ class S3Client:
         self._lane = own
         self._bulk_lane = bulk
         self._dialect = own.dialect
-        self._limits = ClientLimits(
+        self.limits = ClientLimits(
             exclusive=own.dialect.promises_exclusion,
             condition=own.dialect.header,
             concurrent_requests=settings.max_connections,
@@ -104,7 +104,7 @@ class S3Client:
         self._fast = (
             FastPath(settings, own, place) if settings.fast_reads and own is not bulk else None
         )
-        self._multipart = Multipart(bulk, place, self._limits, settings.checksums != "off")
+        self._multipart = Multipart(bulk, place, self.limits, settings.checksums != "off")
 
     def __repr__(self) -> str:
         return f"S3Client({self.url})"
@@ -120,10 +120,6 @@ class S3Client:
     @property
     def url(self) -> str:
         return self._place.url
-
-    @property
-    def limits(self) -> ClientLimits:
-        return self._limits
 
     @property
     def meter(self) -> Meter:

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.kit.jobs.backfill import contents, damage, new_run
+from tests.kit.jobs.backfill import backfill_target, contents, damage, new_run
 from tieredstore.jobs.backfilling.job import run_backfill
-from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.offloading.job import offload_store
 from tieredstore.jobs.options import BackfillOptions, OffloadOptions
 from tieredstore.scan.arrow.schema import TYPES

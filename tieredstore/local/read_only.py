@@ -97,7 +97,8 @@ class ReadOnlyMessageStore(StoreReads):
         self._index_paths: list[str] = []
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
-        self._is_unclean = False
+        self.is_unclean = False
+        """Whether the last owner stopped uncleanly, at the last refresh."""
         self._topics = TopicTableReader(self.root, lambda: is_owned(self.root))
         self._comparison: Comparison | None = None
         self._compared: ComparedQueues | None = None
@@ -108,11 +109,6 @@ class ReadOnlyMessageStore(StoreReads):
         """Whether a process owned the store at the last refresh, or its last owner had stopped
         uncleanly."""
         return self._time_limit_ms != NO_TIME_LIMIT_MS
-
-    @property
-    def is_unclean(self) -> bool:
-        """Whether the last owner stopped uncleanly, at the last refresh."""
-        return self._is_unclean
 
     @property
     def served_until_ms(self) -> int | None:
@@ -158,8 +154,8 @@ class ReadOnlyMessageStore(StoreReads):
             # In this order: an owner that stops in between has flushed all later reads.
             is_owned_now = is_owned(self.root)
             live = is_owned_now or has_abort_file(self.root)
-            self._is_unclean = live and not is_owned_now
-            is_left = self._is_unclean and self._is_recovered
+            self.is_unclean = live and not is_owned_now
+            is_left = self.is_unclean and self._is_recovered
             database = find_queue_database(self.root)
             if self._is_recovered:
                 refuse_owned(self.root)
@@ -316,7 +312,7 @@ class ReadOnlyMessageStore(StoreReads):
         and that are later than the store's checkpoint. Raises Unavailable, and the errors of the
         topic table."""
         with self._lock:
-            late = self.compare().late if self._is_unclean and self.is_live else {}
+            late = self.compare().late if self.is_unclean and self.is_live else {}
             foreign = self._foreign
             return (
                 count_without_unit(late, foreign.find_end)

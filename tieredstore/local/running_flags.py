@@ -30,12 +30,6 @@ class RunningFlag(enum.IntFlag):
 
 
 _STOPS_PUTS: Final = ~RunningFlag.NOT_READABLE
-_STOPS_DISPATCH: Final = (
-    RunningFlag.NOT_WRITEABLE
-    | RunningFlag.WRITE_LOGICS_QUEUE_ERROR
-    | RunningFlag.WRITE_INDEX_FILE_ERROR
-    | RunningFlag.LOGIC_DISK_FULL
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +83,6 @@ class RunningFlags:
 
     def _sort_raised(self) -> list[RaisedFlag]:
         return sorted(self._raised.values(), key=lambda it: (not it.is_lasting, it.flag))
-
-    @property
-    def is_writeable(self) -> bool:
-        """Whether messages may be put."""
-        return self.why_not_writeable() is None
-
-    @property
-    def is_queue_writeable(self) -> bool:
-        """Whether the dispatch may write consume queues. The dispatch may write even if the disk is
-        full."""
-        return not any(raised.flag & _STOPS_DISPATCH for raised in self.list_raised())
 
     @property
     def is_readable(self) -> bool:

@@ -34,7 +34,6 @@ from tieredstore.local.queues.unit_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.hashes import tags_code as tags_code_of
-from tieredstore.message.hosts import parse_offset_message_id
 from tieredstore.message.layout import (
     MAGICS,
     MAX_STORE_TIMESTAMP_END,
@@ -310,15 +309,6 @@ class StoreReads(MessageReader, ABC):
         return await read_at_hand(
             lambda: self.look_message_by_offset(physical_offset), self._threads
         )
-
-    def look_message_by_id(self, offset_message_id: str) -> StoredMessage | None:
-        """Read the message with an offset message id. None if this store does not have the message.
-        Raises Invalid for a text that is not such an id."""
-        _, _, physical_offset = parse_offset_message_id(offset_message_id)
-        message = self.look_message_by_offset(physical_offset)
-        if message is None or message.offset_message_id != offset_message_id.upper():
-            return None
-        return message
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         queue = self._find_any_queue(topic, queue_id)

@@ -90,14 +90,10 @@ class Faults:
         self._reads = dict(reads or {})
         self._lock = threading.Lock()
         self._read_count = 0
-        self._crashed = False
+        self.crashed = False
         self._at_crash: list[Callable[[], None]] = []
         self.calls: list[str] = []
         """Names of the changing calls so far."""
-
-    @property
-    def crashed(self) -> bool:
-        return self._crashed
 
     def at_crash(self, action: Callable[[], None]) -> None:
         """Register an action for the end of the process, such as releasing locks of the system."""
@@ -139,14 +135,14 @@ class Faults:
         return result
 
     def crash(self) -> None:
-        self._crashed = True
+        self.crashed = True
         for action in self._at_crash:
             action()
         self._at_crash.clear()
         raise SimulatedCrash
 
     def _check(self) -> None:
-        if self._crashed:
+        if self.crashed:
             raise SimulatedCrash
 
 

@@ -111,7 +111,7 @@ class ChunkWriterEpoch:
     ) -> None:
         self._client = client
         self._folder = folder
-        self._owner = owner
+        self.owner = owner
         self._settings = settings
         self._before_release = before_release
         self._leave = leave
@@ -178,10 +178,6 @@ class ChunkWriterEpoch:
         """Set the function that stores gathered writes (`writing.gathering`). The function runs
         before each fence check."""
         self._store_gathered = store_gathered
-
-    @property
-    def owner(self) -> str:
-        return self._owner
 
     @property
     def view(self) -> int:
@@ -305,7 +301,7 @@ class ChunkWriterEpoch:
     def _raise_if_lost(self) -> None:
         if self._lost is not None:
             raise Fenced(
-                f"{self._folder}: epoch {self.number} of {self._owner} {self._lost}",
+                f"{self._folder}: epoch {self.number} of {self.owner} {self._lost}",
                 path=self._folder,
             )
 

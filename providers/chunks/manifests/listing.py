@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import NamedTuple, TypeVar
 
@@ -128,25 +129,20 @@ class Changes:
             return self.count
 
 
+@dataclass(eq=False)
 class SegmentListings:
     """Lists the content of a tier. Thread-safe. `get_begun`: returns, for a segment under an epoch
     manifest, the first positions of generations to which this process has sent a write that may
     still arrive. `groups`: listings of group objects. `expected`: paths of queues of each broker.
     Listings are divided at these queues and at those of the epoch manifest."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        cluster_folder: str,
-        changes: Changes,
-        get_begun: Callable[[SegmentId, EpochManifest], Mapping[Generation, int]],
-        groups: GroupListings,
-    ) -> None:
-        self._client = client
-        self._groups = groups
-        self._cluster_folder = cluster_folder
-        self._changes = changes
-        self._get_begun = get_begun
+    client: ObjectClient
+    cluster_folder: str
+    changes: Changes
+    get_begun: Callable[[SegmentId, EpochManifest], Mapping[Generation, int]]
+    groups: GroupListings
+
+    def __post_init__(self) -> None:
         self.expected: dict[str, Sequence[str]] = {}
         self.backups: dict[str, Sequence[BackupName]] = {}
         """Backups by broker, as the last listing of all segments showed them."""
@@ -155,12 +151,10 @@ class SegmentListings:
         """Yield the brokers of the tier. Each broker costs one page of keys. The page begins after
         the keys of the previous broker. An object outside of the brokers' folders belongs to no
         broker."""
-        prefix = f"{self._cluster_folder}/"
+        prefix = f"{self.cluster_folder}/"
         start_after = ""
         while True:
-            keys = (
-                info.key.removeprefix(prefix) for info in self._client.list(prefix, start_after)
-            )
+            keys = (info.key.removeprefix(prefix) for info in self.client.list(prefix, start_after))
             first = next((key for key in keys if "/" in key), None)
             if first is None:
                 return
@@ -185,7 +179,7 @@ class SegmentListings:
             _log.error("%s: %d segments have holes", prefix, len(unsure))
             return found
         for id in unsure:  # noqa: A001 - the contract's name
-            folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+            folder = f"{self.cluster_folder}/{naming.relative_segment_path(id)}"
             found[id] = self.read_segment(id, folder, epoch_manifest)
             for hole in found[id].holes:
                 _log.error("%s: bytes %d to %d are in no object", folder, *hole)
@@ -196,27 +190,27 @@ class SegmentListings:
     ) -> tuple[dict[SegmentId, SegmentManifest], set[SegmentId]]:
         """Return the segment manifests of all segments, and the segments that must be listed again
         because they have a hole or their objects were not listed consecutively."""
-        threads = self._client.limits.concurrent_requests
+        threads = self.client.limits.concurrent_requests
         expected = [path for paths in self.expected.values() for path in paths]
         paths = {*expected, *epoch_manifest.list_paths()}
-        as_of = self._changes.count
+        as_of = self.changes.count
         grouped = self._find_grouped(
-            prefix.removeprefix(f"{self._cluster_folder}/").rstrip("/"), epoch_manifest
+            prefix.removeprefix(f"{self.cluster_folder}/").rstrip("/"), epoch_manifest
         )
         backups: list[BackupName] = []
         parts = map_side_by_side(
             lambda keys: self._read_range(keys, epoch_manifest, grouped, as_of, backups),
-            split(prefix, [f"{self._cluster_folder}/{path}/" for path in paths], threads),
+            split(prefix, [f"{self.cluster_folder}/{path}/" for path in paths], threads),
             threads,
         )
-        broker_name, _, below = prefix.removeprefix(f"{self._cluster_folder}/").partition("/")
+        broker_name, _, below = prefix.removeprefix(f"{self.cluster_folder}/").partition("/")
         if not below:
             self.backups[broker_name] = sorted(backups)
         found = {id: manifest for manifests, _ in parts for id, manifest in manifests.items()}  # noqa: A001
         unsure = {id for _, again in parts for id in again}  # noqa: A001
         for id, extents in grouped.items():  # noqa: A001 - nothing is in their own folders
             if id not in found:
-                folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+                folder = f"{self.cluster_folder}/{naming.relative_segment_path(id)}"
                 found[id] = self._read_manifest(id, folder, (), epoch_manifest, as_of, extents)
                 if found[id].holes:  # It had, before the listing reached it.
                     unsure.add(id)
@@ -229,7 +223,7 @@ class SegmentListings:
         objects."""
         if not epoch_manifest.has_groups:
             return {}
-        return self._groups.find(path, epoch_manifest)
+        return self.groups.find(path, epoch_manifest)
 
     def _read_range(
         self,
@@ -242,7 +236,7 @@ class SegmentListings:
         seen: dict[SegmentId, SegmentManifest] = {}
         again: set[SegmentId] = set()
         carried: dict[SegmentId, list[Extent]] = {}
-        for folder, listed in groupby(keys.list(self._client), self._segment_folder):
+        for folder, listed in groupby(keys.list(self.client), self._segment_folder):
             id = self._segment_id(folder)  # noqa: A001 - the contract's name
             if id is None:
                 _note_others(listed, epoch_manifest, backups)
@@ -259,7 +253,7 @@ class SegmentListings:
                 again.add(id)
             seen[id] = manifest
         for id, extents in carried.items():  # noqa: A001 - nothing is in their own folders
-            folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+            folder = f"{self.cluster_folder}/{naming.relative_segment_path(id)}"
             shared = [*extents, *grouped.get(id, ())]
             manifest = self._read_manifest(id, folder, (), epoch_manifest, as_of, shared)
             if id in seen or manifest.holes:
@@ -274,18 +268,18 @@ class SegmentListings:
         errors of `read_segments`."""
         manifest, prefix = SegmentManifest(), f"{folder}/"
         for _ in range(_MAX_LISTINGS):
-            as_of = self._changes.count
+            as_of = self.changes.count
             if not epoch_manifest.is_searched:
-                self._groups.note_writers(id.path.partition("/")[0], epoch_manifest)
+                self.groups.note_writers(id.path.partition("/")[0], epoch_manifest)
             grouped = self._find_grouped(id.path, epoch_manifest).get(id, [])
             carried: Sequence[Extent] = ()
             if id.type is FileSegmentType.CONSUME_QUEUE:
                 queue_folder = find_queue_folder(folder)
-                listed = list(self._client.list(f"{queue_folder}/"))
+                listed = list(self.client.list(f"{queue_folder}/"))
                 carried = find_carried(listed, queue_folder, id.path).get(id, ())
                 objects: Iterable[ObjectInfo] = (o for o in listed if o.key.startswith(prefix))
             else:
-                objects = self._client.list(prefix)
+                objects = self.client.list(prefix)
             shared = [*carried, *grouped]
             manifest = self._read_manifest(id, folder, objects, epoch_manifest, as_of, shared)
             if not manifest.holes:
@@ -301,7 +295,7 @@ class SegmentListings:
         as_of: int,
         carried: Sequence[Extent] = (),
     ) -> SegmentManifest:
-        begun = self._get_begun(id, epoch_manifest)
+        begun = self.get_begun(id, epoch_manifest)
         number = epoch_manifest.number
         return read_manifest(
             objects, folder, number, epoch_manifest.find(id), begun, as_of, carried
@@ -315,7 +309,7 @@ class SegmentListings:
 
     def _segment_id(self, folder: str) -> SegmentId | None:
         """Return the segment with this folder. None if it is not the folder of a segment."""
-        parts = folder.removeprefix(f"{self._cluster_folder}/").split("/")
+        parts = folder.removeprefix(f"{self.cluster_folder}/").split("/")
         if len(parts) != 5:
             return None
         segment_type = naming.parse_type_name(parts[3])

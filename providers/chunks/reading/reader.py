@@ -65,7 +65,7 @@ class WriteCache:
         self._max_age_ms = max_age_ms
         self._monotonic_ms = monotonic_ms
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._size_bytes = 0
+        self.size_bytes = 0
         self._lock = threading.Lock()
 
     def get(self, key: str, position: int, length: int) -> bytes | None:
@@ -87,9 +87,9 @@ class WriteCache:
                 if now_ms - self._entries[oldest].kept_ms <= self._max_age_ms:
                     break
                 self._remove(oldest)
-            if self._size_bytes + len(content) <= self._max_bytes:
+            if self.size_bytes + len(content) <= self._max_bytes:
                 self._entries[key] = _Entry(now_ms, position, content)
-                self._size_bytes += len(content)
+                self.size_bytes += len(content)
 
     def forget(self, key: str, position: int, length: int) -> None:
         """Drop a range of an object. Cached bytes before or after the range stay. If there are
@@ -104,7 +104,7 @@ class WriteCache:
             if not rest or (before and behind):
                 self._remove(key)
                 return
-            self._size_bytes -= len(found.content) - len(rest)
+            self.size_bytes -= len(found.content) - len(rest)
             self._entries[key] = _Entry(found.kept_ms, max(start, found.position), rest)
 
     def drop(self, keys: Iterable[str]) -> None:
@@ -112,14 +112,10 @@ class WriteCache:
             for key in keys:
                 self._remove(key)
 
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
     def _remove(self, key: str) -> None:
         found = self._entries.pop(key, None)
         if found is not None:
-            self._size_bytes -= len(found.content)
+            self.size_bytes -= len(found.content)
 
 
 T = TypeVar("T")

@@ -110,28 +110,18 @@ class Work:
     touched: list[SegmentState] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class Compactor:
     """Compactor for all segments of a tier."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        settings: ChunkSettings,
-        reader: ChunkReader,
-        written: WriteCache,
-        appender: ChunkAppender,
-        garbage: GarbageBin,
-        states: SegmentStates,
-        views: Views,
-    ) -> None:
-        self._views = views
-        self._client = client
-        self._settings = settings
-        self._reader = reader
-        self._written = written
-        self._appender = appender
-        self._garbage = garbage
-        self._states = states
+    client: ObjectClient
+    settings: ChunkSettings
+    reader: ChunkReader
+    written: WriteCache
+    appender: ChunkAppender
+    garbage: GarbageBin
+    states: SegmentStates
+    views: Views
 
     def needs_work(self, manifest: SegmentManifest) -> bool:
         """Return whether `work` has anything to do now, except garbage collection."""
@@ -139,7 +129,7 @@ class Compactor:
             return False
         if manifest.marked:
             return bool(manifest.extents) and not _is_in_groups(manifest)
-        return self._settings.policy.next_run(manifest.extents) is not None
+        return self.settings.policy.next_run(manifest.extents) is not None
 
     def needs_work_later(self, manifest: SegmentManifest) -> bool:
         """Return whether `work` has anything to do now or later."""
@@ -150,14 +140,12 @@ class Compactor:
         Raises the errors of the client. Work that was finished before an error is kept."""
         done = Work()
         with state.work_lock:
-            self._appender.prepare(state, authority)
+            self.appender.prepare(state, authority)
             manifest = state.get_manifest(authority) or state.list_manifest()
             manifest.check_whole(state.folder)
             try:
                 while not manifest.sealed and not (manifest.marked and _is_in_groups(manifest)):
-                    run = self._settings.policy.next_run(
-                        manifest.extents, is_closed=manifest.marked
-                    )
+                    run = self.settings.policy.next_run(manifest.extents, is_closed=manifest.marked)
                     if run is None or (manifest.marked and self._is_short(manifest)):
                         break
                     manifest = self._merge(state, authority, manifest, run)
@@ -176,7 +164,7 @@ class Compactor:
     def load_manifest(self, state: SegmentState, authority: Authority) -> SegmentManifest:
         """Return the segment manifest under the authority's epoch manifest, including holes. The
         caller holds the `work_lock`. Raises Fenced, Unavailable."""
-        self._appender.prepare(state, authority)
+        self.appender.prepare(state, authority)
         return self._take_manifest(state, authority)
 
     def store_run(
@@ -204,14 +192,14 @@ class Compactor:
         Then its objects are deleted. Raises Unavailable if objects may remain."""
         with state.work_lock, state.write_lock, state.leaving():
             state.forget()
-            self._appender.prepare(state, authority)
+            self.appender.prepare(state, authority)
             if not authority.number and authority.view:
                 raise Fenced(
                     f"segment {state.id}: epoch {authority.view} has written here. Acquire the "
                     "writer epoch before deleting",
                     path=state.folder,
                 )
-            for _ in range(self._settings.max_tries):
+            for _ in range(self.settings.max_tries):
                 found = self._find_objects(state, authority)
                 tombstone = _find_tombstone(state, authority, found)
                 others = [key for key in found if key != tombstone]
@@ -236,7 +224,7 @@ class Compactor:
 
     def _find_objects(self, state: SegmentState, authority: Authority) -> list[str]:
         """Return the keys of all objects of the segment, except those of a later epoch."""
-        keys = [info.key for info in self._client.list(f"{state.folder}/")]
+        keys = [info.key for info in self.client.list(f"{state.folder}/")]
         names = [_parse(state, key) for key in keys]
         return [
             key
@@ -247,7 +235,7 @@ class Compactor:
     def _bury(self, state: SegmentState, authority: Authority) -> str:
         key = state.key(authority.generations.make().name(TOMBSTONE_NAME))
         metadata = stamp(authority, [])
-        self.insist(key, authority, lambda: self._client.put_if_absent(key, [], metadata))
+        self.insist(key, authority, lambda: self.client.put_if_absent(key, [], metadata))
         authority.generations.forget(state.id)
         return key
 
@@ -255,14 +243,14 @@ class Compactor:
         for first in range(0, len(keys), MAX_DELETED_KEYS):
             authority.confirm()  # their covers are valid before they go
             batch = keys[first : first + MAX_DELETED_KEYS]
-            self._client.delete(batch)
-            self._written.drop(batch)
+            self.client.delete(batch)
+            self.written.drop(batch)
 
     def _has_carried(self, state: SegmentState, tombstone: str | None) -> bool:
         """Return whether all bytes of a segment are in objects outside of its folder."""
-        if tombstone is None and self._views.find_manifest_entry(state.id).spans:
+        if tombstone is None and self.views.find_manifest_entry(state.id).spans:
             return True  # A listing does not show the content of an unreadable group.
-        if state.id.type is not FileSegmentType.CONSUME_QUEUE and not self._views.has_groups(
+        if state.id.type is not FileSegmentType.CONSUME_QUEUE and not self.views.has_groups(
             state.broker_name
         ):
             return False
@@ -288,13 +276,13 @@ class Compactor:
                 wanted.setdefault(units_id, set()).add(called)
         changed = []
         for units_id, carried in wanted.items():
-            units = self._states.get_state(units_id)
+            units = self.states.get_state(units_id)
             with units.work_lock:
-                self._appender.prepare(units, authority)
+                self.appender.prepare(units, authority)
                 manifest = self._take_manifest(units, authority)
                 before = manifest
                 try:
-                    while run := self._settings.policy.find_run_of(manifest.extents, carried):
+                    while run := self.settings.policy.find_run_of(manifest.extents, carried):
                         manifest = self._merge(units, authority, manifest, run)
                 except TieredStoreError:
                     units.manifest = None  # The creation of that object is uncertain.
@@ -308,15 +296,15 @@ class Compactor:
         Fenced, Unavailable."""
         manifest = state.manifest
         if manifest is None or manifest.epoch != authority.view:
-            manifest = self._appender.list_manifest(state, authority)
+            manifest = self.appender.list_manifest(state, authority)
         return manifest
 
     def _is_small(self, length: int) -> bool:
         """Return whether a merge reads these bytes instead of copying them on the server."""
-        return length < self._settings.policy.part_bytes
+        return length < self.settings.policy.part_bytes
 
     def _is_short(self, manifest: SegmentManifest) -> bool:
-        return manifest.size_bytes <= self._settings.policy.target_bytes
+        return manifest.size_bytes <= self.settings.policy.target_bytes
 
     def _merge(
         self,
@@ -331,7 +319,7 @@ class Compactor:
         self._make(
             state, authority, manifest, run, generation, make_merged_name(start, end), content
         )
-        made_ms = self._client.now_ms()
+        made_ms = self.client.now_ms()
         return self._put_in_manifest(
             state, lambda known: known.with_merged(start, end, made_ms, generation)
         )
@@ -362,7 +350,7 @@ class Compactor:
         self._make(state, authority, manifest, manifest.extents, generation, WHOLE_NAME)
         authority.generations.leave(state.id)
         with state.write_lock:
-            state.manifest = manifest.with_whole(self._client.now_ms(), generation)
+            state.manifest = manifest.with_whole(self.client.now_ms(), generation)
             return state.manifest
 
     def _make(
@@ -381,27 +369,27 @@ class Compactor:
         start, end = run[0].start, run[-1].end
         name = generation.name(short_name)
         key = state.key(name)
-        parts = plan_parts(run, self._client.limits) if known is None else ()
+        parts = plan_parts(run, self.client.limits) if known is None else ()
         if any(isinstance(part, Copied) for part in parts):
             sent = self._compose_parts(state, manifest, parts)
             metadata = stamp(authority, [])
             del metadata["crc"]
-            is_new = self.insist(key, authority, lambda: self._client.compose(key, sent, metadata))
+            is_new = self.insist(key, authority, lambda: self.client.compose(key, sent, metadata))
         else:
             content: Sequence[Buffer] = (
-                self._reader.read(state.folder, manifest, [(start, end - start)])
+                self.reader.read(state.folder, manifest, [(start, end - start)])
                 if known is None
                 else [known]
             )
             metadata = stamp(authority, content)
             is_new = self.insist(
-                key, authority, lambda: self._client.put_if_absent(key, content, metadata)
+                key, authority, lambda: self.client.put_if_absent(key, content, metadata)
             )
             if self._is_small(end - start):
-                self._written.put(key, bytes(content[0]))
+                self.written.put(key, bytes(content[0]))
         for extent in run:
             if extent.name != name:  # The rest of a write with units belongs to the other file.
-                self._written.forget(state.key(extent.name), extent.skip, extent.length)
+                self.written.forget(state.key(extent.name), extent.skip, extent.length)
         if not is_new:
             try:
                 self._check_size(key, start, end)
@@ -410,7 +398,7 @@ class Compactor:
                 raise
 
     def _check_size(self, key: str, start: int, end: int) -> None:
-        made = self._client.head(key)
+        made = self.client.head(key)
         if made is None or made.size_bytes != end - start:
             raise Corrupt(
                 f"{key}: expected {end - start} bytes, found "
@@ -423,7 +411,7 @@ class Compactor:
         self, state: SegmentState, manifest: SegmentManifest, parts: Sequence[PlannedPart]
     ) -> list[Part]:
         wanted = [(part.start, part.end - part.start) for part in parts if not _is_copied(part)]
-        contents = iter(self._reader.read(state.folder, manifest, wanted))
+        contents = iter(self.reader.read(state.folder, manifest, wanted))
         composed: list[Part] = []
         for part in parts:
             if isinstance(part, Copied):
@@ -438,14 +426,14 @@ class Compactor:
         """Create an object. Returns False if the object existed already. Raises Fenced, and
         Unavailable if the object may be missing."""
         problem: TieredStoreError | None = None
-        with self._settings.limit_retries():
-            for attempt in self._settings.attempts():
+        with self.settings.limit_retries():
+            for attempt in self.settings.attempts():
                 authority.check()
                 try:
                     return make()
                 except (Busy, Unavailable) as error:
                     problem = error
-                    self._settings.pause(attempt)
+                    self.settings.pause(attempt)
         raise Unavailable(f"{key}: not made: {problem}", path=key)
 
     def _collect(
@@ -453,17 +441,17 @@ class Compactor:
     ) -> None:
         """Delete garbage that has been covered for longer than the grace time, so that readers with
         an older segment manifest, and writes in transit, have finished."""
-        now_ms = self._client.now_ms()
+        now_ms = self.client.now_ms()
         due = [
             found.name
             for found in manifest.garbage
-            if found.covered_ms + self._settings.grace_ms <= now_ms
+            if found.covered_ms + self.settings.grace_ms <= now_ms
         ]
         if due:
             done.touched = self._store_units(state, authority, due)
-            self._garbage.put(state, authority, due)
+            self.garbage.put(state, authority, due)
         left = [found.covered_ms for found in manifest.garbage if found.name not in set(due)]
-        done.due_ms = min(left) + self._settings.grace_ms if left else None
+        done.due_ms = min(left) + self.settings.grace_ms if left else None
 
 
 def _is_in_groups(manifest: SegmentManifest) -> bool:

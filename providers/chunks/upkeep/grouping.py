@@ -153,27 +153,20 @@ class GroupWork:
     damage: Corrupt | None = None
 
 
+@dataclass(eq=False)
 class GroupUpkeep:
     """Upkeep of group objects for all brokers of a tier. Calls of `work` for one broker must not
     overlap."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        settings: ChunkSettings,
-        reader: ChunkReader,
-        compactor: Compactor,
-        garbage: GroupGarbage,
-        states: SegmentStates,
-        views: Views,
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._reader = reader
-        self._compactor = compactor
-        self._garbage = garbage
-        self._states = states
-        self._views = views
+    client: ObjectClient
+    settings: ChunkSettings
+    reader: ChunkReader
+    compactor: Compactor
+    garbage: GroupGarbage
+    states: SegmentStates
+    views: Views
+
+    def __post_init__(self) -> None:
         self._copies: dict[str, LocalCopy] = {}
         self._damaged: LRUCache[tuple[SegmentId, int, str], _Damaged] = LRUCache(_KEPT_DAMAGED)
 
@@ -192,9 +185,9 @@ class GroupUpkeep:
         """Do all due work until the caller stops, if the epoch may have bytes in groups. Raises the
         errors of the client. Work that was finished before an error is kept."""
         done = GroupWork()
-        if not self._views.has_groups(broker_name):
+        if not self.views.has_groups(broker_name):
             return done
-        self._garbage.note_inherited(
+        self.garbage.note_inherited(
             broker_name, authority, lambda: self._find_manifests(broker_name).items()
         )
         batch: list[_Part] = []
@@ -213,7 +206,7 @@ class GroupUpkeep:
             for part in found:
                 batch.append(part)
                 size += len(part.content)
-            if size >= self._settings.regrouped_bytes:
+            if size >= self.settings.regrouped_bytes:
                 self._store(broker_name, batch, authority)
                 done.regrouped_count += 1
                 batch, size = [], 0
@@ -222,7 +215,7 @@ class GroupUpkeep:
             done.regrouped_count += 1
         if is_ending:
             return done
-        done.deleted_count += self._garbage.collect(
+        done.deleted_count += self.garbage.collect(
             broker_name, authority, lambda: self._find_manifests(broker_name).items()
         )
         return done
@@ -236,7 +229,7 @@ class GroupUpkeep:
         files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
         if self._is_split(path, files):
             for part in self._plan(path, files, lambda _: True, done):
-                self._compactor.store_run(part.state, authority, part.sources, part.content)
+                self.compactor.store_run(part.state, authority, part.sources, part.content)
             done.changed += [file.state for file in files]
             return []
         return self._plan(path, files, lambda extent: extent.is_chunk, done)
@@ -255,19 +248,19 @@ class GroupUpkeep:
             yield path, list(of_queue)
 
     def _find_manifests(self, broker_name: str) -> Mapping[SegmentId, SegmentManifest]:
-        snapshot = self._views.take_snapshot(broker_name)
+        snapshot = self.views.take_snapshot(broker_name)
         manifests = dict(snapshot.manifests)
         for id in snapshot.unsure:  # noqa: A001 - the contract's name
-            manifests[id] = self._states.get_state(id).list_manifest()
+            manifests[id] = self.states.get_state(id).list_manifest()
         return manifests
 
     def _take(self, id: SegmentId, authority: Authority) -> _File | None:
         """Return the state of a segment if the segment has bytes to move. The segment cannot be
         deleted while this function runs, so a later deletion also deletes objects that are created
         in the generation."""
-        state = self._states.get_state(id)
+        state = self.states.get_state(id)
         with state.work_lock:
-            manifest = self._compactor.load_manifest(state, authority)
+            manifest = self.compactor.load_manifest(state, authority)
             if manifest.sealed:
                 return None
             grouped = [
@@ -283,8 +276,8 @@ class GroupUpkeep:
         return is_split(
             [extent for file in files if file.is_log for extent in file.grouped],
             [extent for file in files if not file.is_log for extent in file.grouped],
-            self._settings,
-            self._client.now_ms(),
+            self.settings,
+            self.client.now_ms(),
             is_marked=any(file.manifest.marked for file in files),
             spread=order_in_groups(path) / 2**32,
         )
@@ -293,18 +286,18 @@ class GroupUpkeep:
 
     def _store(self, broker_name: str, batch: Sequence[_Part], authority: Authority) -> None:
         group = make_group(RUNS_LEVEL, authority.generations.make(), [part.piece for part in batch])
-        key = f"{self._views.groups.folder(broker_name)}/{group.name}"
+        key = f"{self.views.groups.folder(broker_name)}/{group.name}"
         content = [*(part.content for part in batch), group.packed_index]
         metadata = stamp(authority, content)
-        self._compactor.insist(
-            key, authority, lambda: self._client.put_if_absent(key, content, metadata)
+        self.compactor.insist(
+            key, authority, lambda: self.client.put_if_absent(key, content, metadata)
         )
         self._put_in_manifests(batch, group)
 
     def _put_in_manifests(self, batch: Sequence[_Part], group: Group) -> None:
         """Add the runs to the segment manifests. A manifest that no longer has the sources of its
         run stays unchanged, because the segment may have been deleted and recreated."""
-        extents = group.make_extents(self._client.now_ms())
+        extents = group.make_extents(self.client.now_ms())
         for part, (_, run) in zip(batch, extents, strict=True):
             part.state.change_manifest(
                 lambda manifest, run=run, part=part: manifest.with_run(run, part.sources)  # type: ignore[misc]
@@ -331,7 +324,7 @@ class GroupUpkeep:
         }
         for file in files:  # Those of the commit log come first.
             beside = units_files if file.is_log else log_runs
-            for run in find_runs(filter(is_moved, file.grouped), beside, self._settings):
+            for run in find_runs(filter(is_moved, file.grouped), beside, self.settings):
                 if file.is_log:
                     log_runs |= {find_group(extent.name): len(runs) for extent in run}
                 runs.append((file, run))
@@ -362,7 +355,7 @@ class GroupUpkeep:
         after them are returned instead."""
         try:
             wanted = [(run[0].start, run[-1].end - run[0].start)]
-            yield run, self._reader.read(file.state.folder, file.manifest, wanted)[0]
+            yield run, self.reader.read(file.state.folder, file.manifest, wanted)[0]
         except Corrupt as error:
             if len(run) == 1:
                 done.damage = done.damage or error
@@ -374,15 +367,15 @@ class GroupUpkeep:
 
     def _is_unacknowledged(self, id: SegmentId, extent: Extent) -> bool:
         damaged = self._damaged.get((id, extent.start, extent.name))
-        return damaged is not None and self._settings.monotonic_ms() < damaged.due_ms
+        return damaged is not None and self.settings.monotonic_ms() < damaged.due_ms
 
     def _leave(self, state: SegmentState, extent: Extent) -> None:
         key = state.id, extent.start, extent.name
         former = self._damaged.get(key)
         tries = former.tries if former is not None else 0
-        shortest_ms = self._settings.regroup_interval_ms
-        pause_ms = min(shortest_ms << min(tries, 32), self._settings.sweep_interval_ms)
-        due_ms = self._settings.monotonic_ms() + max(pause_ms, shortest_ms)
+        shortest_ms = self.settings.regroup_interval_ms
+        pause_ms = min(shortest_ms << min(tries, 32), self.settings.sweep_interval_ms)
+        due_ms = self.settings.monotonic_ms() + max(pause_ms, shortest_ms)
         self._damaged[key] = _Damaged(tries + 1, due_ms)
         state.manifest = None  # Their group may be lost. The listing shows it.
 

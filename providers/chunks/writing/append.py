@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from tieredstore.contracts.objects import ObjectClient, ObjectInfo
@@ -50,22 +50,15 @@ def stamp(authority: Authority, buffers: Sequence[Buffer]) -> dict[str, str]:
     return {"w": authority.stamp, "crc": f"{crc & CRC_MASK:08x}"}
 
 
+@dataclass(eq=False)
 class ChunkAppender:
     """Appends to segments. The caller of each method holds the state's `write_lock`."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        settings: ChunkSettings,
-        reader: ChunkReader,
-        written: WriteCache,
-        views: Views,
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._reader = reader
-        self._written = written
-        self._views = views
+    client: ObjectClient
+    settings: ChunkSettings
+    reader: ChunkReader
+    written: WriteCache
+    views: Views
 
     def write(
         self,
@@ -100,13 +93,13 @@ class ChunkAppender:
             generation = authority.generations.begin(state.id, manifest.size_bytes)
             key = state.key(generation.name(chunk_name(manifest.size_bytes)))
             try:
-                made = self._client.put_if_absent(key, [], stamp(authority, []))
+                made = self.client.put_if_absent(key, [], stamp(authority, []))
             except (Busy, Unavailable) as error:
                 if isinstance(error, Unavailable):
                     authority.generations.leave(state.id, unsure=True)
-                if attempt + 1 >= self._settings.max_tries:
+                if attempt + 1 >= self.settings.max_tries:
                     break
-                self._settings.pause(attempt)
+                self.settings.pause(attempt)
                 authority.check()
             else:
                 if made:
@@ -125,7 +118,7 @@ class ChunkAppender:
         """Create the epoch manifest of an authority if it is missing, so that the authority's
         writes are valid. Raises Fenced, Unavailable."""
         authority.check()
-        authority.join(self._views.prepare(state.broker_name).number)
+        authority.join(self.views.prepare(state.broker_name).number)
         state.announce_change()
 
     def load_manifest(
@@ -164,12 +157,12 @@ class ChunkAppender:
         metadata = stamp(authority, buffers)
         problem: TieredStoreError | None = None
         is_unsure = False
-        for attempt in self._settings.attempts():
+        for attempt in self.settings.attempts():
             try:
                 if attempt:
-                    self._settings.pause(attempt - 1)
+                    self.settings.pause(attempt - 1)
                     authority.check()
-                if not self._client.put_if_absent(key, buffers, metadata):
+                if not self.client.put_if_absent(key, buffers, metadata):
                     return self._resolve_taken_position(state, authority, position, buffers, length)
             except Busy as error:
                 problem = error
@@ -182,7 +175,7 @@ class ChunkAppender:
                 authority.generations.leave(state.id, unsure=True)
                 raise
             else:
-                state.manifest = manifest.append(length, self._client.now_ms(), generation)
+                state.manifest = manifest.append(length, self.client.now_ms(), generation)
                 self._keep(key, buffers, length)
                 return Written(position + length)
         if not is_unsure:
@@ -191,7 +184,7 @@ class ChunkAppender:
         authority.generations.leave(state.id, unsure=True)
         try:
             authority.check()
-            head = self._client.head(key)
+            head = self.client.head(key)
         except Fenced:
             raise
         except TieredStoreError:
@@ -237,7 +230,7 @@ class ChunkAppender:
         is_write = extent.is_chunk and extent.start == position
         if not is_write and not authority.number:
             return UnknownWrite(f"segment {state.id}: {position} is inside a larger object")
-        head = self._client.head(state.key(extent.name))
+        head = self.client.head(state.key(extent.name))
         if head is not None and is_write:
             if is_same(head, stamp(authority, buffers), length):
                 return Written(position + length)
@@ -264,17 +257,17 @@ class ChunkAppender:
         `buffers`."""
         # A commit has thousands of small buffers. They are compared in parts, not one by one.
         own = memoryview(b"".join(buffers))[:length]
-        for start in range(0, length, self._settings.read_part_bytes):
-            part = own[start : start + self._settings.read_part_bytes]
-            found = self._reader.read(state.folder, manifest, [(position + start, part.nbytes)])[0]
+        for start in range(0, length, self.settings.read_part_bytes):
+            part = own[start : start + self.settings.read_part_bytes]
+            found = self.reader.read(state.folder, manifest, [(position + start, part.nbytes)])[0]
             if found != part:
                 return False
         return True
 
     def _keep(self, key: str, buffers: Sequence[Buffer], length: int) -> None:
         """Cache the bytes of small writes, because they will soon be merged."""
-        if length < self._settings.policy.part_bytes:
-            self._written.put(key, b"".join(buffers))
+        if length < self.settings.policy.part_bytes:
+            self.written.put(key, b"".join(buffers))
 
 
 def is_same(head: ObjectInfo, metadata: Mapping[str, str], length: int) -> bool:
@@ -308,21 +301,15 @@ class SegmentWrite(NamedTuple):
         return self.position + self.length
 
 
+@dataclass(eq=False)
 class CarryingAppender:
     """Appends messages and units to two segments of a queue. The caller holds the `write_lock` of
     both, and acquired the commit log's lock first."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        settings: ChunkSettings,
-        written: WriteCache,
-        appender: ChunkAppender,
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._written = written
-        self._appender = appender
+    client: ObjectClient
+    settings: ChunkSettings
+    written: WriteCache
+    appender: ChunkAppender
 
     def write(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
@@ -345,9 +332,9 @@ class CarryingAppender:
     ) -> tuple[SegmentManifest, SegmentManifest] | None:
         """Return the segment manifests if both segments can be appended to, else None. Raises the
         errors of a write."""
-        found = self._appender.load_manifest(log.state, authority, log.position)
+        found = self.appender.load_manifest(log.state, authority, log.position)
         try:
-            other = self._appender.load_manifest(units.state, authority, units.position)
+            other = self.appender.load_manifest(units.state, authority, units.position)
         except Corrupt:
             return None  # The units' own write reports it.
         is_open = not (found.is_closed or other.is_closed)
@@ -379,7 +366,7 @@ class CarryingAppender:
                 unknown = UnknownWrite(f"{key}: write at {log.position}: {problem}")
                 return unknown, unknown
             undo.pop_all()
-        now_ms = self._client.now_ms()
+        now_ms = self.client.now_ms()
         carrier = key.removeprefix(f"{find_queue_folder(log.state.folder)}/")
         log.state.manifest = log_chain.append_extent(Extent(log.position, log.end, name, now_ms))
         units.state.manifest = units_chain.append_extent(
@@ -400,12 +387,12 @@ class CarryingAppender:
         length = checks.total_bytes(content)
         problem: TieredStoreError | None = None
         unsure: TieredStoreError | None = None
-        for attempt in self._settings.attempts():
+        for attempt in self.settings.attempts():
             try:
                 if attempt:
-                    self._settings.pause(attempt - 1)
+                    self.settings.pause(attempt - 1)
                     authority.check()
-                if self._client.put_if_absent(key, content, metadata):
+                if self.client.put_if_absent(key, content, metadata):
                     return None
                 unsure = Unavailable(f"{key} holds another write", path=key)
                 break
@@ -418,7 +405,7 @@ class CarryingAppender:
             return problem
         try:
             authority.check()
-            head = self._client.head(key)
+            head = self.client.head(key)
         except Fenced:
             raise
         except TieredStoreError:
@@ -428,10 +415,10 @@ class CarryingAppender:
     def _keep(self, key: str, log: SegmentWrite, units: SegmentWrite) -> None:
         """Cache the bytes that will be merged soon. For a large write these are only the units,
         because units are merged first."""
-        if log.length < self._settings.policy.part_bytes:
-            self._written.put(key, b"".join([*log.buffers, *units.buffers]))
+        if log.length < self.settings.policy.part_bytes:
+            self.written.put(key, b"".join([*log.buffers, *units.buffers]))
         else:
-            self._written.put(key, b"".join(units.buffers), position=log.length)
+            self.written.put(key, b"".join(units.buffers), position=log.length)
 
 
 def _leave(authority: Authority, *states: SegmentState) -> None:

@@ -70,20 +70,16 @@ class _Gathered:
     sent: _Sent | None = None
 
 
+@dataclass(eq=False)
 class Gatherer:
     """Gatherer of small writes for all segments of a tier. Thread-safe."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        cluster_folder: str,
-        settings: ChunkSettings,
-        carrying: CarryingAppender,
-    ) -> None:
-        self._client = client
-        self._cluster_folder = cluster_folder
-        self._settings = settings
-        self._carrying = carrying
+    client: ObjectClient
+    cluster_folder: str
+    settings: ChunkSettings
+    carrying: CarryingAppender
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._gathered: dict[Authority, _Gathered] = {}
         self._waiting: set[SegmentId] = set()
@@ -94,15 +90,15 @@ class Gatherer:
         """Accept a write of messages and units of a queue. It is stored before the next
         confirmation of the epoch. Returns None if the write cannot be gathered. The caller holds
         the `write_lock` of both. If `flush` or a write raises an error, nothing was accepted."""
-        if not (self._settings.group_bytes and authority.number and log.length and units.length):
+        if not (self.settings.group_bytes and authority.number and log.length and units.length):
             return None
-        if log.length + units.length > self._settings.group_bytes:
+        if log.length + units.length > self.settings.group_bytes:
             return None
-        if self._carrying.find_open_ends(log, units, authority) is None:
+        if self.carrying.find_open_ends(log, units, authority) is None:
             return None
         gathered = self._get_gathered(authority)
         length = log.length + units.length
-        is_much = gathered.taken_bytes + length > _MOST_TIMES * self._settings.group_bytes
+        is_much = gathered.taken_bytes + length > _MOST_TIMES * self.settings.group_bytes
         # A queue that continues in other segments than those of its gathered writes.
         if is_much or log.state.id.path in gathered.taken:
             self.flush(authority)
@@ -131,7 +127,7 @@ class Gatherer:
         wanted = gathered.taken_number
         if gathered.stored_number >= wanted:
             return
-        with gathered.flush_lock, self._settings.limit_retries():
+        with gathered.flush_lock, self.settings.limit_retries():
             while gathered.stored_number < wanted:
                 if gathered.sent is None:
                     self._make_group(gathered, authority)
@@ -163,7 +159,7 @@ class Gatherer:
             ]
             group = make_group(WRITES_LEVEL, authority.generations.make(), pieces)
             content = [buffer for write in writes for buffer in write.buffers]
-            key = f"{self._cluster_folder}/{writes[0].state.broker_name}/{GROUPS_FOLDER}/"
+            key = f"{self.cluster_folder}/{writes[0].state.broker_name}/{GROUPS_FOLDER}/"
             gathered.sent = _Sent(
                 gathered.taken_number,
                 f"{key}{group.name}",
@@ -179,14 +175,14 @@ class Gatherer:
         """Create the object of a group. No other process creates an object with the same name."""
         metadata = stamp(authority, sent.content)
         problem: TieredStoreError | None = None
-        for attempt in self._settings.attempts():
+        for attempt in self.settings.attempts():
             if attempt:
-                self._settings.pause(attempt - 1)
+                self.settings.pause(attempt - 1)
             authority.check()
             try:
-                if self._client.put_if_absent(sent.key, sent.content, metadata):
+                if self.client.put_if_absent(sent.key, sent.content, metadata):
                     return
-                head = self._client.head(sent.key)
+                head = self.client.head(sent.key)
                 if head is not None and is_same(head, metadata, sent.group.size_bytes):
                     return
                 problem = Unavailable(f"{sent.key} holds another write", path=sent.key)
@@ -197,7 +193,7 @@ class Gatherer:
     def _count(self, gathered: _Gathered) -> None:
         sent = gathered.sent
         assert sent is not None
-        extents = sent.group.make_extents(self._client.now_ms())
+        extents = sent.group.make_extents(self.client.now_ms())
         for state, (_, extent) in zip(sent.states, extents, strict=True):
             state.note_write(extent)
         self._end(gathered, sent)

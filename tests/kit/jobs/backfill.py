@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from tieredstore.config import StoreConfig
 from tieredstore.jobs.backfilling.job import run_backfill
-from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.options import BackfillOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.jobs.target import resolve_target
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -57,6 +57,11 @@ def memory_tier(root: Path) -> TierLocation:
     name = f"{__name__}:{MemoryChunks.__name__}"
     config = msgspec.structs.replace(tier.config, backend_service_provider=name)
     return TierLocation("memory:", config, tier.broker, tier.state)
+
+
+def backfill_target(url: str, state: Path, **names: Any) -> TierLocation:
+    """Resolve the tier that a backfill writes to."""
+    return resolve_target(url, state, **names).location
 
 
 def tier_at(root: Path, url: str | None = None, **properties: str) -> TierLocation:

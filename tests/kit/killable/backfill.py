@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.kit.jobs.backfill import backfill_target
 from tests.kit.killable.driver import serve
 from tests.kit.killable.writes import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
 from tieredstore.jobs.backfilling.job import run_backfill
-from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.options import BackfillOptions
 from tieredstore.jobs.run import JobRun

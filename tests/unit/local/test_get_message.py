@@ -181,7 +181,6 @@ def test_s80_a_record_in_the_body_of_a_message_is_no_message(
             at = store.commit_log.max_offset + FIXED_SIZE
             result = store.put_message(plain(body=_forge(at, topic, queue_offset)))
             assert store.look_message_by_offset(at) is None
-            assert store.look_message_by_id(f"7F00000100000000{at:016X}") is None
             for real in (begin, result.physical_offset):
                 found = store.look_message_by_offset(real)
                 assert found is not None
@@ -234,20 +233,6 @@ def test_s80_nor_is_one_in_a_store_that_another_process_owns(tmp_path: Path) -> 
     assert reader.look_message_by_offset(at) is None
     assert reader.look_message_by_offset(0) is not None
     reader.shutdown()
-
-
-def test_message_ids_of_other_stores_are_not_found(tmp_path: Path) -> None:
-    with running(small_config(tmp_path / "s")) as store:
-        put_all(store, [plain()])
-        message = store.look_message_by_offset(0)
-        assert message is not None
-        own = message.offset_message_id
-        assert store.look_message_by_id(own.lower()) is not None
-        assert store.look_message_by_id("0A" + own[2:]) is None
-        from tieredstore.errors import Invalid
-
-        with pytest.raises(Invalid, match="32 or 56 hex digits"):
-            store.look_message_by_id("not an id")
 
 
 @pytest.mark.parametrize("files", [1, 2, 3, 9])

@@ -186,7 +186,7 @@ def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_p
                 target=lambda: results.append(store.put_messages([plain("T", 1, 2)] * 2))
             ),
         ]
-        with store._reput._lock, store._appender.hold_puts():
+        with store._reput._lock, store._appender._lock:
             lock = store._appender._lock = WatchedLock(store._appender._lock)  # type: ignore[assignment]
             for thread in late:
                 thread.start()

@@ -174,7 +174,7 @@ def test_defect_d10_time_search_touches_nothing_that_expired() -> None:
     file = tier.queue()
     fill(file, 0, 8)
     file.expire(T0 + 4)
-    assert file.consume_queue.min_unit == 0
+    assert file.consume_queue.min_offset == 0
     assert file.consume_queue_min_offset == 4
     for wanted in range(10):
         lower = run(file.offset_by_time(T0 + wanted, BoundaryType.LOWER))

@@ -71,7 +71,8 @@ class ReceiveJournal:
         files: FileOperations = FILES,
     ) -> None:
         self._folder = folder
-        self._is_synced = is_synced
+        self.is_synced = is_synced
+        """Whether `flush` waits for the disk."""
         self._max_bytes = max_bytes
         self._calls = calls or JournalCalls()
         self._files = files
@@ -86,11 +87,6 @@ class ReceiveJournal:
         self._rotating = asyncio.Lock()
         self._disk = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether `flush` waits for the disk."""
-        return self._is_synced
 
     @property
     def needs_rotation(self) -> bool:
@@ -124,7 +120,7 @@ class ReceiveJournal:
     async def flush(self) -> None:
         """Wait until all events are as durable as `is_synced` requires. Callers that wait at the
         same time share one sync. Raises Unavailable."""
-        if self._is_synced:
+        if self.is_synced:
             await self.sync()
 
     async def sync(self) -> None:

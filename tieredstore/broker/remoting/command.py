@@ -138,10 +138,6 @@ class RemotingCommand(msgspec.Struct, gc=False):
     header_type: HeaderType = HeaderType.JSON
 
     @property
-    def is_response(self) -> bool:
-        return bool(self.flag & RESPONSE_FLAG)
-
-    @property
     def is_one_way(self) -> bool:
         """Whether the sender expects no response."""
         return bool(self.flag & ONE_WAY_FLAG)

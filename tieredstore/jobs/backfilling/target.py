@@ -29,8 +29,6 @@ from tieredstore.jobs.target import (
     open_flat_files,
     open_index,
     own_tier,
-    refuse_slave,
-    resolve_target,
 )
 from tieredstore.local.log.commit_log import find_log_directory
 from tieredstore.local.read_only import open_read_only
@@ -50,23 +48,6 @@ from tieredstore.tier.upload import key_upload
 
 _INDEX_BYTES = 256 << 20
 _log = logging.getLogger(__name__)
-
-
-def backfill_target(
-    url: str,
-    state: Path,
-    *,
-    cluster: str | None = None,
-    broker: str | None = None,
-    config: Path | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> TierLocation:
-    """Resolve the tier to write to, like `resolve_target`. Raises Invalid for a slave."""
-    target = resolve_target(
-        url, state, cluster=cluster, broker=broker, config=config, properties=properties
-    )
-    refuse_slave(target.config)
-    return target.location
 
 
 @dataclass

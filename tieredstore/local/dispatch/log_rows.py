@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ PASS_ROWS: Final = 4_096
 """Maximum number of rows in one pass of the dispatch."""
 
 
+@dataclass(eq=False)
 class LogRows:
     """Reader of the log for the dispatch, used if no rows are in memory.
 
@@ -36,24 +38,17 @@ class LogRows:
     `has_light_queues`: whether messages may also be in light queues.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        appender: MessageAppender,
-        find_fault: Callable[[QueueKey], str | None],
-        *,
-        has_light_queues: bool,
-    ) -> None:
-        self._log = log
-        self._appender = appender
-        self._find_fault = find_fault
-        self._has_light_queues = has_light_queues
+    log: CommitLog
+    appender: MessageAppender
+    find_fault: Callable[[QueueKey], str | None]
+    _: KW_ONLY
+    has_light_queues: bool
 
     def read(self, offset: int, end: int) -> Iterator[tuple[RowColumns, int]]:
         """Yield the rows of the records from `offset` to `end` (bytes of the log), up to PASS_ROWS
         at a time, with the end of each part. Raises Corrupt at a position without a record."""
         while offset < end:
-            chunk = self._log.rest_of_file(offset)[: end - offset]
+            chunk = self.log.rest_of_file(offset)[: end - offset]
             walk = walk_records(chunk)
             for first in range(0, len(walk.positions), PASS_ROWS):
                 records = record_columns(chunk, walk.positions[first : first + PASS_ROWS])
@@ -62,13 +57,13 @@ class LogRows:
                     self._columns_of(chunk, records),
                     offset + int(records.positions[-1] + records.sizes[-1]),
                 )
-            file_end = offset - offset % self._log.file_size + self._log.file_size
+            file_end = offset - offset % self.log.file_size + self.log.file_size
             offset += walk.next_position
             if offset < min(file_end, end):
                 if not is_blank_record(chunk, walk.next_position):
                     raise Corrupt(
-                        f"{self._log.path_of(offset)}: expected a record at {offset}",
-                        path=str(self._log.path_of(offset)),
+                        f"{self.log.path_of(offset)}: expected a record at {offset}",
+                        path=str(self.log.path_of(offset)),
                         offset=offset,
                     )
                 offset = file_end
@@ -78,16 +73,16 @@ class LogRows:
         if not right.all():
             place = base + int(records.positions[int(right.argmin())])
             raise Corrupt(
-                f"{self._log.path_of(place)}: the record at {place} says that it is at "
+                f"{self.log.path_of(place)}: the record at {place} says that it is at "
                 f"{int(records.physical_offsets[int(right.argmin())])}",
-                path=str(self._log.path_of(place)),
+                path=str(self.log.path_of(place)),
                 offset=place,
             )
 
     def _columns_of(self, chunk: memoryview, records: RecordColumns) -> RowColumns:
         properties = properties_of(chunk, records)
         special = (records.sys_flags & TRANSACTION_MASK) != 0
-        if self._has_light_queues:
+        if self.has_light_queues:
             special |= np.array([b"INNER_MULTI_" in found for found in properties], dtype=np.bool_)
         numbers = self._queue_numbers(
             topics(chunk, records), records.queue_ids.tolist(), special.tolist()
@@ -104,12 +99,12 @@ class LogRows:
     def _queue_numbers(
         self, topics_of: list[str], queue_ids: list[int], special: list[bool]
     ) -> list[int]:
-        special_topics = {SCHEDULE_TOPIC, DELETION_TOPIC, *self._appender.refused_topics}
+        special_topics = {SCHEDULE_TOPIC, DELETION_TOPIC, *self.appender.refused_topics}
         rows = list(zip(topics_of, queue_ids, special, strict=True))
         known = {
             row: SPECIAL
-            if row[2] or row[0] in special_topics or self._find_fault(QueueKey(*row[:2]))
-            else self._appender.register(row[0], row[1]).number
+            if row[2] or row[0] in special_topics or self.find_fault(QueueKey(*row[:2]))
+            else self.appender.register(row[0], row[1]).number
             for row in set(rows)
         }
         return [known[row] for row in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from operator import call
 from typing import Final, NamedTuple, Self
 
@@ -114,12 +113,6 @@ class RowBuffer:
         self._idle: list[threading.Event] = []
         self._wakes: Iterator[object] = iter(())  # wakes them in C as it is iterated
         self._help_values = HELP_ROWS * ROW_FIELDS
-
-    @contextmanager
-    def hold_puts(self) -> Iterator[None]:
-        """Block puts of other threads during a `with` block."""
-        with self._lock:
-            yield
 
     def _publish(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -136,25 +136,20 @@ def verify(
     )
 
 
+@dataclass(eq=False)
 class Verification:
     """One verification, whose tasks `stages` runs. `provider`: for requests between the stages.
     `now`: returns a new listing of the tier. The function is called if bytes cannot be read,
     because they may have expired."""
 
-    def __init__(
-        self,
-        provider: SegmentProvider,
-        catalogue: TierCatalogue,
-        stages: Stages,
-        *,
-        task_bytes: int = TASK_BYTES,
-        now: Callable[[], TierCatalogue] | None = None,
-    ) -> None:
-        self._provider = provider
-        self._catalogue = catalogue
-        self._stages = stages
-        self._task_bytes = task_bytes
-        self._now = now
+    provider: SegmentProvider
+    catalogue: TierCatalogue
+    stages: Stages
+    _: KW_ONLY
+    task_bytes: int = TASK_BYTES
+    now: Callable[[], TierCatalogue] | None = None
+
+    def __post_init__(self) -> None:
         self._gone: frozenset[SegmentId] | None = None
 
     def run(
@@ -167,7 +162,7 @@ class Verification:
         """Verify the tier. Findings are passed to `on_finding`, in a stable order. Raises
         Unavailable."""
         result = VerifyReport()
-        catalogue = self._catalogue
+        catalogue = self.catalogue
         chosen = list(catalogue.queues) if queues is None else queues
 
         told: set[tuple[SegmentId | None, int | None]] = set()
@@ -208,7 +203,7 @@ class Verification:
                 result.index_items += outcome.items
                 for found in self._leave_out_gone(unpack_findings(outcome.findings)):
                     tell(found)
-        if has_block_checksums(self._provider):
+        if has_block_checksums(self.provider):
             result.covered_bytes = result.uncovered_bytes = 0
             for blocks in self._blocks(chosen, with_index=with_index):
                 result.covered_bytes += blocks.covered_bytes
@@ -220,10 +215,10 @@ class Verification:
     # Queues
 
     def _assemblies(self, queues: list[QueueFiles]) -> list[Assembly]:
-        plans, with_probes = self._plans(queues), self._catalogue.topics is None
+        plans, with_probes = self._plans(queues), self.catalogue.topics is None
         with without_cycle_search():
-            assemblies = [Assembly(plan, self._provider) for plan in plans]
-            ranges = [plan.ranges(self._task_bytes, with_probes=with_probes) for plan in plans]
+            assemblies = [Assembly(plan, self.provider) for plan in plans]
+            ranges = [plan.ranges(self.task_bytes, with_probes=with_probes) for plan in plans]
         outcomes = self._map(
             "messages",
             check_ranges,
@@ -264,7 +259,7 @@ class Verification:
         return self._map(
             "index",
             check_index_files,
-            list(index_files(self._catalogue, probes)),
+            list(index_files(self.catalogue, probes)),
             lambda one: (str(one.extent.id), one.extent.size_bytes),
             IndexOutcome,
         )
@@ -274,7 +269,7 @@ class Verification:
     def _blocks(self, queues: list[QueueFiles], *, with_index: bool) -> Iterator[BlocksOutcome]:
         extents = list(list_extents(queues))
         if with_index:
-            extents += [extent for found in self._catalogue.indexes.values() for extent in found]
+            extents += [extent for found in self.catalogue.indexes.values() for extent in found]
         return self._map(
             "checksums",
             check_blocks,
@@ -298,7 +293,7 @@ class Verification:
         total, key = 0, ""
         for item in items:
             name, size = describe(item)
-            if group and (total + size > self._task_bytes or len(group) >= _MOST_ITEMS):
+            if group and (total + size > self.task_bytes or len(group) >= _MOST_ITEMS):
                 tasks.append(VerifyTask(key, total, tuple(group)))
                 group, total = [], 0
             key = key if group else name
@@ -306,7 +301,7 @@ class Verification:
             total += size
         if group:
             tasks.append(VerifyTask(key, total, tuple(group)))
-        for outcomes in self._stages(stage, work, tasks, list[kind]) if tasks else ():  # type: ignore[valid-type]
+        for outcomes in self.stages(stage, work, tasks, list[kind]) if tasks else ():  # type: ignore[valid-type]
             yield from outcomes
 
     # Segments that expired in the meantime
@@ -331,17 +326,17 @@ class Verification:
     def _find_gone_segments(self) -> frozenset[SegmentId]:
         """Return the listed segments that have expired: they are missing in the present listing and
         metadata. Without metadata, only segments before all others of their file count."""
-        if self._now is None:
+        if self.now is None:
             return frozenset()
         if self._gone is None:
-            now = self._now()
+            now = self.now()
             left = {
                 extent.id for extents in chain.from_iterable(_files_of(now)) for extent in extents
             }
             has_metadata = now.metadata is not None
             self._gone = frozenset(
                 chain.from_iterable(
-                    _find_expired(files, left, has_metadata) for files in _files_of(self._catalogue)
+                    _find_expired(files, left, has_metadata) for files in _files_of(self.catalogue)
                 )
             )
         return self._gone

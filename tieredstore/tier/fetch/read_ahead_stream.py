@@ -61,7 +61,8 @@ class Trail:
         self._key = key
         self._lock = threading.Lock()
         self._count = count  # of the block planned last
-        self._next_start: int | None = start  # of the next one; None while that is not known
+        self.next_start: int | None = start
+        """Start of the next block. None while it is unknown."""
         self._reached_start = start
         self._reached = reached
         self._ahead: deque[int] = deque()  # starts of blocks that no reader has reached
@@ -77,14 +78,14 @@ class Trail:
         """Plan the first block. `surplus`: number of further units to read (default: those of the
         next block). `enough_bytes`: the block ends with the message that reaches this size."""
         with self._lock:
-            assert self._next_start is not None
-            return self._plan_unknown(self._next_start, limits, surplus, enough_bytes)
+            assert self.next_start is not None
+            return self._plan_unknown(self.next_start, limits, surplus, enough_bytes)
 
     def plan_next(self, start: int, limits: Limits) -> Fetch | None:
         """Plan the block that begins at `start`. Returns None if this stream does not continue
         there, so that the reader needs another stream."""
         with self._lock:
-            if self._next_start != start:
+            if self.next_start != start:
                 return None
             self._reach(start)
             known = self._plan_known(limits)
@@ -100,11 +101,6 @@ class Trail:
 
     # Fetched before a reader asks for it
 
-    @property
-    def next_start(self) -> int | None:
-        """Start of the next block. None while it is unknown."""
-        return self._next_start
-
     def reach(self, block: Block) -> None:
         """Record that a reader has reached a block."""
         with self._lock:
@@ -118,9 +114,9 @@ class Trail:
         """Plan the next block, which begins at `start`, from the known units. Returns None if no
         units are known."""
         with self._lock:
-            if self._next_start is None or self._next_start > start:
+            if self.next_start is None or self.next_start > start:
                 return None
-            self._next_start = start
+            self.next_start = start
             if self._is_asking and self._units_end < min(start + self._count, limits.end):
                 return None  # more of them are in flight: small blocks do not help
             planned = self._plan_known(limits)
@@ -136,9 +132,9 @@ class Trail:
         with self._lock:
             if fetch.units is None:
                 self._units_start, self._units = fetch.start, units
-                if self._next_start is None:
+                if self.next_start is None:
                     self._count = max(block.end - block.start, 1)
-                    self._next_start = block.end
+                    self.next_start = block.end
             elif fetch.further is not None:
                 self._is_asking = False
                 if self._units is not None and self._units_end == fetch.further[0]:
@@ -164,7 +160,7 @@ class Trail:
         surplus: int | None = None,
         enough_bytes: int = NO_LIMIT,
     ) -> Fetch:
-        self._next_start = None
+        self.next_start = None
         count = min(self._count, limits.message_count, limits.end - start)
         return Fetch(
             self._file,
@@ -180,7 +176,7 @@ class Trail:
 
     def _plan_known(self, limits: Limits) -> Fetch | None:
         """Plan the next block from the known units. Returns None if no units are known."""
-        start, units = self._next_start, self._units
+        start, units = self.next_start, self._units
         assert start is not None
         skipped = start - self._units_start
         if units is None or not 0 <= skipped < len(units):
@@ -190,7 +186,7 @@ class Trail:
         units = self._units[: min(wanted, limits.end - start)]
         count, weight = find_fitting(units, limits.size_bytes, limits.room_bytes)
         self._count = wanted if count == len(units) else count
-        self._next_start = start + count
+        self.next_start = start + count
         return Fetch(
             self._file,
             self._key,

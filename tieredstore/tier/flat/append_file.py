@@ -129,7 +129,7 @@ class FlatAppendFile(FlatSegments):
     @property
     def append_offset(self) -> int:
         """Offset after the last appended byte, 0 without segments."""
-        segments, appender = self._segments, self._appender
+        segments, appender = self.segments, self._appender
         if not segments:
             return 0
         if appender is None:
@@ -139,7 +139,7 @@ class FlatAppendFile(FlatSegments):
     @property
     def stored_offset(self) -> int:
         """Offset after the last stored byte, 0 without segments."""
-        segments, appender = self._segments, self._appender
+        segments, appender = self.segments, self._appender
         if not segments or appender is None:
             return self.commit_offset
         return segments[-1].base_offset + appender.stored_position
@@ -156,14 +156,14 @@ class FlatAppendFile(FlatSegments):
             self.path, self.type, self._provider, self._metadata, listings, self.unit_bytes
         )
         with self._lock:
-            self._segments = segments
+            self.segments = segments
             self._appender = None
 
     def cut(self, offset: int) -> None:
         """Cut the file after `recover`, so that only the bytes below `offset` count. `offset` must
         be in the last segment. The next commit overwrites or compares the bytes after it."""
         with self._lock:
-            last = self._segments[-1]
+            last = self.segments[-1]
             if not last.base_offset <= offset <= last.end_offset:
                 raise Invalid(
                     f"{last.file.id}: cut at {offset}, outside [{last.base_offset}, "
@@ -179,7 +179,7 @@ class FlatAppendFile(FlatSegments):
         metadata or the backend has bytes at `offset` that this file did not open, Unavailable if
         this cannot be determined."""
         with self._lock:
-            if self._segments:
+            if self.segments:
                 return
             for entry in list(self._metadata.segments(self.path, self.type)):
                 if entry.status == STATUS_DELETED or entry.base_offset == offset:
@@ -191,14 +191,14 @@ class FlatAppendFile(FlatSegments):
                         path=self.path,
                     )
                 self._metadata.delete_segment(entry.id)  # of an attempt that failed
-            self._segments = (self._create(offset),)
+            self.segments = (self._create(offset),)
             self._appender = None
 
     def undo_init(self) -> None:
         """Remove the only segment, which has no content. Its entry may stay in the metadata."""
         with self._lock:
-            if len(self._segments) == 1 and self.append_offset == self._segments[0].base_offset:
-                self._segments = ()
+            if len(self.segments) == 1 and self.append_offset == self.segments[0].base_offset:
+                self.segments = ()
                 self._appender = None
 
     def _create(self, offset: int) -> FlatSegment:
@@ -242,7 +242,7 @@ class FlatAppendFile(FlatSegments):
     @property
     def is_last_empty(self) -> bool:
         """Whether nothing was appended to the last segment."""
-        return not self._segments or self.find_writer().append_position == 0
+        return not self.segments or self.find_writer().append_position == 0
 
     def find_writer(self) -> SegmentAppender:
         """Return the appender of the last segment, with the current limits. Raises Invalid without
@@ -250,9 +250,9 @@ class FlatAppendFile(FlatSegments):
         appender = self._appender
         if appender is None:
             with self._lock:
-                if not self._segments:
+                if not self.segments:
                     raise Invalid(f"{self.path}/{self.type.name}: need to set base offset")
-                last = self._segments[-1]
+                last = self.segments[-1]
                 self._tail_from_before = last.real_size_bytes > last.commit_position
                 appender = self._appender = SegmentAppender(
                     last.file,
@@ -344,7 +344,7 @@ class FlatAppendFile(FlatSegments):
             appender = self._appender
             if appender is None or offset <= self.commit_offset:
                 return
-            last = self._segments[-1]
+            last = self.segments[-1]
             before = last.commit_position
             last.extend_times(self._pending_begin_ms, self._pending_end_ms)
             last.commit_position = min(offset - last.base_offset, appender.stored_position)
@@ -362,7 +362,7 @@ class FlatAppendFile(FlatSegments):
         segment ends after the stored bytes, where the new segment begins."""
         with self._lock:
             self._confirmation.commit_stored()  # this segment gets nothing more
-            last = self._segments[-1]
+            last = self.segments[-1]
             if last.commit_position:
                 self._roll_to(last.end_offset)
             else:
@@ -379,7 +379,7 @@ class FlatAppendFile(FlatSegments):
     def trim(self) -> None:
         """If the provider supports it, cut off any bytes after the last stored byte. Raises
         Unavailable."""
-        if self._segments:
+        if self.segments:
             self.find_writer().trim()
 
     def rollback(self, offset: int | None = None) -> None:
@@ -390,9 +390,9 @@ class FlatAppendFile(FlatSegments):
             appender = self._appender
             if appender is None and offset is None:
                 return
-            if not self._segments:
+            if not self.segments:
                 return
-            appender, last = self.find_writer(), self._segments[-1]
+            appender, last = self.find_writer(), self.segments[-1]
             appender.rollback(None if offset is None else offset - last.base_offset)
             last.commit_position = min(last.commit_position, appender.stored_position)
             # The bytes behind it may be ours, given up. Other messages can replace them.
@@ -430,7 +430,7 @@ class FlatAppendFile(FlatSegments):
             self._is_doubted = False
         base = self._suspect_base
         if base is not None:
-            last = self._segments[-1]
+            last = self.segments[-1]
             with self._metadata.batch():
                 self._metadata.delete_segment(SegmentId(self.path, self.type, base))
                 self._metadata.put_segment(last.metadata(self._clock.now_ms()))
@@ -438,7 +438,7 @@ class FlatAppendFile(FlatSegments):
 
     def _roll_to(self, offset: int) -> None:
         self._settle_entries()
-        last = self._segments[-1]
+        last = self.segments[-1]
         if last.base_offset == offset:
             return
         replaced = last.commit_position == 0
@@ -454,7 +454,7 @@ class FlatAppendFile(FlatSegments):
             if replaced:
                 self._metadata.put_segment(last.metadata(now_ms, STATUS_DELETED))
         self._suspect_base = None
-        self._segments = (*self._segments[:-1], new) if replaced else (*self._segments, new)
+        self.segments = (*self.segments[:-1], new) if replaced else (*self.segments, new)
         self._appender = None
         if replaced:
             self._deletions.remove([last.file])
@@ -471,9 +471,9 @@ class FlatAppendFile(FlatSegments):
         wait for a commit. `expire` may then delete the old segment, and offsets continue (D19).
         Returns whether a segment was begun."""
         with self._lock:
-            if not self._segments or self.append_offset != self.commit_offset:
+            if not self.segments or self.append_offset != self.commit_offset:
                 return False
-            last = self._segments[-1]
+            last = self.segments[-1]
             if last.commit_position == 0 or not last.is_expired(before_ms):
                 return False
             self.roll()
@@ -493,7 +493,7 @@ class FlatAppendFile(FlatSegments):
         the metadata. The caller deletes them without holding a lock. `most`: maximum number of
         segments, None for no limit."""
         with self._lock:
-            segments = self._segments
+            segments = self.segments
             count = 0
             last = len(segments) - 1 if most is None else min(most, len(segments) - 1)
             while count < last and segments[count].is_expired(before_ms):
@@ -503,7 +503,7 @@ class FlatAppendFile(FlatSegments):
     def find_expired(self, before_ms: int) -> list[FlatSegment]:
         """Return the segments that `roll_if_expired` and `expire` would delete if all bytes were
         committed."""
-        segments = self._segments
+        segments = self.segments
         found = list(takewhile(lambda segment: segment.is_expired(before_ms), segments))
         if len(found) == len(segments) and found and not found[-1].commit_position:
             found.pop()  # there is nothing to roll
@@ -513,7 +513,7 @@ class FlatAppendFile(FlatSegments):
         """Move an empty file to another offset, which may be lower. Raises Invalid for a file with
         content, Busy while a segment of that name is being deleted."""
         with self._lock:
-            segments = self._segments
+            segments = self.segments
             if len(segments) != 1 or self.append_offset != segments[0].base_offset:
                 raise Invalid(
                     f"{self.path}/{self.type.name}: begin at {offset} of the stored bytes"
@@ -524,13 +524,13 @@ class FlatAppendFile(FlatSegments):
         """Close the file. Remove all segments, and mark them as deleted, like `take_expired`."""
         with self._lock:
             self.close()
-            return self._take_out(len(self._segments))
+            return self._take_out(len(self.segments))
 
     def _take_out(self, count: int) -> list[FileSegment]:
-        victims = self._segments[:count]
+        victims = self.segments[:count]
         if victims:
             mark_deleted(self._metadata, victims, self._clock.now_ms())
-            self._segments = self._segments[count:]
+            self.segments = self.segments[count:]
         return [segment.file for segment in victims]
 
     def close(self) -> None:
@@ -539,5 +539,5 @@ class FlatAppendFile(FlatSegments):
             self._closed = True
             if self._appender is not None:
                 self._appender.close()
-            for segment in self._segments:
+            for segment in self.segments:
                 segment.file.close()

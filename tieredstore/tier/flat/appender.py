@@ -67,13 +67,13 @@ class SegmentAppender:
         "_capabilities",
         "_closed",
         "_pending",
-        "_segment",
         "_store_lock",
         "_unsure",
         "append_position",
         "max_pending_count",
         "max_size_bytes",
         "pending_count",
+        "segment",
         "stored_position",
         "write_size_bytes",
     )
@@ -89,7 +89,8 @@ class SegmentAppender:
         write_size_bytes: int = 4 << 20,
         max_pending_count: int = 10_000,
     ) -> None:
-        self._segment = segment
+        self.segment = segment
+        """Segment that is being written."""
         self._capabilities = capabilities
         self._closed = False
         self._store_lock = threading.Lock()
@@ -101,11 +102,6 @@ class SegmentAppender:
         self.pending_count = 0
         self.append_position = stored_position
         self.stored_position = stored_position
-
-    @property
-    def segment(self) -> FileSegment:
-        """Segment that is being written."""
-        return self._segment
 
     @property
     def pending_bytes(self) -> int:
@@ -179,7 +175,7 @@ class SegmentAppender:
             if stored_position is not None and stored_position != self.stored_position:
                 if not 0 <= stored_position < self.stored_position:
                     raise Invalid(
-                        f"{self._segment.id}: rollback to {stored_position}, beyond the stored "
+                        f"{self.segment.id}: rollback to {stored_position}, beyond the stored "
                         f"position {self.stored_position}"
                     )
                 self.stored_position = stored_position
@@ -191,12 +187,12 @@ class SegmentAppender:
         supports it. Call this before moving on to another segment. Raises Unavailable."""
         if self._unsure and self._capabilities.rewritable:
             with self._store_lock:
-                result = self._segment.write(self.stored_position, [b""])
+                result = self.segment.write(self.stored_position, [b""])
                 if not isinstance(result, Written):
                     raise Unavailable(
-                        f"{self._segment.id}: cannot be cut at {self.stored_position}: {result}",
+                        f"{self.segment.id}: cannot be cut at {self.stored_position}: {result}",
                         offset=self.stored_position,
-                        path=str(self._segment.id),
+                        path=str(self.segment.id),
                     )
                 self._unsure = False
 
@@ -223,7 +219,7 @@ class SegmentAppender:
             if companion is not None and not was_unsure:
                 result = self._write_with(companion, position, buffers, length, may_wait=may_wait)
             else:
-                result = self._segment.write(position, buffers)
+                result = self.segment.write(position, buffers)
         except (Corrupt, Invalid) as error:
             self._unsure = True
             self._raise_if_damaged(error)
@@ -236,10 +232,10 @@ class SegmentAppender:
             if result.size_bytes < position + length:
                 self._unsure = True
                 raise Corrupt(
-                    f"{self._segment.id}: after writing {length} bytes at {position} the backend "
+                    f"{self.segment.id}: after writing {length} bytes at {position} the backend "
                     f"reports a size of {result.size_bytes}",
                     offset=position,
-                    path=str(self._segment.id),
+                    path=str(self.segment.id),
                 )
             self._advance(length)
             return
@@ -260,7 +256,7 @@ class SegmentAppender:
     ) -> WriteResult:
         """Write `buffers`. If possible, the same request writes all pending bytes of the companion,
         the queue's other file."""
-        segment = self._segment
+        segment = self.segment
         if not isinstance(segment, PairedSegment) or not companion.begin_going_along():
             return segment.write(position, buffers)
         other: WriteResult | None = None
@@ -298,7 +294,7 @@ class SegmentAppender:
         raises the errors of `FileSegment.size`."""
         if self._capabilities.rewritable:
             return  # lost bytes are written again, or the file's end is requested
-        if isinstance(error, Invalid) and self._segment.size() >= self.stored_position:
+        if isinstance(error, Invalid) and self.segment.size() >= self.stored_position:
             return
         raise SegmentDamaged(str(error), offset=error.offset, path=error.path) from error
 
@@ -311,12 +307,12 @@ class SegmentAppender:
             if self.stored_position > position:
                 return
         message = (
-            f"{self._segment.id}: writer {result.writer or 'unknown'} holds position {position} "
+            f"{self.segment.id}: writer {result.writer or 'unknown'} holds position {position} "
             f"(size {result.size_bytes})"
         )
         if not result.stale:
-            raise Fenced(message, offset=position, path=str(self._segment.id))
-        tail = TailDiffers(message, offset=position, path=str(self._segment.id))
+            raise Fenced(message, offset=position, path=str(self.segment.id))
+        tail = TailDiffers(message, offset=position, path=str(self.segment.id))
         tail.stale = True
         raise tail
 
@@ -325,10 +321,10 @@ class SegmentAppender:
             raise self._make_differs_error()
         if self.stored_position < end:
             raise Unavailable(
-                f"{self._segment.id}: outcome of the write up to {end} is unknown "
+                f"{self.segment.id}: outcome of the write up to {end} is unknown "
                 f"({result.reason}); {self.stored_position} bytes are certainly there",
                 offset=self.stored_position,
-                path=str(self._segment.id),
+                path=str(self.segment.id),
             )
 
     def _next_write(self) -> tuple[list[memoryview], int]:
@@ -361,29 +357,29 @@ class SegmentAppender:
         extra = self._extra_bytes()
         length = min(extra, self.pending_bytes)
         views = (view for view, _ in self.pending)
-        same = count_same_bytes(self._segment, self.stored_position, views, length)
+        same = count_same_bytes(self.segment, self.stored_position, views, length)
         self._advance(same)
         self._unsure = extra > same
         return same == length
 
     def _extra_bytes(self) -> int:
-        size = self._segment.size()
+        size = self.segment.size()
         if size < self.stored_position:
             kind = Corrupt if self._capabilities.rewritable else SegmentDamaged
             raise kind(
-                f"{self._segment.id}: {self.stored_position} bytes were stored, {size} are "
+                f"{self.segment.id}: {self.stored_position} bytes were stored, {size} are "
                 "left in the backend",
                 offset=size,
-                path=str(self._segment.id),
+                path=str(self.segment.id),
             )
         return size - self.stored_position
 
     def _make_differs_error(self) -> TailDiffers:
         return TailDiffers(
-            f"{self._segment.id}: the bytes behind position {self.stored_position} are not those "
+            f"{self.segment.id}: the bytes behind position {self.stored_position} are not those "
             "of this writer",
             offset=self.stored_position,
-            path=str(self._segment.id),
+            path=str(self.segment.id),
         )
 
     def _advance(self, length: int) -> None:

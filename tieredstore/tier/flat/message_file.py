@@ -132,7 +132,7 @@ class FlatMessageFile(QueueWriter):
         """Remove from the queue the segments that `expire` would delete, and register their
         deletion. The caller calls `Deletions.remove` once the metadata is on disk."""
         with self._turns.waiting(self.path), self.lock:
-            if self._closed:
+            if self.is_closed:
                 return []
             if not self._marks:
                 # The commit log first, so that recovery never meets units without messages.
@@ -200,7 +200,7 @@ class FlatMessageFile(QueueWriter):
     def close(self) -> None:
         """Refuse further writes and release the segments. Idempotent."""
         with self.lock:
-            self._closed = True
+            self.is_closed = True
             self._marks.clear()
             self.consume_queue.close()
             self.commit_log.close()

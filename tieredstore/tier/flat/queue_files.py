@@ -42,10 +42,6 @@ class FlatConsumeQueueFile(FlatAppendFile):
         return max(self._config.consume_queue_max_size_bytes // UNIT_SIZE, 1) * UNIT_SIZE
 
     @property
-    def min_unit(self) -> int:
-        return self.min_offset // UNIT_SIZE
-
-    @property
     def commit_unit(self) -> int:
         """Queue offset after the last complete committed unit."""
         return self.commit_offset // UNIT_SIZE

@@ -89,7 +89,6 @@ class QueueWriter(QueueView):
 
     __slots__ = (
         "_clock",
-        "_closed",
         "_config",
         "_confirmation",
         "_deleted",
@@ -98,6 +97,7 @@ class QueueWriter(QueueView):
         "_metadata",
         "_topic_id",
         "_turns",
+        "is_closed",
         "lock",
         "path",
         "queue_id",
@@ -127,7 +127,7 @@ class QueueWriter(QueueView):
         self._config = config
         self._metadata = metadata
         self._clock = clock
-        self._closed = False
+        self.is_closed = False
         self._topic_id: int | None = None
         self._deletions = deletions = deletions if deletions is not None else Deletions(metadata)
         self._turns = turns if turns is not None else Turns()
@@ -171,10 +171,6 @@ class QueueWriter(QueueView):
                 return -1
             self._topic_id = entry.topic_id
         return self._topic_id
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
     # Turns
 
@@ -378,14 +374,14 @@ class QueueWriter(QueueView):
         """Commit the ends that `store` returned, after a fence check that began later. Returns
         False if the file was closed in the meantime because its topic was deleted."""
         with self.lock:
-            if self._closed:
+            if self.is_closed:
                 return False
             self._confirmation.settle(ends)
             self._forget_marks()
             return True
 
     def _store(self, *, may_wait: bool = False) -> bool:
-        if self._closed:
+        if self.is_closed:
             return False
         if self._marks:
             # Units that a failed write left must not come to name the messages of this one.
@@ -415,7 +411,7 @@ class QueueWriter(QueueView):
             self.commit_log.rollback(min(end, self.commit_log.stored_offset))
 
     def _check_writable(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise Invalid(f"{self.path}: the file is closed", topic=self.topic)
         if self.read_only_reason is not None:
             raise Corrupt(

@@ -120,28 +120,24 @@ class FlatSegments:
     """Segments by ascending base offset. Readers take no lock, and see the current list and commit
     positions."""
 
-    __slots__ = ("_segments",)
+    __slots__ = ("segments",)
 
     def __init__(self) -> None:
-        self._segments: tuple[FlatSegment, ...] = ()
+        self.segments: tuple[FlatSegment, ...] = ()
+        """Segments by ascending base offset."""
 
     # What there is
 
     @property
-    def segments(self) -> tuple[FlatSegment, ...]:
-        """Segments by ascending base offset."""
-        return self._segments
-
-    @property
     def min_offset(self) -> int:
         """Offset of the first byte, 0 without segments."""
-        segments = self._segments
+        segments = self.segments
         return segments[0].base_offset if segments else 0
 
     @property
     def commit_offset(self) -> int:
         """Offset after the last committed byte, 0 without segments."""
-        segments = self._segments
+        segments = self.segments
         if not segments:
             return 0
         last = segments[-1]
@@ -150,12 +146,12 @@ class FlatSegments:
     @property
     def size_bytes(self) -> int:
         """Total number of committed bytes of all segments."""
-        return sum(segment.commit_position for segment in self._segments)
+        return sum(segment.commit_position for segment in self.segments)
 
     @property
     def min_timestamp_ms(self) -> int:
         """Begin time of the first segment with messages. -1 without messages."""
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.begin_ms != NEVER_WRITTEN_MS:
                 return segment.begin_ms
         return -1
@@ -163,7 +159,7 @@ class FlatSegments:
     @property
     def max_timestamp_ms(self) -> int:
         """End time of the last segment with messages. -1 without messages."""
-        for segment in reversed(self._segments):
+        for segment in reversed(self.segments):
             if segment.end_ms != NEVER_WRITTEN_MS:
                 return segment.end_ms
         return -1
@@ -171,7 +167,7 @@ class FlatSegments:
     @property
     def holes(self) -> list[tuple[int, int]]:
         """Ranges [first missing, next existing) of offsets between segments with content."""
-        segments = self._segments
+        segments = self.segments
         holes: list[tuple[int, int]] = []
         if segments:
             end = segments[0].end_offset
@@ -187,7 +183,7 @@ class FlatSegments:
     def read_nowait(self, offset: int, length: int) -> memoryview | None:
         """Return committed, undamaged bytes of one segment if this needs no blocking call, else
         None."""
-        segments = self._segments
+        segments = self.segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         if length > 0 and index >= 0:
             segment = segments[index]
@@ -210,7 +206,7 @@ class FlatSegments:
         at_hand = self.read_nowait(offset, length)
         if at_hand is not None:
             return at_hand
-        segments = self._segments
+        segments = self.segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         step: list[SegmentRead] = []
         while length > 0 and 0 <= index < len(segments):

@@ -145,11 +145,12 @@ class LocalIndexStoreFile(IndexStoreFile):
         self.covered_items = 0
         self._fd = fd
         self._fd_lock = threading.Lock()
-        self._buffer = memoryview(mmap.mmap(fd, unsealed_size(slots, max_items)))
-        self._heads = slots_view(self._buffer, slots)
-        self._items = items_view(self._buffer, slots, max_items)
+        self.buffer = memoryview(mmap.mmap(fd, unsealed_size(slots, max_items)))
+        """Mapped bytes of the whole file."""
+        self._heads = slots_view(self.buffer, slots)
+        self._items = items_view(self.buffer, slots, max_items)
         self._allocated_end = 0
-        start = bytes(self._buffer[:HEADER_SIZE])
+        start = bytes(self.buffer[:HEADER_SIZE])
         # A crash may leave a new file without header. It is empty then.
         header = unpack_header(start) if any(start) else IndexHeader(begin_ms)
         self.item_count = header.items
@@ -228,10 +229,10 @@ class LocalIndexStoreFile(IndexStoreFile):
         if count < SCALAR_LIMIT and not IS_COMPILED:
             columns = (rows.hashes, rows.offsets, rows.sizes, rows.store_timestamps)
             few = list(zip(*(column.tolist() for column in columns), strict=True))
-            header = put_few_items(self._buffer, self.slots, topic_id, queue_id, few)
+            header = put_few_items(self.buffer, self.slots, topic_id, queue_id, few)
         else:
             header = put_items(
-                self._buffer,
+                self.buffer,
                 self.slots,
                 rows.hashes,
                 topic_id,
@@ -281,11 +282,6 @@ class LocalIndexStoreFile(IndexStoreFile):
         self.synced_items = min(synced_items, count)
         self._write_header()
 
-    @property
-    def buffer(self) -> memoryview:
-        """Mapped bytes of the whole file."""
-        return self._buffer
-
     def items(self, first: int = 1) -> npt.NDArray[np.void]:
         """Return a view of the items, starting at item number `first`."""
         return self._items[first : self.item_count + 1]
@@ -324,7 +320,7 @@ class LocalIndexStoreFile(IndexStoreFile):
                 )
             if len(walked) == WALK_ITEMS:
                 return walked, number
-            item = _ITEM.unpack_from(self._buffer, item_position(self.slots, number))
+            item = _ITEM.unpack_from(self.buffer, item_position(self.slots, number))
             walked.append(item)
             above, number = number, item[6]
         return walked, 0
@@ -377,7 +373,7 @@ class LocalIndexStoreFile(IndexStoreFile):
             self.item_count,
             MAGIC_END if full else MAGIC_BEGIN,
         )
-        self._buffer[:HEADER_SIZE] = pack_header(header)
+        self.buffer[:HEADER_SIZE] = pack_header(header)
 
 
 def _make_unavailable_error(path: Path, action: str, error: OSError | ValueError) -> Unavailable:

@@ -66,7 +66,7 @@ def check_what_a_broker_finds(root: Path) -> None:
     assert flat_files.broken_queues == {}
     for file in flat_files.files():
         assert file.read_only_reason is None
-        for offset in range(file.consume_queue.min_unit, file.consume_queue.commit_unit):
+        for offset in range(file.consume_queue_min_offset, file.consume_queue.commit_unit):
             unit = read(file.read_units(offset, 1))[0]
             record = read(file.read_commit_log(int(unit["physical_offset"]), int(unit["size"])))
             assert int.from_bytes(record[20:28], "big") == offset

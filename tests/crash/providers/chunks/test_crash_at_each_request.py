@@ -56,7 +56,7 @@ class Scenario:
 
     def __call__(self, client: FaultyObjectClient) -> None:
         client._now_ms = self.clock.now_ms
-        client._limits = LIMITS
+        client.limits = LIMITS
         tier = open_tier(client, self.clock)
         epoch = tier.acquire_writer("broker-a")
         for turn in range(11):

@@ -60,7 +60,7 @@ def test_a_request_gets_its_response_with_the_header_type_of_the_request(
         ):
             for code in (ECHO, ECHO_LATER):
                 response = await client.request(code, {"a": "1", "ü": "\x01\x02"}, b"body")
-                assert response.is_response
+                assert response.flag & 1
                 assert response.header_type is header_type
                 assert response.code == ResponseCode.SUCCESS
                 assert response.ext_fields == {"a": "1", "ü": "\x01\x02"}

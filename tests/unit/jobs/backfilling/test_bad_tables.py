@@ -11,14 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.kit.jobs.backfill import BROKER, CLUSTER, START_MS, fill, messages, new_run, tier_at
+from tests.kit.jobs.backfill import (
+    BROKER,
+    CLUSTER,
+    START_MS,
+    backfill_target,
+    fill,
+    messages,
+    new_run,
+    tier_at,
+)
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.job import run_backfill
 from tieredstore.jobs.backfilling.measure import measure, measure_tasks
 from tieredstore.jobs.backfilling.plan import QueueStart, pieces_of, queue_plans
 from tieredstore.jobs.backfilling.rows import RowRules
 from tieredstore.jobs.backfilling.table_files import list_table
-from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.backfilling.write import write, write_task
 from tieredstore.jobs.options import BackfillOptions
 from tieredstore.scan.location import TierLocation
@@ -174,11 +182,6 @@ def test_options_are_checked(tmp_path: Path) -> None:
         fill(tmp_path, messages(1), BackfillOptions(segment_bytes=0))
     with pytest.raises(Invalid, match="give --cluster"):
         backfill_target(f"file://{tmp_path}/tier", tmp_path / "state", broker="b")
-    slave = {"brokerRole": "SLAVE"}
-    with pytest.raises(Invalid, match="SLAVE"):
-        backfill_target(
-            f"file://{tmp_path}/tier", tmp_path, cluster="c", broker="b", properties=slave
-        )
     (tmp_path / "file").touch()
     with pytest.raises(Invalid, match="not a directory"):
         backfill_target(f"file://{tmp_path}/tier", tmp_path / "file", cluster="c", broker="b")

@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.kit.generations import TOPICS, make_world
-from tests.kit.jobs.backfill import BROKER, damage, fill, found, messages, tier_at
+from tests.kit.jobs.backfill import BROKER, backfill_target, damage, fill, found, messages, tier_at
 from tests.kit.tiered_local import TieredLocal
 from tieredstore import jobs
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.operating.delete import delete_topic
 from tieredstore.scan.location import TierLocation
 

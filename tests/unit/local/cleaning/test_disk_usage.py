@@ -95,14 +95,13 @@ def test_a_full_disk_refuses_puts_until_there_is_room_again() -> None:
     disks.check(0.88)  # as in Java: not before cleaning has made some room
     assert disks.raised() == {RunningFlag.DISK_FULL}
     disks.check(0.85)
-    assert disks.flags.is_writeable
+    assert disks.flags.why_not_writeable() is None
 
 
 def test_the_disk_of_the_queues_counts_when_that_of_the_log_has_room() -> None:
     disks = Disks()
     assert disks.check(0.5, 0.95) is DiskPressure.FULL
     assert disks.raised() == {RunningFlag.LOGIC_DISK_FULL}
-    assert not disks.flags.is_queue_writeable
     assert disks.check(0.5, 0.8) is DiskPressure.EXPIRED
     assert disks.raised() == set()
     assert disks.check(0.95, 0.95) is DiskPressure.FULL

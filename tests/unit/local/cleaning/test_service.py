@@ -387,7 +387,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
         # What did go is gone for the queues, too.
         assert it.offsets()[0] >= 18
         assert it.get(0) is GetMessageStatus.OFFSET_TOO_SMALL
-        assert it.store.running_flags.is_writeable
+        assert it.store.running_flags.why_not_writeable() is None
         assert it.clean().log_files > 0
         it.put(1)
 
