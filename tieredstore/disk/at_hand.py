@@ -23,7 +23,7 @@ _NO_WAITING: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 
 class NotAtHand(Exception):
-    """Raised by a read that needs bytes that are not at hand."""
+    """Raised by a read whose bytes are not at hand."""
 
 
 class _Thread(threading.local):

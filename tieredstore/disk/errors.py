@@ -34,15 +34,15 @@ LASTING: Final = frozenset(
         errno.EBADF,
     }
 )
-"""Error numbers of faults that no retry resolves: permissions, names, file types, missing features
-of a file system."""
+"""Error numbers of faults that a retry cannot resolve: permissions, names, file types, missing
+features of a file system."""
 
 NO_FOLDER: Final = LASTING | {errno.EEXIST}
-"""Error numbers that no retry resolves when a folder is created: LASTING, and the error for a file
-that already has the folder's name."""
+"""Error numbers that a retry cannot resolve when a folder is created: LASTING, and the error for a
+file that already has the folder's name."""
 
 EXHAUSTED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Error numbers that disappear when space, descriptors or memory are freed."""
+"""Error numbers of errors that pass once space, descriptors or memory are freed."""
 
 RETRY_LATER: Final[frozenset[int]] = frozenset()
 """Empty set for the parameter `invalid`: no error becomes Invalid. For services that retry after
@@ -52,7 +52,7 @@ Refused, a kind of Unavailable."""
 
 def is_lasting(error: OSError) -> bool:
     """Return whether the error persists until somebody changes the file, its permissions or its
-    name. The only function that classifies error numbers of files."""
+    name. No other function classifies error numbers of files."""
     return error.errno in LASTING
 
 

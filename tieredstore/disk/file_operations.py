@@ -76,17 +76,18 @@ _MOST_NAME_BYTES: Final = 200
 _LEFTOVER_AGE_S: Final = 86_400.0
 _MOST_CLEANED: Final = 1_024
 _CLEANED: Final[set[Path]] = set()
-"""Files whose old temporaries were already removed."""
+"""Files whose old temporary files were already removed."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 Stamp = tuple[int, int, int, int]
-"""Inode, modification time (ns), size (bytes) and change time (ns). Any change of a file or folder
-changes the stamp. So does a copy that preserves the times of files."""
+"""Stamp of a version of a file or folder: inode, modification time (ns), size (bytes) and change
+time (ns). Any change of the file or folder changes the stamp. A copy has another stamp, even if it
+preserves the times."""
 
 
 def make_stamp(found: os.stat_result) -> Stamp:
-    """Return the stamp of a file or folder from its `stat` result."""
+    """Return the `Stamp` of a file or folder from its `stat` result."""
     return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
 
 
@@ -112,7 +113,7 @@ class FileOperations:
             return None
 
     def stamp(self, path: Path) -> Stamp | None:
-        """Return the stamp of a file, or None if the file does not exist."""
+        """Return the `Stamp` of a file, or None if the file does not exist."""
         try:
             return make_stamp(path.stat())
         except FileNotFoundError:
@@ -132,9 +133,9 @@ class FileOperations:
             os.close(fd)
 
     def write_temporary(self, path: Path, data: bytes, mode: int = 0o644) -> Path:
-        """Write `data`, synced, into a new file beside `path`, which the caller renames to `path`.
-        Each call uses a unique name, so concurrent writers of one file do not collide. `mode`: as
-        for `write_synced`."""
+        """Write `data`, synced, into a new file beside `path`. The caller renames the new file to
+        `path`. Each call uses a unique name, so concurrent writers of one file do not collide.
+        `mode`: as for `write_synced`."""
         temporary = self.name_temporary(path)
         try:
             self.write_synced(temporary, data, mode)
@@ -144,7 +145,7 @@ class FileOperations:
         return temporary
 
     def name_temporary(self, path: Path) -> Path:
-        """Return a unique name for a temporary file beside `path`, which the caller renames to
+        """Return a unique name for a temporary file beside `path`. The caller renames that file to
         `path`. Deletes old temporaries of this file, left by killed writers."""
         self._remove_leftovers(path)
         return path.with_name(f"{_shorten(path)}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
@@ -216,9 +217,8 @@ class FileOperations:
             return None
 
     def _remove_leftovers(self, path: Path) -> None:
-        """Delete temporaries of the file that killed writers left more than a day ago, once for
-        each file. Younger temporaries stay. A writer that still uses an older temporary gets an
-        error."""
+        """Delete temporary files that killed writers of the file left more than a day ago, once for
+        each file. Younger ones stay. A writer that still uses an older one gets an error."""
         if path in _CLEANED:
             return
         if len(_CLEANED) >= _MOST_CLEANED:
@@ -304,4 +304,5 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 FILES = FileOperations()
-"""The system's file operations, for callers that crash tests do not need to replace."""
+"""Direct file operations of the system, for callers whose operations crash tests need not
+replace."""

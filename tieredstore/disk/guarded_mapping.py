@@ -1,4 +1,4 @@
-"""Mapped files whose faults are reported and do not kill the process.
+"""Mapped files whose faults are reported instead of killing the process.
 
 If a mapped file is truncated, or the disk cannot supply or store a page, an access to the mapping
 raises SIGBUS, which usually ends the process. For guarded mappings the signal handler calls

@@ -82,9 +82,9 @@ def hold_lock(path: Path, wait_s: float = _WAIT_S) -> Iterator[None]:
 
 
 def is_locked(path: str | Path) -> bool | None:
-    """Return whether a process of this machine holds the lock of `lock_file`, according to the
-    system's list of locks. This function does not try to take the lock, because the attempt could
-    make another process fail. Returns None if the system does not list locks."""
+    """Return whether a process on this machine holds the lock of `lock_file`, according to the
+    system's list of locks. Does not try to take the lock, because the attempt could make another
+    process fail. Returns None if the system does not list locks."""
     try:
         inode = str(os.stat(path).st_ino)  # noqa: PTH116 - text or Path
     except FileNotFoundError:

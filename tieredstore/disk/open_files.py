@@ -17,8 +17,8 @@ from tieredstore.errors import Invalid
 
 MAX_OPEN_FILES = 512
 _SHARE_CLOSED = 16
-"""Divisor: above the limit, one sixteenth of the open files is closed together. Closing several
-files costs little more than closing one."""
+"""Divisor for the number of files to close together: above the limit, one sixteenth of the open
+files is closed, because closing several files costs little more than closing one."""
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -78,8 +78,8 @@ class OpenFiles:
 
     def take(self, path: str, flags: int = os.O_RDONLY) -> OpenFile:
         """Return the file at `path`, opened with at least these `flags`. Use the result in a `with`
-        block, which returns the descriptor. Raises OSError, Invalid after `close`, and NotAtHand
-        within `read_at_hand` if the file is not open yet."""
+        block to get the descriptor. Raises OSError, Invalid after `close`, and NotAtHand within
+        `read_at_hand` if the file is not open yet."""
         writable = flags & os.O_ACCMODE == os.O_RDWR
         with self._lock:
             self._check_open(path)
@@ -116,9 +116,9 @@ class OpenFiles:
 
     def find_open(self, path: str) -> OpenFile | None:
         """Return the open descriptor of a file, or None. Never blocks. The descriptor is not
-        protected: another thread may close it at any time, and the system may then use its number
-        for another file. Bytes read from the descriptor are valid only if `is_kept` is True
-        afterwards."""
+        protected from closing: another thread may close it at any time, and the system may then use
+        its number for another file. Bytes read from the descriptor are valid only if `is_kept` is
+        True afterwards."""
         try:
             self._files.move_to_end(path)
             return self._files[path]

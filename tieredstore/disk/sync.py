@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 _BLOCK_BYTES = 1 << 20
 MANY: Final = 256
-"""Number of syncs from which the syncs run in threads."""
+"""Minimum number of syncs that run in threads. Fewer syncs run one after another."""
 _THREADS: Final = 32
 _Item = TypeVar("_Item")
 

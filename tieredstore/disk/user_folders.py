@@ -38,7 +38,7 @@ def find_user_folder(variable: str, below_home: str) -> Path | None:
 
 def require_user_folder(variable: str, below_home: str, *, or_else: str = "") -> Path:
     """Return the folder that `find_user_folder` finds. If it finds none, raises Invalid with the
-    name of the variable. `or_else`: what else the user can do, for the message."""
+    name of the variable. `or_else`: the user's alternative, for the error message."""
     found = find_user_folder(variable, below_home)
     if found is None:
         raise Invalid(

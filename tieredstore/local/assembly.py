@@ -1,4 +1,4 @@
-"""Assembly of a local store's parts from its configuration."""
+"""Creates the parts of a local store from its configuration."""
 
 from __future__ import annotations
 

@@ -28,9 +28,10 @@ def get_batches(
     request: GetRequest,
     is_in_memory: Callable[[int], bool],
 ) -> GetMessageResult:
-    """Return records, beginning with the one that contains a queue offset. `max_count` limits the
-    messages in them. `is_in_memory`: returns whether the record at a byte of the log is near the
-    log's end. Raises Corrupt if the first requested record does not match its unit."""
+    """Return records, beginning with the record that contains the requested queue offset.
+    `max_count` limits the messages in them. `is_in_memory`: returns whether the record at a log
+    offset is near the log's end. Raises Corrupt if the first requested record does not match its
+    unit."""
     if queue is None or (maximum := queue.max_offset) == 0:
         return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
     offset, minimum = request.offset, queue.min_offset

@@ -1,4 +1,4 @@
-"""Reads for a tier from a local store, which belongs to this or another process."""
+"""Reads for a tier, from a local store of this or another process."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class LocalDispatchSource:
         self._flush()
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Read up to `count` units, fewer at the end of a file. Returns a copy. An address in a
-        consume queue extension, which is valid only in this store, is replaced by the hash of the
-        message's TAGS."""
+        """Read up to `count` units, fewer at the end of a file. Returns a copy. The address of an
+        extended unit is valid only in this store, so it is replaced by the hash of the message's
+        TAGS."""
         queue = self._store.find_queue(*key)
         if queue is None:
             return np.empty(0, dtype=UNIT_DTYPE)
@@ -190,7 +190,7 @@ class LocalDispatchSource:
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
         """Return whether the pages of these messages are resident. False for missing messages. True
-        if the system cannot report it."""
+        if the system cannot tell."""
         queue = self._store.find_queue(*key)
         units = None if queue is None else queue.read_units(offset, max(count, 1))
         if units is None or not len(units):

@@ -1,4 +1,4 @@
-"""Loading of a store when it is opened, with recovery after an unclean stop."""
+"""Loads a store when it is opened, and recovers it after an unclean stop."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def recover(
 def check_queues(root: Path, config: StoreConfig, dispatch_from: int) -> None:
     """Compare the queues of a cleanly stopped store with its log, in case files were changed since
     the stop. A put into a missing queue would restart the queue's offsets at 0. `dispatch_from`:
-    position in the log after which messages are dispatched in any case. Raises Corrupt if the log
-    has earlier messages that no queue has. A recovery adds these messages to the queues."""
+    position in the log. Later messages are dispatched in any case. Raises Corrupt if the log has
+    earlier messages that no queue has. A recovery adds these messages to the queues."""
     if config.is_rocksdb or not find_log_directory(config, root).is_dir():
         return
     plan = plan_recovery(root, config, with_index=False, compares=True, builds_unknown=False)
@@ -216,8 +216,8 @@ def _load_files(
 def _find_dispatch_start(
     parts: StoreParts, checkpoint_offset: int, plan: RecoveryPlan | None
 ) -> int:
-    """Return the position in the log from which messages must be dispatched. `checkpoint_offset`:
-    the offset in the checkpoint, or 0."""
+    """Return the position in the log at which the dispatch must begin. `checkpoint_offset`: the
+    offset in the checkpoint, or 0."""
     log, queues = parts.commit_log, parts.queues
     if plan is None:
         # Queues that are older than the kept state were removed: they are built again.

@@ -60,7 +60,7 @@ class HookedPuts:
         self._hooks: tuple[PutMessageHook, ...] = ()
 
     def add(self, hook: PutMessageHook) -> None:
-        """Add a hook after the existing ones, for the puts from now on."""
+        """Add a hook after the existing ones, for later puts."""
         self._hooks = (*self._hooks, hook)
 
     def put(self, message: Message) -> PutMessageResult:
@@ -303,9 +303,9 @@ class DefaultMessageStore(StoreReads):
         return {*self._queues.find_queue_ids(topic), *self._source.find_end_offsets(topic)}
 
     def begin_log_at(self, physical_offset: int) -> None:
-        """Begin the log of a new store, loaded and not started, at the first file boundary at or
-        after a byte offset. The start of the log is on disk on return. Raises Invalid for a store
-        that is not new, Unavailable."""
+        """Begin the log of a new store at the first file boundary at or after `physical_offset`.
+        The store must be loaded but not started. The start of the log is on disk on return. Raises
+        Invalid for a store that is not new, Unavailable."""
         log = self._commit_log
         if self._state is not _State.LOADED or not log.is_empty:
             raise Invalid(f"{self.root}: expected a new store, loaded", path=str(self.root))
@@ -364,8 +364,8 @@ class DefaultMessageStore(StoreReads):
 
     def _is_of_log(self, message: StoredMessage) -> bool:
         """Return whether a record was appended to the log (see `StoreReads`). A dispatched message
-        must have a unit. For a record that is not dispatched yet, the log is walked from the end of
-        the dispatch."""
+        must have a unit. For a record that is not dispatched yet, the log is read record by record,
+        starting at the end of the dispatched part."""
         here = message.physical_offset
         if (found := self._find_position(message)) is None:
             dispatched = self._reput.offset
@@ -449,7 +449,7 @@ class DefaultMessageStore(StoreReads):
         self._dispatch_to(end)
 
     def _flush_and_dispatch(self) -> None:
-        """Flush the log and dispatch it to the queues, both up to the log's present end."""
+        """Flush the log and dispatch it to the queues, both up to the log's current end."""
         self._check_open()
         end = self._commit_log.max_offset
         self._flush.sync_log()
@@ -467,8 +467,8 @@ class DefaultMessageStore(StoreReads):
         topics.
 
         The deletion is a message of the log (`docs/formats/topic-deletion.md`), on disk on return.
-        Recreated queues continue after the offsets of the deleted queues, while the log has that
-        message. Below a tier the deletion is kept until the tier has recorded it. Raises Exhausted
+        While the log has that message, recreated queues continue after the offsets of the deleted
+        queues. Below a tier the deletion is kept until the tier has recorded it. Raises Exhausted
         or Unavailable if the deletion cannot be written (nothing is deleted then), the error that
         stopped the dispatch (the topics are deleted once the dispatch continues), and Invalid if
         the store is not open or for a system topic of the store.

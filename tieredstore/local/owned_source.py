@@ -1,5 +1,4 @@
-"""Reads for a tier from the store of this process, and changes that the tier makes to that
-store."""
+"""Reads for a tier from the store of this process, and changes of that store by the tier."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class PositionalFiles:
         self.open_files = OpenFiles(max_open_files)
 
     def size(self, path: str) -> int:
-        """Return the present length of the file (bytes)."""
+        """Return the current length of the file (bytes)."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 return os.fstat(fd).st_size
@@ -35,7 +35,7 @@ class PositionalFiles:
             raise translate_os_error(error, "stat", path) from error
 
     def read_up_to(self, path: str, length: int, position: int) -> bytes:
-        """Read at most `length` bytes from `position` on, fewer only at the end of the file."""
+        """Read at most `length` bytes starting at `position`, fewer only at the end of the file."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 data = pread_at_hand(fd, length, position)
@@ -65,7 +65,7 @@ class PositionalFiles:
         return data
 
     def is_resident(self, path: str, position: int, length: int) -> bool:
-        """Return whether these bytes are in the page cache. True if the system cannot report it."""
+        """Return whether these bytes are in the page cache. True if the system cannot tell."""
         flags = getattr(os, "RWF_NOWAIT", None)
         if flags is None:
             return True
@@ -85,14 +85,14 @@ class PositionalFiles:
         return True
 
     def skip_hole(self, path: str, position: int) -> int:
-        """Return the first position, from `position` on, that may not be in a hole of a sparse
+        """Return the first position at or after `position` that may be outside a hole of a sparse
         file, or the file's size. Returns `position` itself if the system cannot report holes."""
         return self._seek(path, position, getattr(os, "SEEK_DATA", None), position)
 
     def skip_data(self, path: str, position: int) -> int:
-        """Return the first position, from `position` on, that is in a hole of a sparse file, where
-        all bytes are zero. Returns the file's size if there is no hole, or if the system cannot
-        report holes."""
+        """Return the first position at or after `position` that is in a hole of a sparse file,
+        where all bytes are zero. Returns the file's size if there is no hole, or if the system
+        cannot report holes."""
         return self._seek(path, position, getattr(os, "SEEK_HOLE", None), None)
 
     def _seek(self, path: str, position: int, whence: int | None, unknown: int | None) -> int:

@@ -1,10 +1,10 @@
-"""ReadOnlyMessageStore: reads of a store with another owner, or without one.
+"""ReadOnlyMessageStore: reads of a store with another owner or no owner.
 
 Files are opened read-only and read by position. Nothing is mapped, locked, repaired or written.
 While the store has an owner (a process holds the lock, or `abort` exists), only messages that the
-checkpoint shows as flushed are served: up to the smaller of its two store times. Consume queues
-that the owner keeps in RocksDB are rebuilt from the log, and served up to the checkpoint's time of
-the log.
+checkpoint shows as flushed are served: those up to the smaller of its two store times. Consume
+queues that the owner keeps in RocksDB are rebuilt from the log, and served up to the checkpoint's
+time of the log.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ReadOnlyMessageStore(StoreReads):
     Sizes are taken from the files. The configuration only helps to find the shape of index files.
 
     `scratch`: folder for units that are made from the log and exceed memory, as for `Spill`.
-    `recovered`: whether a store without an owner is read after an unclean stop as a recovery would
-    leave it. `recovery_plan` has the plan.
+    `recovered`: whether, after an unclean stop, a store without an owner is read in the state that
+    a recovery would produce. `recovery_plan` has the plan.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ReadOnlyMessageStore(StoreReads):
             self._foreign.close()
 
     def refresh(self) -> None:
-        """Read which further messages the owner has flushed. Raises Unavailable if the store is
+        """Find the further messages that the owner has flushed. Raises Unavailable if the store is
         gone, as with an unmounted disk."""
         require_waiting()
         with self._lock:
@@ -181,8 +181,8 @@ class ReadOnlyMessageStore(StoreReads):
                     self._open_queues(database)
 
     def _read_limit(self, database: Path | None) -> int:
-        """Return the store time (epoch ms) up to which messages of a store with an owner are on
-        disk."""
+        """Return the maximum store time (epoch ms) of messages that are certainly on disk, for a
+        store with an owner."""
         checkpoint = read_checkpoint(self.root)
         # The owner of a database does not report its progress on disk: its log is read instead.
         if database is not None:
@@ -257,8 +257,8 @@ class ReadOnlyMessageStore(StoreReads):
         return found
 
     def _open_recovered_queues(self, database: Path | None) -> None:
-        """Open the queues as a recovery would leave them. Rebuilt parts are in memory. Raises
-        Corrupt for damage that no recovery can repair."""
+        """Open the queues in the state that a recovery would produce. Rebuilt parts are in memory.
+        Raises Corrupt for damage that no recovery can repair."""
         config = infer_sizes(self.root, self._config)
         self.recovery_plan = plan = plan_recovery(self.root, config, with_index=False)
         rebuilt = RebuiltQueues(
@@ -285,7 +285,7 @@ class ReadOnlyMessageStore(StoreReads):
                 queue.limit_to_time(self._time_limit_ms)
 
     def list_queues(self) -> list[QueueKey]:
-        """Return the present queues."""
+        """Return the existing queues."""
         self.refresh()
         return sorted(self._all_queues().list_queues())
 
@@ -308,9 +308,9 @@ class ReadOnlyMessageStore(StoreReads):
             return add_held_back(found, {key: one for key, one in others if is_taken(key.topic)})
 
     def find_held_back_without_unit(self) -> dict[QueueKey, HeldBack]:
-        """Return the messages that the log of an uncleanly stopped store has, that no queue has,
-        and that are later than the store's checkpoint. Raises Unavailable, and the errors of the
-        topic table."""
+        """Return the messages of an uncleanly stopped store that are in the log, are in no queue,
+        and are later than the store's checkpoint. Raises Unavailable, and the errors of the topic
+        table."""
         with self._lock:
             late = self.compare().late if self.is_unclean and self.is_live else {}
             foreign = self._foreign
@@ -381,8 +381,8 @@ def open_read_only(
     """Open a store directory for reading. Raises the errors of `ReadOnlyMessageStore.load`.
 
     `config`: configuration of the store's broker, if available. Its root is replaced by `root`.
-    `recovered`: read a store after an unclean stop as a recovery would leave it. Raises Fenced
-    while the store has an owner.
+    `recovered`: after an unclean stop, read the store in the state that a recovery would produce.
+    Raises Fenced while the store has an owner.
     """
     config = msgspec.structs.replace(config or StoreConfig(), store_path_root_dir=str(root))
     store = ReadOnlyMessageStore(config, clock, recovered=recovered, scratch=scratch)

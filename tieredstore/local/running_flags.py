@@ -1,4 +1,4 @@
-"""RunningFlags: whether a local store may be written and read at present, and the reasons.
+"""RunningFlags: whether a local store may currently be written and read, and the reasons.
 
 All services (put, dispatch, flush, index, cleaning) use these flags. `docs/local-store.md` lists
 the errors that raise each flag. The flags are RocketMQ's.
@@ -89,7 +89,7 @@ class RunningFlags:
         return not any(raised.flag & RunningFlag.NOT_READABLE for raised in self.list_raised())
 
     def why_not_writeable(self) -> str | None:
-        """Return the reason for which puts are refused, or None."""
+        """Return the reason why puts are refused, or None."""
         return self._reason
 
     def health(self) -> ServiceHealth:

@@ -25,8 +25,8 @@ from tieredstore.errors import Corrupt
 
 SLOW_PUT_MS: Final = 500
 MAX_REASONS: Final = 64
-"""Maximum number of reasons of refusals that are remembered, so that they are logged only once.
-Above this number, the store forgets all of them."""
+"""Maximum number of refusal reasons to remember. A remembered reason is logged only once. Above the
+maximum, all reasons are forgotten."""
 NS_PER_MS: Final = 1_000_000
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class LockTimer:
 
 
 MAX_TOPICS: Final = 10_000
-"""Maximum number of topics that are counted by name. Further topics share the name OTHER_TOPICS."""
+"""Maximum number of topics to count by name. Further topics share the name OTHER_TOPICS."""
 OTHER_TOPICS: Final = ""
 
 

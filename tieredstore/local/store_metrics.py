@@ -32,7 +32,7 @@ _LOCAL: Final = {"storage_type": "local", "storage_medium": "disk"}
 
 
 class Behind(NamedTuple):
-    """How far the services of a store are behind its puts."""
+    """Lag of a store's services behind its puts."""
 
     flush_bytes: int
     dispatch_bytes: int
@@ -61,7 +61,7 @@ class StoreMetrics:
         self._reput = reput
 
     def measure_behind(self) -> Behind:
-        """Measure how far the services are behind the puts at present."""
+        """Measure the current lag of the services behind the puts."""
         end = self._log.max_offset
         dispatch_bytes = max(end - self._reput.offset, 0)
         late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms
@@ -73,7 +73,7 @@ class StoreMetrics:
         )
 
     def measure(self) -> StoreFigures:
-        """Return the present figures of the log and of the puts."""
+        """Return the current figures of the log and of the puts."""
         behind, puts = self.measure_behind(), self._appender.statistics
         return StoreFigures(
             min_offset=self._log.min_offset,

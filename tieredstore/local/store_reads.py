@@ -66,7 +66,7 @@ class StoreReads(MessageReader, ABC):
         """Topics whose batch consume queues are not in files. Their messages are not read."""
         self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
         self.skipped_records = SkippedRecords()
-        """Counter of records of the log that are skipped, because a client wrote them and not a
+        """Counter of log records that are skipped because a client wrote them instead of a
         store."""
         self.topic_deletions = TopicDeletions(
             self.find_queue, lambda: self.commit_log, self.skipped_records
@@ -98,8 +98,8 @@ class StoreReads(MessageReader, ABC):
         return self._batch_queues.topics | self.unread_topics
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get messages from an offset on, with Java's rules and limits. Raises Corrupt if the first
-        requested message does not match its unit."""
+        """Get messages starting at the requested offset, with Java's rules and limits. Raises
+        Corrupt if the first requested message does not match its unit."""
         offset = request.offset
         if request.topic in self.batch_topics:
             return self._get_batches(request)
@@ -251,21 +251,21 @@ class StoreReads(MessageReader, ABC):
         )
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Read the message that begins at a byte of the commit log. None if no message begins
-        there. Raises Corrupt for a damaged message. Under SYNC_FLUSH, a message that is not on disk
-        does not exist yet."""
+        """Read the message that begins at `physical_offset`. None if no message begins there.
+        Raises Corrupt for a damaged message. Under SYNC_FLUSH, a message that is not on disk does
+        not exist yet."""
         message = self._read_message(physical_offset)
         return None if message is None or not self._is_of_log(message) else message
 
     def _is_of_log(self, message: StoredMessage) -> bool:
-        """Return whether a record was appended to the log, and is not part of a message's body,
-        into which a client wrote the bytes of a record. The unit at the record's queue offset must
-        have the record's position. A record without a unit is accepted."""
+        """Return whether a record was appended to the log. Otherwise it is part of a message's
+        body, because a client wrote the bytes of a record into the body. The unit at the record's
+        queue offset must have the record's position. A record without a unit is accepted."""
         return self._find_position(message) in (None, message.physical_offset)
 
     def _find_position(self, message: StoredMessage) -> int | None:
-        """Return the position of the message with the queue offset of a record, or None if its
-        queue does not have the offset."""
+        """Return the position of the message that the queue has at the record's queue offset, or
+        None if the queue does not have this offset."""
         if transaction_type(message.sys_flag) in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
             return None  # in no queue
         topic, queue_id, offset = message.topic, message.queue_id, message.queue_offset
@@ -281,7 +281,7 @@ class StoreReads(MessageReader, ABC):
         return None if unit is None else unit[0]
 
     def _read_message(self, physical_offset: int) -> StoredMessage | None:
-        """Read the record at a byte of the commit log, which a queue or the index names."""
+        """Read the record at `physical_offset`, a position from a queue or the index."""
         log = self.commit_log
         confirmed = log.confirm_offset
         if physical_offset >= confirmed:
@@ -408,7 +408,7 @@ class StoreReads(MessageReader, ABC):
 
 
 def record_time(log: CommitLogReader, physical_offset: int) -> int:
-    """Read the store time (epoch ms) of the record at a byte of the log. -1 if no record begins
+    """Read the store time (epoch ms) of the record at `physical_offset`. -1 if no record begins
     there."""
     data = log.get(physical_offset, MAX_STORE_TIMESTAMP_END)
     if data is None:

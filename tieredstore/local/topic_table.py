@@ -32,7 +32,7 @@ _TOPIC_FAMILY: Final = "default"
 _VERSION_FAMILY: Final = "kvDataVersion"
 _VERSION_KEY: Final = b"kvDataVersionKey"
 STORAGE_LEVEL: Final = "tiered.storage.level"
-"""Attribute of a topic that this project adds: a name of `StorageLevel`."""
+"""Attribute that this project adds to topics. Its value is a name of `StorageLevel`."""
 _COMPACTED_LOGS: Final = Path("compaction", "compactionLog")
 _READ_AGAIN_SECONDS: Final = 0.05
 _MOST_READS: Final = 10
@@ -47,9 +47,8 @@ class TopicTable:
     """Attributes of a broker's topics, such as `queue.type`, `cleanup.policy` and `reserve.time`.
 
     `version`: number of times that the broker has changed its topics (the counter of Java's
-    DataVersion).
-    `compacted`: topics that have a folder in the store's `compaction/`. The table may lack such
-    topics.
+    DataVersion). `compacted`: topics that have a folder in the store's `compaction/`. The table may
+    lack these topics.
     """
 
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)

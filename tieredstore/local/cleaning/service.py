@@ -73,8 +73,8 @@ class _Levels:
 class DiskWatch:
     """Watch of a store's disks, which updates DISK_FULL and LOGIC_DISK_FULL.
 
-    `log_folder`, `queue_folder`: of the commit log and of the consume queues. The second folder is
-    checked only if the first has room, as in Java, so one full disk raises one flag.
+    `log_folder`, `queue_folder`: folders of the commit log and of the consume queues. The second
+    folder is checked only if the first has room, as in Java, so one full disk raises one flag.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CleaningOutcome:
-    """Result of a round. Deleted files of each kind. `lost_bytes`: bytes of the commit log that
+    """Result of a round: deleted files of each kind. `lost_bytes`: bytes of the commit log that
     were deleted although the tier needed them. `held_bytes`: bytes that were kept because the tier
     needs them."""
 
@@ -142,7 +142,7 @@ class CleaningOutcome:
 
 
 class CleanService:
-    """Service that cleans one store every `cleanResourceInterval`, for the first time after a
+    """Service that cleans one store every `cleanResourceInterval`, the first time after one
     minute."""
 
     def __init__(
@@ -261,8 +261,8 @@ class CleanService:
         return min(end, dispatched - dispatched % log.file_size)
 
     def _keep_needed(self, end: int, pressure: DiskPressure, outcome: CleaningOutcome) -> int:
-        """Return the end of the files that may be deleted. A file that the tier still needs may be
-        deleted only if the disk is full."""
+        """Return the end of the files that may be deleted. Files that the tier still needs are
+        included only if the disk is full."""
         if end <= self._log.min_offset:
             self._held_queue = None
             return end
@@ -333,8 +333,8 @@ class CleanService:
 
 
 def _file_end(log: CleanableLog, offset: int, count: int) -> int:
-    """Return the end of `count` consecutive files, beginning with the file that contains an
-    offset."""
+    """Return the end of `count` consecutive files, beginning with the file that contains
+    `offset`."""
     return offset - offset % log.file_size + count * log.file_size
 
 
@@ -349,7 +349,7 @@ class CleanableLog(CommitLogReader, Protocol):
     """Commit log whose old files may be deleted."""
 
     def delete_files_before(self, offset: int) -> list[Path]:
-        """Delete the files that end at or before an offset, oldest first, and return their paths.
+        """Delete the files that end at or before `offset`, oldest first, and return their paths.
         Neither an unflushed file nor the last file is deleted."""
 
 
@@ -402,7 +402,7 @@ class RetentionGuards:
     dispatched: Callable[[], int]
 
     def find_needed(self, before: int) -> NeededFrom | None:
-        """Return the first byte before an offset that the tier still needs, or None."""
+        """Return the first byte before the offset `before` that the tier still needs, or None."""
         found: NeededFrom | None = None
         for key in self._source.queues():
             offset = self._source.find_needed_offset(key)

@@ -40,11 +40,11 @@ Int64s = npt.NDArray[np.int64]
 class IndexBuilder:
     """Writer of index entries. Used by one thread at a time.
 
-    `is_enabled`: returns the present value of `messageIndexEnable`. `behind_from`: position in the
+    `is_enabled`: returns the current value of `messageIndexEnable`. `behind_from`: position in the
     commit log (bytes) of the first message without entries. None if all dispatched messages have
     their entries. `error`: reason why the index is behind. After a passing error, the dispatch
-    later reads the log from `behind_from` on. A lasting error sets the flag WRITE_INDEX_FILE_ERROR,
-    and the next start of the store adds the missing entries.
+    later reads the log starting at `behind_from`. A lasting error sets the flag
+    WRITE_INDEX_FILE_ERROR, and the next start of the store adds the missing entries.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class IndexBuilder:
         self._off_since: int | None = None  # byte of the log, or None while it takes entries
 
     def takes_entries(self, begin: int) -> bool:
-        """Return whether messages at or after a byte of the log get entries now. Call this method
-        for each batch, so that both ends of a gap are recorded."""
+        """Return whether messages at or after the log offset `begin` get entries now. Call this
+        method for each batch, so that both ends of a gap are recorded."""
         if self.is_enabled():
             if self._off_since is not None:
                 _log.warning(
@@ -92,13 +92,13 @@ class IndexBuilder:
             self.fall_behind(begin, error)
 
     def put_again(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s) -> None:
-        """Put entries of messages that directly follow the messages with entries. Raises the errors
-        of the index."""
+        """Put entries of messages that directly follow the last message with entries. Raises the
+        errors of the index."""
         if len(hashes):
             self._index.put(hashes, offsets, timestamps)
 
     def fall_behind(self, begin: int, error: Exception) -> None:
-        """Mark the index as behind: messages at or after a byte of the log have no entries."""
+        """Mark the index as behind: messages at or after the log offset `begin` have no entries."""
         if self.behind_from is None:
             _log.warning("no entries in the index from %d on: %s", begin, error)
         passing = find_passing(error)
@@ -115,17 +115,18 @@ class IndexBuilder:
 
 
 NO_QUEUE: Final = "(no queue)"
-"""Name under which records are counted if their queue cannot exist."""
+"""Name under which records with an invalid queue are counted."""
 
 
 class RowDispatcher:
     """Builder of consume queues and index from rows, in the order of the log. Used by one thread at
     a time.
 
-    `light_queues_from`: position in the log after which messages are put in the light queues whose
-    offsets they have, or None. `timestamp_ms`: store time of the last message. `listener`: called
-    with messages once gets can find them. `counts`: counts of the messages from byte `counts_from`
-    of the log on, each counted once. None until messages are counted.
+    `light_queues_from`: position in the log, or None. Later messages are put in each light queue
+    for which they have an offset. `timestamp_ms`: store time of the last message. `listener`:
+    called with messages once gets can find them. `counts`: counts of the messages that begin at or
+    after byte `counts_from` of the log. Each message is counted once. None until messages are
+    counted.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class RowDispatcher:
         """Function that is called for each record of a topic with batch queues, with the record's
         position in the log (bytes)."""
         self.sync_log: Callable[[], object] = lambda: None
-        """Function that flushes the log up to its present end."""
+        """Function that flushes the log up to its current end."""
         self.note_units: Callable[[Iterable[QueueKey]], object] = lambda _: None
         """Function that is called with the queues that got units, when gets can find these
         units."""
@@ -289,8 +290,8 @@ class RowDispatcher:
             _log.exception("the listener for arriving messages failed")
 
     def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
-        """Empty a queue whose offsets restart at 0 at a byte of the log, because a Java broker
-        deleted and recreated its topic."""
+        """Empty a queue whose offsets restart at 0 in the record at `physical_offset`, because a
+        Java broker deleted and recreated its topic."""
         queue = self._queues.get(key)
         unit = None if queue is None or queue.min_offset else queue.unit(0)
         if queue is not None and unit is not None and unit[0] < physical_offset:
@@ -347,8 +348,8 @@ class RowDispatcher:
             self._call_listener(self.listener, groups, pieces)
 
     def _find_groups(self, message: StoredMessage, offset: int) -> list[QueueUnits]:
-        """Return the units of a record, each in another queue. Queues that cannot exist are
-        skipped: a client may have sent such a message to a Java broker."""
+        """Return the units of a record, each in another queue. Invalid queues are skipped: a client
+        may have sent such a message to a Java broker."""
         own = QueueKey(message.topic, message.queue_id)
         fault = self._queues.find_fault(own)
         if fault is not None:
@@ -411,7 +412,7 @@ class RowDispatcher:
 
 
 def _make_runs(groups: Sequence[QueueUnits], size: int, timestamp_ms: int) -> ArrivedRuns:
-    """Return the runs of messages that one message makes: one run for each of its queues."""
+    """Return one run with one message for each queue of a message."""
     counts = np.array([len(group.units) for group in groups], dtype=np.int64)
     ones = np.ones(len(groups), dtype=np.int64)
     offsets = np.array([group.offset for group in groups], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Rows to dispatch, as columns: rows of the put path, and rows read from the log."""
+"""Rows to dispatch, as columns. They come from the put path, or are read from the log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PASS_ROWS: Final = 4_096
 class LogRows:
     """Reader of the log for the dispatch, used if no rows are in memory.
 
-    `find_fault`: returns why a queue name is impossible, or None.
-    `has_light_queues`: whether messages may also be in light queues.
+    `find_fault`: returns why a queue name is invalid, or None. `has_light_queues`: whether messages
+    may also be in light queues.
     """
 
     log: CommitLog

@@ -28,10 +28,10 @@ from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 
 MAX_BEHIND_BYTES: Final = 4 << 30
-"""Limit of unread log bytes while the dispatch is blocked."""
+"""Maximum number of undispatched log bytes while the dispatch is blocked."""
 _GATHER_S: Final = 0.002
-"""Pause after a round of the thread. A pass for one row costs nearly as much as a pass for a
-hundred."""
+"""Pause after a round of the thread, because a pass for one row costs nearly as much as a pass for
+a hundred."""
 _RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 1_000
 _log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 class Reput:
     """Builder of consume queues and index in the order of the log.
 
-    Passes run one at a time, in a thread of their own or in a producer that finds too many waiting
-    rows. `offset` is the end of the log that was dispatched to the queues.
+    Passes run one at a time, in a background thread or in the thread of a producer that finds too
+    many waiting rows. `offset` is the end of the log that was dispatched to the queues.
 
     After a passing error (`held_up_by`) the thread retries from `offset`. Puts continue until
     `max_behind_bytes` wait in the log. After a lasting error the dispatch stops, `error` has the
@@ -115,7 +115,7 @@ class Reput:
             yield
 
     def miss_index_from(self, offset: int) -> None:
-        """Add the index entries of messages from a byte of the log on, while the dispatch
+        """Add the index entries of messages starting at the log offset `offset`, while the dispatch
         continues."""
         self._index.behind_from = offset
 
@@ -243,8 +243,8 @@ class Reput:
             self._flags.clear(RunningFlag.WRITE_LOGICS_QUEUE_ERROR)
 
     def _complete_index(self) -> Exception | None:
-        """Add missing entries to the index. Returns the error because of which entries are still
-        missing, or None."""
+        """Add missing entries to the index. Returns the error if entries are still missing, or
+        None."""
         index = self._index
         if index.behind_from is None:
             return None
@@ -263,7 +263,7 @@ class Reput:
             return index.error
 
     def dispatch_to(self, end: int) -> None:
-        """Dispatch until gets and queries find everything before a byte of the log. The caller's
+        """Dispatch until gets and queries find everything before the log offset `end`. The caller's
         thread helps to dispatch. Raises the error that stops or blocks the dispatch."""
         while self.offset < end:
             self.run_pass()

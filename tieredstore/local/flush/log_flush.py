@@ -152,8 +152,8 @@ class CommitLogFlush:
                 self._begin_round()
 
     def _begin_round(self) -> int:
-        """Begin a new round for the puts from now on. Returns the present end of the log. The
-        caller holds `_begin_lock`."""
+        """Begin a new round for later puts. Returns the current end of the log. The caller holds
+        `_begin_lock`."""
         begun = _Round(FlushFuture())
         with self._rounds_lock:
             self._rounds.append(begun)  # first, so that an interrupt loses no waiting put
@@ -213,8 +213,9 @@ class CommitLogFlush:
         return len(self._rounds) > 1
 
     def _end(self, flushed: int, late_s: float | None = None) -> None:
-        """Complete the rounds that are on disk up to an offset. Rounds that were sealed up to
-        `late_s` and are not on disk are completed with FLUSH_DISK_TIMEOUT."""
+        """Complete the rounds that end at or before the offset `flushed`, because they are on disk.
+        Rounds that were sealed up to `late_s` and are not on disk are completed with
+        FLUSH_DISK_TIMEOUT."""
         on_disk, late, left = [], [], []
         with self._rounds_lock:
             for found in self._rounds:

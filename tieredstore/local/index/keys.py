@@ -1,4 +1,4 @@
-"""Tags codes and index entries from the properties of many messages.
+"""Computes tags codes and index entries from the properties of many messages.
 
 An index entry is a hash of `topic#key`. A message has an entry for the UNIQ_KEY, for each of the
 KEYS and, as in 5.5.0, for `topic#T#tags`, in this order (`docs/formats/local-index.md`). Text is
@@ -23,7 +23,7 @@ if IS_COMPILED:
     from tieredstore.message import _core
 
 SCALAR_LIMIT: Final = 32
-"""Number of messages below which single messages are handled faster than columns."""
+"""Number of messages below which handling them one by one is faster than columns."""
 
 _BLOCK_BYTES: Final = 1 << 19
 _MASK: Final = 0xFFFFFFFF
@@ -49,9 +49,9 @@ _POWERS: Final = _powers()
 
 
 class IndexEntries(NamedTuple):
-    """Tags codes and index entries of messages. `tags_codes`: int64[n], one per message. Message
-    number (`rows`: int64[k], ascending) and hash (`hashes`: int32[k], 0 to 2^31 - 1) of each index
-    entry."""
+    """Tags codes and index entries of messages. `tags_codes`: int64[n], one per message. `rows`:
+    int64[k], message number of each index entry, ascending. `hashes`: int32[k], hash of each index
+    entry, 0 to 2^31 - 1."""
 
     tags_codes: Int64s
     rows: Int64s
@@ -74,8 +74,8 @@ def index_keys_of(properties: bytes) -> list[str]:
 
 
 class TopicPrefixes:
-    """Hashes of the text before the keys of each topic, by number of the topic. `hashes`: of
-    `topic#` and of `topic#T#`, uint32[topics, 2] with spare rows."""
+    """Hashes of the text before the keys of each topic, by topic number. `hashes`: of `topic#` and
+    of `topic#T#`, uint32[topics, 2] with spare rows."""
 
     __slots__ = ("hashes", "topics")
 

@@ -1,7 +1,7 @@
 """Lookup of keys in the index files of a local store (`docs/formats/local-index.md`).
 
-Files are read by position, never mapped. The same code serves the owner, and readers of a store
-that another process owns.
+Files are read by position, never mapped. The owner and the readers of another process's store use
+the same code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def index_paths(root: Path) -> list[str]:
 
 
 def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
-    """Return the present header of a file. Raises Corrupt."""
+    """Return the current header of a file. Raises Corrupt."""
     try:
         return LocalIndexHeader.unpack(files.read(path, HEADER_SIZE, 0))
     except Corrupt as error:

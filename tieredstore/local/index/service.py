@@ -52,8 +52,8 @@ class _FullFile(NamedTuple):
 class IndexService:
     """Key index of one store. One thread puts, any number of threads query. `end_timestamp_ms`:
     store time of the last entry of the last *full* file on disk, for the checkpoint, or 0 without
-    such a file. `missing_from`: position in the log after which `load` found entries missing, or
-    None."""
+    such a file. `missing_from`: position in the log, or None. `load` found that entries of later
+    messages are missing."""
 
     def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
         self.end_timestamp_ms = 0
@@ -171,7 +171,7 @@ class IndexService:
             current.sync()
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the files whose messages all lie before a commit log offset, except the newest
+        """Delete the files whose messages all lie before `min_physical_offset`, except the newest
         file. Returns the number of deleted files. Raises Unavailable. The next call continues."""
         count = 0
         while len(self._paths) > 1:
@@ -220,7 +220,7 @@ class IndexFile:
         return cls(file, shape)
 
     def header(self) -> LocalIndexHeader:
-        """Return the present header of the file."""
+        """Return the current header of the file."""
         return LocalIndexHeader.unpack(self._file.view)
 
     @property

@@ -44,7 +44,7 @@ def find_log_directory(config: StoreConfig, root: Path) -> Path:
 
 
 class CommitLogReader(Protocol):
-    """Reads of a commit log of this or another process, to serve messages. Offsets are bytes."""
+    """Reads a commit log of this or another process, to serve messages. Offsets are bytes."""
 
     @property
     def file_size(self) -> int: ...
@@ -83,7 +83,7 @@ class CommitLog:
 
     `max_offset`: end of the appended bytes. `flushed_offset`: end of the synced bytes.
     `sync_flush`: whether only synced bytes may be dispatched (SYNC_FLUSH). `pool`: buffers for
-    messages. `commit` copies the messages to the files, which makes them readable. Without a free
+    messages. `commit` copies the messages to the files. Only then can they be read. Without a free
     buffer a file is written directly, or, with `fail_without_buffer`, not at all.
     `warm_up_flush_pages`: called for each new file. If the result is not 0, all pages of the file
     are prepared at once. Under SYNC_FLUSH the result is the number of pages between two syncs.
@@ -183,7 +183,7 @@ class CommitLog:
         return self._files.is_empty
 
     def path_of(self, offset: int) -> Path:
-        """Return the path of the file that contains a byte."""
+        """Return the path of the file that contains the byte at `offset`."""
         return self._files.path_of(offset)
 
     def list_paths(self) -> list[Path]:
@@ -219,7 +219,7 @@ class CommitLog:
         return self._files.is_resident(offset, size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Return all readable bytes from an offset to the end of the file that contains it. Raises
+        """Return all readable bytes from `offset` to the end of the file that contains it. Raises
         Corrupt for a truncated file, Unavailable."""
         size = min(self.file_size - offset % self.file_size, self.readable_offset - offset)
         if size <= 0 or offset < self.min_offset:
@@ -230,7 +230,7 @@ class CommitLog:
     # Appending
 
     def set_tail(self, offset: int) -> None:
-        """End the log at an offset. Bytes after the end are not messages and are zeroed. Bytes
+        """End the log at `offset`. Bytes after the end are not messages and are zeroed. Bytes
         before the end count as flushed. Raises Corrupt or Unavailable."""
         self._files.check_walks()
         self._files.truncate(offset)
@@ -241,7 +241,7 @@ class CommitLog:
         self.max_offset = self.flushed_offset = self._committed_offset = offset
 
     def _wipe(self, offset: int) -> None:
-        """Zero the last file from a position on, on disk too, so that no old bytes look like a
+        """Zero the last file starting at `offset`, on disk too, so that no old bytes look like a
         later record. Only bytes that are not zero are written, in place: the size of the file never
         changes, and holes stay holes."""
         file = self._files.open_last(offset)
@@ -255,8 +255,8 @@ class CommitLog:
         file.sync()
 
     def refuse_written(self, end: int) -> None:
-        """Raise Corrupt if bytes up to an offset that were just written to `view` are lost. This
-        happens if another process has truncated the file, so that `limit` is 0."""
+        """Raise Corrupt if bytes that were just written to `view`, up to the log offset `end`, are
+        lost. This happens if another process has truncated the file, so that `limit` is 0."""
         if end > self.limit:
             self._fail(self._files.open_last(self.max_offset).make_fault_error())
 
@@ -361,7 +361,7 @@ class CommitLog:
             return True
 
     def _commit_file(self, buffers: WriteBuffers, begin: int, end: int) -> int:
-        """Copy the part of the bytes [begin, end) that is in the first file of this range. Returns
+        """Copy those of the bytes [begin, end) that belong to the first file of this range. Returns
         the position of the remaining bytes."""
         from_offset = begin - begin % self.file_size
         end = min(end, from_offset + self.file_size)
@@ -387,7 +387,7 @@ class CommitLog:
         return end
 
     def delete_files_before(self, offset: int) -> list[Path]:
-        """Delete the files that end at or before an offset, oldest first, and return their paths.
+        """Delete the files that end at or before `offset`, oldest first, and return their paths.
         Neither an unflushed file nor the last file is deleted. Reads in progress finish. Raises
         Unavailable or Invalid if a file cannot be deleted. That file stays."""
         return self._files.delete_before(min(offset, self.flushed_offset, self.max_offset - 1))

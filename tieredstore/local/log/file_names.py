@@ -1,4 +1,4 @@
-"""Files of fixed size whose names are the offset of their first byte: listing and checks."""
+"""Lists and checks files of fixed size. The name of each file is the offset of its first byte."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SIZE_KEYS: Final = {
     "consumequeue": "mappedFileSizeConsumeQueue",
     "consumequeue_ext": "mappedFileSizeConsumeQueueExt",
 }
-"""Java's configuration key for the size of the files, by folder of a store. The log's folder is not
+"""Java's configuration keys for file sizes, by folder of a store. The log's folder is not
 included."""
 
 
 def file_name(offset: int) -> str:
-    """Return the name of the file that begins at an offset."""
+    """Return the name of the file that begins at `offset`."""
     return f"{offset:0{NAME_DIGITS}d}"
 
 
@@ -47,8 +47,8 @@ def list_files(
 
     `file_size`: required size of each file (bytes), or None to use the size of the first file.
     `unit_size`: the size must be a multiple of this number. An unused last file of length 0 is
-    skipped, and deleted with `delete_empty_last`, which an owner sets. Sub-directories are skipped.
-    Raises Corrupt for a wrong length, a gap or an overlap, Invalid for a foreign name.
+    skipped. `delete_empty_last`: also delete such a file. Only an owner sets this. Sub-directories
+    are skipped. Raises Corrupt for a wrong length, a gap or an overlap, Invalid for a foreign name.
     """
     found: list[tuple[int, int]] = []
     try:
@@ -106,7 +106,7 @@ def list_files(
 
 
 def refuse_size(path: str, size: int, found: int) -> Corrupt:
-    """Return the error for files that all have one size, which is not the configured size."""
+    """Return the error for files that all have the same size, but not the configured size."""
     keys = (key for folder, key in _SIZE_KEYS.items() if f"/{folder}/" in path)
     key = next(keys, "mappedFileSizeCommitLog")
     return Corrupt(

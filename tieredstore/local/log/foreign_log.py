@@ -75,16 +75,16 @@ class ForeignCommitLog:
         return gather_runs(runs.list_spans(), self.get)
 
     def path_of(self, offset: int) -> Path:
-        """Return the path of the file that contains a byte."""
+        """Return the path of the file that contains the byte at `offset`."""
         return self.directory / file_name(offset - offset % self.file_size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Return all readable bytes from an offset to the end of the file that contains it."""
+        """Return all readable bytes from `offset` to the end of the file that contains it."""
         end = min(offset - offset % self.file_size + self.file_size, self.run.end)
         return self.get(offset, end - offset) or memoryview(b"")
 
     def skip_hole(self, offset: int) -> int:
-        """Return the position, from an offset on, of the first byte that may not be zero, or the
+        """Return the position of the first byte, at or after `offset`, that may not be zero, or the
         end of the file."""
         place = self._place(offset, 1)
         if place is None:
@@ -102,8 +102,8 @@ _LAST_BYTES: Final = (MAGIC_V1 & 0xFF, MAGIC_V2 & 0xFF)
 
 
 def find_record(log: ForeignCommitLog, offset: int) -> int:
-    """Return the position, from an offset on, at which a record seems to begin: the position has a
-    magic, and the record contains its own physical offset. Returns -1 without such a position."""
+    """Return the first position at or after `offset` where a record seems to begin: it has a magic,
+    and the record contains its own physical offset. Returns -1 if no such position exists."""
     while offset < log.readable_offset:
         file_end = offset - offset % log.file_size + log.file_size
         while (offset := log.skip_hole(offset)) < file_end:
@@ -187,15 +187,15 @@ def _refuse_several(root: Path, config: StoreConfig) -> None:
 
 
 def _goes_on(log: Path, other: Path) -> bool:
-    """Return whether a folder has files that continue a log, between or after the log's own files.
-    A copy of the log has no such files."""
+    """Return whether a folder has files that fill a gap in a log or continue after its end. A
+    folder with a copy of the log has no such files."""
     names, more = ({*filter(_is_log_name, os.listdir(path))} for path in (log, other))  # noqa: PTH208
     return bool(names) and not names & more and max(more) > min(names)
 
 
 def _find_logs(root: Path) -> list[Path]:
-    """Return the folders of a store with commit log files, recognised by file names and first
-    bytes."""
+    """Return those folders of a store that contain commit log files, recognised by file names and
+    first bytes."""
     found = []
     with wrap_os_errors("list", root):
         folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []

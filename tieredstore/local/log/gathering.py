@@ -1,4 +1,4 @@
-"""Copies of several records of the commit log in one operation."""
+"""Copies several records of the commit log in one operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = tuple[int, int]
 """Bytes [start, end) of the commit log that are read together."""
 
 MAX_GAP_BYTES: Final = 16 << 10
-"""Maximum gap between runs that are read together. Reading the gap is cheaper than a second
+"""Maximum gap between runs that are read together, because reading the gap is cheaper than a second
 read."""
 
 _EDGE: Final = np.ones(1, np.bool_)
@@ -52,7 +52,7 @@ class Runs(NamedTuple):
 
     @property
     def breaks(self) -> npt.NDArray[np.bool_]:
-        """Return for each run, except the last, whether a gap follows it: bool[n - 1]."""
+        """Return whether a gap follows each run except the last: bool[n - 1]."""
         breaks: npt.NDArray[np.bool_] = self.starts[1:] != self.ends[:-1]
         return breaks
 
@@ -93,14 +93,14 @@ def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) 
 
 
 MAX_WASTE: Final = 4
-"""Maximum number of copied bytes per requested byte. Copying nearby bytes is cheaper than a call
-per record."""
+"""Maximum number of copied bytes per requested byte. Some unneeded bytes are copied, because this
+is cheaper than a call per record."""
 MAX_JOINED_BYTES: Final = 1 << 20
 
 
 class JoinedRecords:
-    """Bytes of the commit log from an offset on, read for several records. Empty if a joint read is
-    not worthwhile."""
+    """Bytes of the commit log, starting at an offset, that were read for several records. Empty if
+    a joint read is not worthwhile."""
 
     __slots__ = ("_data", "_size", "_start")
 
@@ -110,8 +110,8 @@ class JoinedRecords:
         self._size = len(self._data)
 
     def find(self, offset: int, size: int) -> memoryview | None:
-        """Return the bytes of the record at a commit log offset, or None if this joint read does
-        not include the whole record."""
+        """Return the bytes of the record at the commit log offset `offset`, or None if this joint
+        read does not include the whole record."""
         inside = offset - self._start
         if 0 <= inside <= inside + size <= self._size and size:
             return self._data[inside : inside + size]

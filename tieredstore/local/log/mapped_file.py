@@ -1,4 +1,4 @@
-"""File of fixed size, mapped into memory for appends.
+"""File of fixed size that is mapped into memory for appends.
 
 A new file is sparse. Disk space is reserved some distance ahead of the writer, so that a full disk
 is an error of `reserve` and never a signal during a copy. A file truncated by another process
@@ -38,14 +38,14 @@ from tieredstore.local.log.memory import (
 RESERVE_BYTES: Final = 16 << 20
 TOUCH_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
-"""Distance ahead of the writer for which pages are prepared in the background."""
+"""Distance ahead of the writer up to which pages are prepared in the background."""
 _RESERVE_STEPS: Final = (RESERVE_BYTES, 4 << 20, 1 << 20, 64 << 10, mmap.PAGESIZE)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_RESERVING: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
 
 
 class MappingFault:
-    """Recorder of an access to a mapping that finds no page. `on_fault`: called during the access.
+    """Records that an access to a mapping found no page. `on_fault`: called during the access.
     `on_fault` must not keep the mapping alive."""
 
     __slots__ = ("is_noted", "on_fault")
@@ -150,7 +150,7 @@ class MappedFile:
             )
 
     def make_fault_error(self) -> Corrupt:
-        """Return the error for a file in whose mapping an access found no page."""
+        """Return the error for a file whose mapping had a fault: an access found no page."""
         try:
             self.check_length()
         except Corrupt as error:
@@ -251,7 +251,7 @@ class MappedFile:
         self._is_locked = lock_memory(self.map)
 
     def write(self, position: int, data: memoryview) -> None:
-        """Write bytes by a system call, without the mapping. Raises Corrupt for a truncated file,
+        """Write bytes by a system call instead of the mapping. Raises Corrupt for a truncated file,
         Exhausted for a full disk, Unavailable."""
         self.check_length()
         try:
@@ -263,9 +263,9 @@ class MappedFile:
             raise translate_os_error(error, action, self.path, offset=position) from error
 
     def touch(self, start: int, end: int) -> int:
-        """Load the pages of reserved bytes [start, end) into memory in one call, which takes a
-        third of the time of single page faults. Returns the end of the loaded bytes, which may be
-        greater within the reserved space."""
+        """Load the pages of reserved bytes [start, end) into memory in one call. This takes a third
+        of the time of single page faults. Returns the end of the loaded bytes, which may be greater
+        within the reserved space."""
         wanted = min(max(end, start + TOUCH_BYTES), self._reserved)
         if wanted > self._touched:
             start -= start % mmap.PAGESIZE
@@ -276,9 +276,9 @@ class MappedFile:
         return wanted
 
     def touch_ahead(self, position: int) -> None:
-        """Reserve and load the pages after a position, in a thread beside the writer's. Failures
-        are ignored, because the writer will report them. A file that is closed or truncated in the
-        meantime is left unchanged."""
+        """Reserve and load the pages after `position`, in another thread than the writer's.
+        Failures are ignored, because the writer will report them. A file that is closed or
+        truncated in the meantime is left unchanged."""
         end = min(position + AHEAD_BYTES, self.size)
         with self._closing, contextlib.suppress(TieredStoreError):
             begin = max(self._touched, position)

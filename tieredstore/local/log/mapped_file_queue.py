@@ -3,8 +3,8 @@
 The files are defined by two numbers, so a division finds a file, and readers take no lock. Only the
 deletion of old files changes `min_offset`, and only the writer changes `end_offset`.
 
-A file is mapped from its first write until it is full and flushed. Reads copy from the mappings,
-and read all other files by position, which lets other threads run during disk access. No reader
+A file is mapped from its first write until it is full and flushed. Reads copy from the mappings.
+They read all other files by position, so that other threads can run during disk access. No reader
 holds a mapping. A file that is deleted during a read stays readable through its open descriptor. A
 file that another process truncated or replaced is an error, not a signal.
 """
@@ -31,7 +31,7 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _log = logging.getLogger(__name__)
 WAIT_MS: Final = 5_000
-"""Maximum time for which a put waits for its file."""
+"""Maximum time that a put waits for its file."""
 
 
 class _Request:
@@ -73,8 +73,8 @@ class AllocateMappedFileService:
         self._loop.start()
 
     def stop(self) -> dict[int, MappedFile | None]:
-        """End the thread. Returns the files that were not taken, by ascending offset. A file whose
-        creation failed is returned as None. A part of that file may be on disk."""
+        """End the thread. Returns the files that were not taken, by ascending offset. A failed file
+        is returned as None. A part of it may be on disk."""
         self._loop.stop()
         with self._lock:
             requests, self._requests = self._requests, {}
@@ -92,7 +92,7 @@ class AllocateMappedFileService:
             self._ask(from_offset)
 
     def touch_ahead(self, file: MappedFile, position: int) -> None:
-        """Prepare the pages after a position of the writer's file. Never waits. During the creation
+        """Prepare the pages after `position` in the writer's file. Never waits. During the creation
         of a file, the writer prepares its pages itself."""
         if self._loop.is_running:
             self._writer = file, position
@@ -189,7 +189,7 @@ class MappedFileQueue:
         self._close_lock = threading.Lock()  # held while mapped files are synced or closed
 
     def begin_at(self, offset: int) -> None:
-        """Begin an empty log with the file that begins at an offset."""
+        """Begin an empty log with the file that begins at `offset`."""
         self.min_offset = self.end_offset = offset - offset % self.file_size
 
     @property
@@ -203,7 +203,7 @@ class MappedFileQueue:
         self.min_offset, self.end_offset = run.start, run.end
 
     def path_of(self, offset: int) -> Path:
-        """Return the path of the file that contains a byte."""
+        """Return the path of the file that contains the byte at `offset`."""
         return self.directory / file_name(offset - offset % self.file_size)
 
     def _create(self, from_offset: int) -> MappedFile:
@@ -281,7 +281,7 @@ class MappedFileQueue:
         return self._open_files.is_resident(path, offset % self.file_size, size)
 
     def map_for_reading(self, offset: int) -> memoryview:
-        """Map the file that begins at an offset, for a scan. The mapping ends with its last view.
+        """Map the file that begins at `offset`, for a scan. The mapping ends with its last view.
         Raises Corrupt for a file of a wrong size, Unavailable."""
         path = self.path_of(offset)
         with (
@@ -312,7 +312,7 @@ class MappedFileQueue:
     # Writing
 
     def open_last(self, offset: int) -> MappedFile:
-        """Return the file that contains an offset: an existing file, or a new one after the last
+        """Return the file that contains `offset`: an existing file, or a new one after the last
         file. Raises the errors of `AllocateMappedFileService.take` and `MappedFile`."""
         begin = offset - offset % self.file_size
         if begin < self.end_offset:
@@ -362,7 +362,7 @@ class MappedFileQueue:
     # Deleting
 
     def delete_before(self, offset: int) -> list[Path]:
-        """Delete the files whose bytes all lie before an offset, oldest first, and return their
+        """Delete the files whose bytes all lie before `offset`, oldest first, and return their
         paths. Reads in progress finish. Raises Unavailable or Invalid if a file cannot be deleted.
         That file stays."""
         deleted = []
@@ -378,8 +378,8 @@ class MappedFileQueue:
         return deleted
 
     def truncate(self, offset: int) -> None:
-        """Delete the files that begin at or after an offset, newest first. If this includes the
-        first file of the log, that file stays."""
+        """Delete the files that begin at or after `offset`, newest first. The first file of the log
+        always stays."""
         while self.end_offset > self.min_offset and self.end_offset - self.file_size >= max(
             offset, self.min_offset + 1
         ):

@@ -103,9 +103,9 @@ def find_address(view: memoryview) -> int:
 
 
 def is_resident(address: int, start: int, end: int) -> bool:
-    """Return whether all pages of bytes [start, end) of a mapping at an address are resident. An
-    access to another page would wait for the disk, and block all threads. True if the system cannot
-    report it."""
+    """Return whether all pages of the bytes [start, end) of the mapping at `address` are resident.
+    An access to a non-resident page waits for the disk and blocks all threads. True if the system
+    cannot tell."""
     mincore = _find_mincore()
     if mincore is None:
         return True
@@ -124,7 +124,7 @@ def is_resident(address: int, start: int, end: int) -> bool:
 def join_near(runs: Runs) -> list[Run]:
     """Merge runs into one request for their pages, if the average gap is at most NEAR_BYTES. Such a
     request costs about as much as a request for one run. Larger gaps are not requested, because
-    nearly the whole log lies between two messages of one of 100,000 queues."""
+    with 100,000 queues nearly the whole log lies between two messages of one queue."""
     span_bytes = runs.end - runs.begin
     is_near = span_bytes <= runs.size_bytes + NEAR_BYTES or (
         span_bytes <= runs.size_bytes + NEAR_BYTES * (1 + np.count_nonzero(runs.breaks))

@@ -1,7 +1,7 @@
 """Check of a record against its consume queue unit or index entry.
 
-Every read checks all that a record allows: its lengths, its position in the log and in its queue,
-its topic, the CRC of its body and, if present, the CRC of the whole record.
+Every read checks as much as the record allows: its lengths, its position in the log and in its
+queue, its topic, the CRC of its body and, if present, the CRC of the whole record.
 
 A client may have sent a message whose record looks damaged at its end: properties that end in a
 zero, or in a CRC of the client's own. Such a record is valid if its lengths, its position and its
@@ -40,7 +40,7 @@ _HEAD: Final = struct.Struct(f">iIiiiqqi{BODY_LENGTH_POSITION - BORN_TIMESTAMP_P
 
 
 class QueuePlaces:
-    """The values that all records of one queue share."""
+    """Values that all records of one queue share."""
 
     __slots__ = ("is_light", "queue_id", "topic", "topic_field")
 
@@ -62,7 +62,7 @@ def check_message(
     offset: int,
     log: CommitLogReader | None = None,
 ) -> StoredMessage:
-    """Decode the message of a queue at an offset from its record. `log`: as for
+    """Decode from its record the message of a queue at `offset`. `log`: as for
     `check_stored_record`. Raises Corrupt if the bytes are no message or another message."""
     size = len(record)
     topic_field = places.topic_field
@@ -126,7 +126,8 @@ def check_stored_record(
 
 
 def _find_fault_at_end(record: memoryview, message: StoredMessage) -> str | None:
-    """Return what looks damaged at the end of a record, or None for an undamaged end."""
+    """Return a description of the apparent damage at the end of a record, or None for an undamaged
+    end."""
     sections = message.sections
     for name, end, length in (
         ("topic", sections.topic_offset + sections.topic_length, sections.topic_length),
@@ -147,8 +148,9 @@ _SECTOR_BYTES = 512
 
 
 def is_written_so(log: CommitLogReader, record: memoryview, offset: int) -> bool:
-    """Return whether a record at a byte of the log was written exactly in this form, even if its
-    end looks damaged. True if a later record begins in the disk sector with its end."""
+    """Return whether the record at the log offset `offset` was written exactly in this form, even
+    if its end looks damaged. True if a later record begins in the disk sector that contains its
+    end."""
     if (offset + len(record)) % _SECTOR_BYTES == 0:
         return False
     return find_topic_of_whole(log, record, offset, has_crcs=True) is not None
@@ -157,7 +159,7 @@ def is_written_so(log: CommitLogReader, record: memoryview, offset: int) -> bool
 def find_topic_of_whole(
     log: CommitLogReader, record: memoryview, offset: int, *, has_crcs: bool = False
 ) -> str | None:
-    """Return the topic of a complete record at a byte of the log, or None for any other record.
+    """Return the topic of the record at the log offset `offset` if it is complete, otherwise None.
     `has_crcs`: whether the store adds a CRC to each record. In that case a record with a missing or
     wrong CRC is damaged if the next record has a CRC."""
     message = _find_whole(record, offset)
@@ -187,8 +189,8 @@ class LogWalk:
         self._begins: list[int] = []  # ascending, about a step apart
 
     def begins_record(self, start: int, offset: int) -> bool:
-        """Return whether a record begins at a byte. `start`: begin of a record at or before that
-        byte, not lower than in earlier calls."""
+        """Return whether a record begins at `offset`. `start`: begin of a record at or before
+        `offset`, not lower than in earlier calls."""
         with self._lock:
             del self._begins[: bisect_left(self._begins, start)]
             known = bisect_right(self._begins, offset)
@@ -205,8 +207,8 @@ class LogWalk:
 
 
 def _find_behind(log: CommitLogReader, at: int) -> int | None:
-    """Return the byte after the record or blank record that begins at a byte, or None if neither
-    begins there."""
+    """Return the end of the record or blank record that begins at `at`, or None if neither begins
+    there."""
     head = log.get(at, _BLANK_BYTES)
     if head is None or is_blank_record(head, 0):
         return at - at % log.file_size + log.file_size

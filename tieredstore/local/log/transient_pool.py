@@ -1,5 +1,5 @@
-"""Buffers for messages that are not yet committed to the files of the log, and their assignment to
-files."""
+"""Buffers for messages that are not yet committed to the files of the log. Each buffer belongs to a
+file."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class TransientStorePool:
 
 
 class WriteBuffers:
-    """Buffers by the file for which they are filled. If no buffer was free for a file, the file is
-    written directly until its end. `fail_without_buffer`: called if no buffer is free. Returns
-    whether the write must fail."""
+    """Assignment of buffers to files. If no buffer is free for a new file, the whole file is
+    written directly. `fail_without_buffer`: called if no buffer is free. Returns whether the write
+    must fail."""
 
     def __init__(self, pool: TransientStorePool, fail_without_buffer: Callable[[], bool]) -> None:
         self._pool = pool
@@ -84,8 +84,8 @@ class WriteBuffers:
         self._pool.make_ahead()
 
     def take(self, file: MappedFile) -> mmap.mmap | None:
-        """Return the buffer for a file, or None if the file is written directly. A buffer is
-        borrowed at the first bytes of a file. Raises Exhausted."""
+        """Return the buffer for a file, or None if the file is written directly. The buffer is
+        borrowed with the first bytes of a file. Raises Exhausted."""
         if file.from_offset not in self._buffers:
             buffer = self._pool.borrow()
             if buffer is None and self._fail_without_buffer():
@@ -98,7 +98,7 @@ class WriteBuffers:
         return self._buffers[file.from_offset]
 
     def find(self, from_offset: int) -> mmap.mmap | None:
-        """Return the buffer of the file that begins at an offset, or None."""
+        """Return the buffer of the file that begins at `from_offset`, or None."""
         return self._buffers.get(from_offset)
 
     def give_back(self, from_offset: int) -> None:

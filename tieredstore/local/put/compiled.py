@@ -1,5 +1,5 @@
-"""Puts of plain messages by the compiled core, which checks, encodes and copies a message in one
-call. Other messages use the Python version (`docs/adr/0007-compiled-core.md`)."""
+"""Puts of plain messages by the compiled core. It checks, encodes and copies a message in one call.
+Other messages use the Python version (`docs/adr/0007-compiled-core.md`)."""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ def find_fault(message: Message) -> str | None:
 
 
 def find_fault_of_batch(messages: Sequence[Message], *, light_queues: bool) -> str | None:
-    """Return why these messages are no valid batch, or None. A batch has one queue, no transaction,
-    no delay and no light queues. `light_queues`: whether the store serves light queues."""
+    """Return why these messages are not a valid batch, or None. A batch has one queue, no
+    transaction, no delay and no light queues. `light_queues`: whether the store serves light
+    queues."""
     if not messages:
         return NO_MESSAGES
     first = messages[0]
@@ -124,7 +125,7 @@ class GeneralPut(PutQueues):
         return self.statistics.observe_put(self._put_many(messages), begun_ns)
 
     def _refuse_now(self) -> PutMessageResult | None:
-        """Return the result that refuses every put at present, or None if puts are accepted."""
+        """Return the result that currently refuses every put, or None if puts are accepted."""
         reason = self._why_refused()
         if reason is not None:
             return refuse(_CLOSED, reason)
@@ -231,8 +232,8 @@ class GeneralPut(PutQueues):
         )
 
     def _make_room(self, size: int) -> int:
-        """Call `CommitLog.make_room`. Its time is measured as time of the lock, because any put may
-        wait for the disk in this call."""
+        """Call `CommitLog.make_room`. The time of the call is counted as time of the put lock,
+        because any put may wait for the disk in it."""
         begun_ns = perf_counter_ns()
         try:
             return self._log.make_room(size)
@@ -246,8 +247,8 @@ class GeneralPut(PutQueues):
         """Append the messages that record deletions of existing topics. Returns the number of
         topics, and the end of the log after the messages (bytes). `find_queue_ids`: returns the
         queues of a topic with dispatched messages. Raises Exhausted or Unavailable if a message
-        cannot be appended now. Then the topic of that message and all later topics are not deleted
-        (many topics take several batches)."""
+        cannot be appended now. Then the topic of that message and all later topics are not deleted.
+        Many topics take several batches."""
         with self._lock:
             ends: dict[str, dict[int, int]] = {
                 topic: dict.fromkeys(find_queue_ids(topic), 0) for topic in topics

@@ -1,5 +1,5 @@
-"""PutQueues: queues of the put path, with their numbers, next offsets, and whether they accept
-messages on the plain path."""
+"""PutQueues: queues of the put path, with their numbers, their next offsets, and their state on the
+plain path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QueueState:
 
 FORGOTTEN: Final = 1 << 63
 """Value of `next_offset` in the state of a forgotten queue. A put that still uses this state cannot
-make a record, and begins again."""
+create a record, and starts over."""
 _NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
 """Placeholder for the queue of a forgotten number."""
 
@@ -51,11 +51,11 @@ class PutQueues(RowBuffer):
     """Queues, added as messages are put. Accepts messages between `open` and `close`, while no flag
     forbids puts.
 
-    Each change of a flag empties the table of queues of the plain path, which does not check flags.
-    The general put checks the flags, and fills the table again once puts may continue.
+    The plain path does not check flags, so each change of a flag empties the plain path's table of
+    queues. The general put checks the flags, and fills the table again once puts may continue.
     `refused_topics`: topics whose messages are refused. `enable_light_queues`: whether a message
-    may also name light queues. `fills_light_queues`: whether messages are put in light queues at
-    present. `find_next_offset`: returns the next offset of an unknown queue.
+    may also name light queues. `fills_light_queues`: whether messages are currently put in light
+    queues. `find_next_offset`: returns the next offset of an unknown queue.
     """
 
     __slots__ = ("_max_plain_body_bytes", "_now_ms", "_plain")  # as those of a RowBuffer
@@ -125,8 +125,8 @@ class PutQueues(RowBuffer):
         self.statistics.forget_reasons()
 
     def refuse_busy(self, reason: str | None) -> None:
-        """Refuse puts with OS_PAGE_CACHE_BUSY and a reason from now on. If the reason is None,
-        accept puts again."""
+        """Refuse later puts with OS_PAGE_CACHE_BUSY and a reason. If the reason is None, accept
+        puts again."""
         if (reason is None) != (self._busy_reason is None):
             self._busy_reason = reason
             if reason is not None:
@@ -141,17 +141,17 @@ class PutQueues(RowBuffer):
         return self._log.max_offset
 
     def find_end(self) -> int:
-        """Return the present end of the log (bytes)."""
+        """Return the current end of the log (bytes)."""
         return self._log.max_offset
 
     def find_time(self) -> int:
-        """Return the present time of puts (epoch ms)."""
+        """Return the current time of puts (epoch ms)."""
         return self._now_ms()
 
     def measure_put(self, offset: int, until_ms: int) -> int | None:
-        """Return the bytes that one put appended at `offset`: the total size of the records from
-        `offset` on that have the same store time. Returns 0 if no record has a time up to
-        `until_ms`, None if nothing can be read at `offset`."""
+        """Return the number of bytes that one put appended at `offset`: the total size of the
+        records, starting at `offset`, that have the same store time. Returns 0 if no record has a
+        time of at most `until_ms`, None if nothing can be read at `offset`."""
         try:
             data = self._log.rest_of_file(offset)
             if data and is_blank_record(data, 0):
@@ -178,7 +178,7 @@ class PutQueues(RowBuffer):
             self._plain.pop(key, None)
 
     def _why_refused(self) -> str | None:
-        """Return why puts are refused at present: the store does not run, or a flag is raised."""
+        """Return why puts are currently refused: the store does not run, or a flag is raised."""
         reason = self._log.closed_reason
         return reason if reason is not None else self._flags.why_not_writeable()
 
@@ -233,8 +233,8 @@ class PutQueues(RowBuffer):
         return None if state is None else state.number
 
     def forget_queue(self, topic: str, queue_id: int, end_offset: int) -> None:
-        """Remove a queue whose generation ended at an offset, unless the queue has got a message
-        since then. Its number is reused for another queue, so no waiting row may have that
+        """Remove a queue whose generation ended at `end_offset`, unless the queue has received a
+        message since then. Its number is reused for another queue, so no waiting row may have that
         number."""
         with self._lock:
             state = self._by_key.get((topic, queue_id))
@@ -247,8 +247,8 @@ class PutQueues(RowBuffer):
 
 
 def _measure_first_time(data: memoryview, until_ms: int) -> int:
-    """Return the bytes of the leading records with one store time, if that time is at most
-    `until_ms`. Raises Corrupt."""
+    """Return the total size of the leading records that have the same store time, if that time is
+    at most `until_ms`. Raises Corrupt."""
     end, time_ms = 0, -1
     while end < len(data) and not is_blank_record(data, end):
         size = check_size(data, end, len(data))

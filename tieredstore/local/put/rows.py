@@ -20,7 +20,7 @@ records that the dispatch must parse. The head is the 88 bytes that precede a bo
 IPv4 hosts. Only its size, offsets and store time are used."""
 SPECIAL: Final = -1
 MAX_ROWS: Final = 65_536
-"""Maximum number of rows kept for the dispatch. If there are more, rows are dropped, and the
+"""Maximum number of rows to keep for the dispatch. If there are more, rows are dropped, and the
 dispatch reads the log."""
 HELP_ROWS: Final = 8_192
 """Minimum number of rows at which a producer runs a pass of the dispatch itself."""
@@ -32,8 +32,8 @@ Rows = list[int | bytes]
 
 
 def make_head(size: int, queue_offset: int, position: int, timestamp_ms: int) -> bytes:
-    """Return the head of a row for a record whose own head has a different form, as with IPv6
-    hosts."""
+    """Return the head of a row for a record whose own head has a different form, for example
+    because of IPv6 hosts."""
     return V4_HEADER.pack(
         size, 0, 0, 0, 0, queue_offset, position, 0, 0, b"", timestamp_ms, b"", 0, 0, 0
     )
@@ -41,7 +41,7 @@ def make_head(size: int, queue_offset: int, position: int, timestamp_ms: int) ->
 
 def waits_for_nothing(properties: bytes) -> bool:
     """Return whether a message's producer does not wait for a flush (Java's isWaitStoreMsgOK): the
-    property WAIT is present and not true."""
+    property WAIT exists and is not true."""
     if b"WAIT\x01" not in properties:
         return False
     text = find_text(properties, b"WAIT")
@@ -69,13 +69,11 @@ class NoRows(list[int | bytes]):
 class RowBuffer:
     """Part of the put path that the dispatch uses.
 
-    `last_timestamp_ms`: store time of the last message.
-    `help_dispatch`: called by a producer that finds HELP_ROWS rows waiting.
-    `wake`: set when rows arrive after none were left.
-    `durability`: durability of the messages that are put now, read with the put lock held. The
-    flush replaces this object.
-    `holds_rows`: whether the dispatch waits for a flush or a commit (`confirm_offset`), which then
-    sets `wake`.
+    `last_timestamp_ms`: store time of the last message. `help_dispatch`: called by a producer that
+    finds HELP_ROWS rows waiting. `wake`: set when rows arrive after none were left. `durability`:
+    durability of the messages that are put now, read with the put lock held. The flush replaces
+    this object. `holds_rows`: whether the dispatch waits for a flush or a commit
+    (`confirm_offset`). The flush or commit then sets `wake`.
 
     The values that a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
     `last_timestamp_ms`) change together, without a call into Python, where signal handlers run, and
@@ -147,16 +145,15 @@ class RowBuffer:
                 self._idle, self._wakes, self._is_idle = idle, wakes, True
 
     def _durability_of(self, messages: Sequence[Message]) -> FlushFuture:
-        """Return the durability that a put's result has as `durable`. The caller holds the put
-        lock."""
+        """Return the value of `durable` for a put's result. The caller holds the put lock."""
         durable = self.durability
         if durable is not DURABLE and all(waits_for_nothing(it.properties) for it in messages):
             return DURABLE
         return durable
 
     def seal(self, durability: FlushFuture) -> tuple[FlushFuture, int]:
-        """Set the durability of puts from now on. Returns the previous durability, and the end of
-        the log up to which the previous durability applies."""
+        """Set the durability of later puts. Returns the previous durability, and the end of the log
+        at which it ends."""
         with self._lock:
             before, self.durability = self.durability, durability
             if self._holds_rows:
@@ -205,7 +202,7 @@ class RowBuffer:
             return WaitingRows(rows, pieces[0].begin_offset, pieces[-1].end_offset, False)
 
     def _seal_rows(self) -> None:
-        """End the present group of rows at the end of the log. The caller holds the put lock."""
+        """End the current group of rows at the end of the log. The caller holds the put lock."""
         end = self._log.max_offset
         if end > self._begin_offset and not isinstance(self._rows, NoRows):
             sealed = [*self._sealed, WaitingRows(self._rows, self._begin_offset, end, False)]
@@ -223,7 +220,8 @@ class RowBuffer:
             return True
 
     def drop_rows(self) -> None:
-        """Pass no rows until `resume_rows` is called. The dispatch must read the log until then."""
+        """Stop passing rows until `resume_rows` is called. Until then the dispatch must read the
+        log."""
         with self._lock:
             self._rows, self._sealed = NoRows(), []
             self.wake.set()

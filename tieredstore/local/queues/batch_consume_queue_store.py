@@ -83,8 +83,8 @@ class BatchConsumeQueue:
         )
 
     def _search(self, low: int, high: int, is_right: Callable[[BatchUnit], bool]) -> int:
-        """Return the first unit in [low, high) for which a condition holds, or high. The condition
-        must hold for all later units too."""
+        """Return the first unit in [low, high) for which `is_right` is true, or `high`. `is_right`
+        must be true for all later units too."""
         return find_first(low, high, lambda number: is_right(self.unit(number)))
 
     def unit(self, number: int) -> BatchUnit:
@@ -110,7 +110,7 @@ class BatchConsumeQueue:
         return f"{self._directory}/{file_name(position - inside)}", inside
 
     def path_of(self, number: int) -> str:
-        """Return the path of the file that contains a unit."""
+        """Return the path of the file that contains the unit `number`."""
         return self._place(number)[0] if self._file_size else str(self._directory)
 
     @property
@@ -133,7 +133,8 @@ class BatchConsumeQueue:
         return last.physical_offset + last.size
 
     def find(self, offset: int) -> int:
-        """Return the unit whose messages begin at or before a queue offset, or the first unit."""
+        """Return the last unit whose messages begin at or before the queue offset `offset`, or the
+        first unit."""
         behind = self._search(self.first, self.end, lambda unit: unit.base_offset > offset)
         return max(behind - 1, self.first)
 
@@ -148,8 +149,9 @@ class BatchConsumeQueue:
         return self.unit(self.find(offset)).store_timestamp_ms
 
     def find_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
-        """Return the queue offset of the first message at or after a time, or max_offset. With
-        `upper`, return the last message at or before the time, or min_offset."""
+        """Return the queue offset of the first message stored at or after `timestamp_ms`, or
+        max_offset. With `upper`, return the offset of the last message stored at or before it, or
+        min_offset."""
         if self.first >= self.end:
             return 0
         if upper:
@@ -174,7 +176,8 @@ class BatchConsumeQueue:
         )
 
     def limit_to_time(self, timestamp_ms: int) -> None:
-        """End the queue at the last unit with a store time up to the given time, for a reader."""
+        """End the queue, for a reader, at the last unit whose store time is at most
+        `timestamp_ms`."""
         self.end = self._search(
             self.first, self.end, lambda unit: unit.store_timestamp_ms > timestamp_ms
         )

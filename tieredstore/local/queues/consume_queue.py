@@ -1,8 +1,8 @@
 """Consume queue in files: positions of the messages of a queue, in order.
 
 Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space,
-which is cut into files of one size. If a queue begins at a higher offset, blank units, which are no
-messages, fill the file before it.
+which is divided into files of one size. If a queue begins at a higher offset, the file is filled up
+to this offset with blank units, which are not messages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KeptQueue(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class KeptEnds(msgspec.Struct, frozen=True):
     """State of all queues, saved in a file at a stop. `file_size`: size of the queues' files
-    (bytes). `folders`: stamp of each topic's folder, and of the topmost folder as ""."""
+    (bytes). `folders`: stamp of each topic's folder by topic, and of the topmost folder by ""."""
 
     log: LogSpan
     file_size: int
@@ -93,11 +93,11 @@ def round_up_to_units(size_bytes: int) -> int:
 
 
 class ConsumeQueue:
-    """`ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless a name contains
-    another unit.
+    """`ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless their name
+    contains another unit.
 
-    One writer. Any number of readers, which see whole units only. `max_physical_offset` is the end
-    of the last message in the queue (bytes of the commit log, 0 if unknown).
+    One writer and any number of readers. Readers see whole units only. `max_physical_offset` is the
+    end of the last message in the queue (bytes of the commit log, 0 if unknown).
     """
 
     __slots__ = (
@@ -249,8 +249,8 @@ class ConsumeQueue:
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read up to `count` units from an offset on. Returns fewer units at the end of a file or
-        of the queue, and none outside [min_offset, max_offset)."""
+        """Read up to `count` units, starting at `offset`. Returns fewer units at the end of a file
+        or of the queue, and none outside [min_offset, max_offset)."""
         maximum = self.max_offset
         if count <= 0 or not self.min_offset <= offset < maximum:
             return np.empty(0, dtype=UNIT_DTYPE)
@@ -271,8 +271,8 @@ class ConsumeQueue:
         return self.min_offset <= offset < self.max_offset
 
     def _was_deleted(self, offset: int) -> bool:
-        """Return whether the file of an offset expired, or the queue was deleted, during the
-        read."""
+        """Return whether, during the read, the file with `offset` expired or the queue was
+        deleted."""
         if not self._is_owner and not Path(self.path_of(offset)).exists():
             self.min_offset = max(self.min_offset, self.roll_next_file(offset))
         return not self._has(offset)
@@ -393,14 +393,14 @@ class ConsumeQueue:
             self._files.sync_folder(folder)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units at the tail whose messages end after a commit log offset."""
+        """Drop the units at the tail whose messages end after `physical_offset`."""
         with self._lock:
             offset = self.find_cut(physical_offset)
             if offset < self.max_offset:
                 self._cut_units(offset)
 
     def find_cut(self, physical_offset: int) -> int:
-        """Return the first offset whose message ends after a commit log offset, or `max_offset`. A
+        """Return the first offset whose message ends after `physical_offset`, or `max_offset`. A
         missing unit (zeros of a lost write) counts as such a message."""
         first = self._start // UNIT_SIZE
         return find_cut(self._read_file, first, self.max_offset, physical_offset)
@@ -511,7 +511,7 @@ class ConsumeQueue:
                 self._note_dirty(self)
 
     def drop_units_before(self, offset: int) -> None:
-        """Drop the units before a queue offset."""
+        """Drop the units before the queue offset `offset`."""
         with self._lock:
             if not self.min_offset < offset < self.max_offset:
                 return

@@ -129,8 +129,8 @@ class ConsumeQueueStore:
         return stamps
 
     def _find_kept(self, directory: Path) -> Iterator[QueueKey]:
-        """Return the queues that have a folder. In the same walk over the folders, remains of
-        deleted queues are deleted."""
+        """Return the queues that have a folder. The same walk over the folders deletes remains of
+        deleted queues."""
         for topic in _folders(directory):
             for name in _folders(f"{directory}/{topic}"):
                 if name.endswith(REMOVED_SUFFIX):
@@ -208,8 +208,8 @@ class ConsumeQueueStore:
         return count
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before an offset, durably. If no unit is left, the queue and
-        its files are deleted."""
+        """Drop the units of a queue before `offset`, durably. If no unit is left, the queue and its
+        files are deleted."""
         queue = self._queues.get(key)
         if queue is not None and queue.max_offset <= offset:
             queue.destroy()

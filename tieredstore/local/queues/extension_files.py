@@ -126,7 +126,7 @@ class ConsumeQueueExt:
 
     def load(self, last_tags_code: int | None) -> None:
         """Continue after the extended unit of the queue's last unit, and drop later extended units.
-        `last_tags_code`: tags code of the last unit. None for a queue without units, whose
+        `last_tags_code`: tags code of the last unit. None for a queue without units. Then the
         extension is emptied. Raises Corrupt for files of a wrong size, or a gap between them, and
         Unavailable."""
         if last_tags_code is None:
@@ -160,7 +160,7 @@ class ConsumeQueueExt:
         return place - place % self._file_size + self._file_size
 
     def _read_size(self, place: int) -> int:
-        """Return the size of the extended unit at a position, or 0 if none begins there."""
+        """Return the size of the extended unit at `place`, or 0 if none begins there."""
         inside = place % self._file_size
         data = self._files.read_up_to(self._path(place - inside), EXTENDED_UNIT_SIZE, inside)
         if len(data) < EXTENDED_UNIT_SIZE:
@@ -249,8 +249,8 @@ class ConsumeQueueExt:
                     self._files.sync(self._path(start))
 
     def delete_before(self, address: int) -> None:
-        """Delete the files that end before an address, except the last file. Raises Unavailable.
-        The next call continues."""
+        """Delete the files that end before `address`, except the last file. Raises Unavailable. The
+        next call continues."""
         place = address & _PLACE_MASK
         with self._lock:
             # The oldest first, each durably before the next, so that no crash leaves a gap.

@@ -1,4 +1,4 @@
-"""Consume queues of a store without an owner, or with another owner, and three ways to read them.
+"""Consume queues of a store with no owner or another owner, and three ways to read them.
 
 The queues are in files, or in a RocksDB database whose owner has stopped. The newest units of a
 database with a running owner are in that owner's memory. Such queues are rebuilt from the commit
@@ -39,7 +39,7 @@ class ForeignQueues(Protocol):
     """Reader of a store's queues."""
 
     def list_queues(self) -> Iterable[QueueKey]:
-        """Return the present queues."""
+        """Return the existing queues."""
 
     def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
         """Open one queue, or return None."""
@@ -50,7 +50,7 @@ class ForeignQueues(Protocol):
 
 class ForeignFileQueues:
     """Queues in files. `before_ms`: messages with this or a later store time are not served. None
-    for no limit. `record_time`: returns the store time of the record at a byte of the log."""
+    for no limit. `record_time`: returns the store time of the record at a log offset."""
 
     def __init__(
         self,
@@ -177,7 +177,8 @@ class ClosedDatabaseQueues:
 @dataclass(eq=False)
 class JoinedQueues:
     """`ForeignQueues` that joins the queues' files with rebuilt units. `_units_until`: position in
-    the commit log at or before which a message must end for its unit in the files to be valid."""
+    the commit log. A unit in the files is valid only if its message ends at or before this
+    position."""
 
     _files: ForeignFileQueues
     _units_until: int

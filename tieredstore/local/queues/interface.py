@@ -1,8 +1,8 @@
 """Interfaces of consume queues, in files or in RocksDB.
 
 Queue q of a topic has a unit for each of its messages (physical offset, size, tags code:
-`docs/formats/consume-queue.md`). Offsets are queue offsets unless named physical, which are bytes
-of the commit log. `tests/kit/consume_queues.py` has the contract as tests.
+`docs/formats/consume-queue.md`). Offsets are queue offsets. Physical offsets are bytes of the
+commit log. `tests/kit/consume_queues.py` has the contract as tests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ConsumeQueueReader(Protocol):
     def max_offset(self) -> int: ...
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read one to `count` units from an offset on. Returns none for an offset outside
+        """Read one to `count` units, starting at `offset`. Returns none for an offset outside
         [min_offset, max_offset)."""
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
@@ -49,15 +49,15 @@ class ConsumeQueueReader(Protocol):
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
         """Return the store time (epoch ms) of one message, or -1 outside the queue. `record_time`:
-        returns the store time of the record at a byte of the commit log (-1 without a record), for
-        queues whose units have no time."""
+        returns the store time of the record at a commit log offset (-1 without a record). Needed
+        for queues whose units have no time."""
 
     def roll_next_file(self, offset: int) -> int:
         """Return the offset at which a get that begins at `offset` stops: the first offset of the
         next file, as in Java. Without files, a value of at least `max_offset`."""
 
     def path_of(self, offset: int) -> str:
-        """Return the name of the file or database that contains the unit of an offset, for
+        """Return the name of the file or database that contains the unit of `offset`, for error
         messages."""
 
 
@@ -79,7 +79,8 @@ class QueueUnits(NamedTuple):
 
 
 class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
-    """Queue of the owner: one writer, any number of readers, which see whole units only."""
+    """Queue of the owner, with one writer and any number of readers. Readers see whole units
+    only."""
 
     @property
     def max_physical_offset(self) -> int:
@@ -100,7 +101,7 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def load_kept(self) -> LogSpan | None:
         """Load the queues from the state that `keep` saved, at less cost than `load`. Returns the
-        log's range at the time of `keep`. If the present log has another range, the caller must
+        log's range at the time of `keep`. If the current log has another range, the caller must
         call `load`. Returns None, without loading, if no state was saved or anything has changed
         since."""
 
@@ -113,7 +114,7 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueueInterface:
         """Return the queue. A new queue is not on disk until a unit is put in it. Raises Corrupt
-        for an impossible topic."""
+        for an invalid topic."""
 
     def find_fault(self, key: QueueKey) -> str | None:
         """Return why no unit can be put in a queue of this name, or None for a valid name."""
@@ -127,13 +128,13 @@ class ConsumeQueueStoreInterface(Protocol):
         """Put the units of a round of dispatch. Existing units are skipped, so records may be
         dispatched again. A new queue may begin at any offset. Raises Corrupt for units that leave a
         hole after the last one, and for another message at an existing offset. After an error,
-        earlier groups of the round may be stored. `dispatched_offset`: byte of the commit log up to
-        which all records have been put."""
+        earlier groups of the round may be stored. `dispatched_offset`: end in the commit log of the
+        records that have been put."""
 
     @property
     def dispatch_from(self) -> int:
-        """Position in the commit log up to which records were put in the queues, as far as the
-        queues record it."""
+        """End in the commit log of the records that were put in the queues, as far as the queues
+        record it."""
 
     @property
     def max_physical_offset(self) -> int:
@@ -144,23 +145,23 @@ class ConsumeQueueStoreInterface(Protocol):
         unit."""
 
     def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueueInterface]:
-        """Return the queues with a message that ends after a byte of the commit log."""
+        """Return the queues that have a message ending after `physical_offset`."""
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set each min_offset to the first message that the commit log has, or to max_offset."""
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units at the tails whose messages end after a commit log offset."""
+        """Drop the units at the tails whose messages end after `physical_offset`."""
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Drop the units of messages before a commit log offset, which is the log's minimum. First
-        correct each queue's minimum, then free the space. max_offset stays, even if no unit is
-        left. Returns the number of deleted files, or in a database the number of queues with
-        deleted units. Readers get no error. Raises Unavailable if something cannot be deleted. The
-        next call continues."""
+        """Drop the units of messages before `min_physical_offset`, the first byte of the commit
+        log. First correct each queue's minimum, then free the space. max_offset stays, even if no
+        unit is left. Returns the number of deleted files, or in a database the number of queues
+        with deleted units. Readers get no error. Raises Unavailable if something cannot be deleted.
+        The next call continues."""
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before an offset. After a crash all of these units exist, or
+        """Drop the units of a queue before `offset`. After a crash all of these units exist, or
         none. If no unit is left, the queue is deleted completely."""
 
     def sync(self, least_pages: int = 0) -> None:

@@ -67,7 +67,7 @@ def find_database_directory(root: Path, config: StoreConfig) -> Path:
 
 def check_kind_of_queues(root: Path, config: StoreConfig) -> None:
     """Raise Invalid if the kind or location of a store's consume queues is not the configured one.
-    Otherwise the queues would continue in a second location."""
+    Without this check the queues would continue in a second location."""
     found = find_queue_database(root)
     if found is None:
         return

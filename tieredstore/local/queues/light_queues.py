@@ -1,4 +1,4 @@
-"""Light message queues: additional queues of one record (`docs/formats/properties.md`).
+"""Light queues: additional queues of one record (`docs/formats/properties.md`).
 
 The producer names the queues in INNER_MULTI_DISPATCH. The store adds the offset of the message in
 each queue as INNER_MULTI_QUEUE_OFFSET.
@@ -36,7 +36,7 @@ def names_light_queues(properties: bytes) -> bool:
 
 
 def light_queue_names(topic: str, properties: bytes) -> list[str]:
-    """Return the light queues that a message of a topic names. Raises Invalid for an impossible
+    """Return the light queues that a message of a topic names. Raises Invalid for an invalid
     name."""
     text = find_text(properties, _NAMES)
     # A half message enters them when it is committed.
@@ -65,24 +65,26 @@ def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
 
 
 def drop_light_offsets(properties: bytes) -> bytes:
-    """Return the properties of a message that is not put in the light queues that it names."""
+    """Return a message's properties without the offsets in light queues, for a message that is not
+    put in these queues."""
     return remove_property(properties, _OFFSETS)
 
 
 _MAX_FIRST: Final = 1 << 56
-"""Greatest offset at which a light queue may begin. Files of later offsets would have no name."""
+"""Maximum offset at which a light queue may begin. Files of later offsets would have no valid
+name."""
 _log = logging.getLogger(__name__)
 
 
 def find_light_places(
     queues: ConsumeQueueStoreInterface, group: QueueUnits, skip: Callable[[str], object]
 ) -> QueueUnits | None:
-    """Find the units that a message gets in a light queue.
+    """Find the units of a message in a light queue.
 
-    The result has the unit that the message's record requests. If a hole of up to MAX_NAMES offsets
-    precedes this unit, the hole is filled with units of the same message, so that readers continue.
-    Returns None if the unit exists, or for an offset that does not fit. `skip`: called with the
-    reason.
+    The result has the unit at the offset that the message's record names. If a hole of up to
+    MAX_NAMES offsets precedes this unit, the hole is filled with units of the same message, so that
+    readers continue. Returns None if the unit exists, or for an offset that does not fit. `skip`:
+    called with the reason.
     """
     queue = queues.get(group.key)
     offset, name = group.offset, group.key.topic

@@ -79,7 +79,7 @@ class RebuiltQueue:
         self._rows.extend(rows)
 
     def drop_before(self, offset: int) -> bool:
-        """Drop the units before an offset. Returns whether units are left."""
+        """Drop the units before `offset`. Returns whether units are left."""
         self._expired = min(max(self._expired, offset - self._base), len(self._rows))
         return self._expired < len(self._rows)
 
@@ -126,9 +126,9 @@ class RebuiltQueues:
     """All queues of a commit log, up to the end of the bytes that were read. Thread-safe.
 
     `place`: the log's folder, for error messages. `delays_ms`: delays of the delay levels.
-    `start_offset`: byte of the log at which a message begins. Earlier bytes are not read.
-    `scratch`: folder for units that exceed memory, as in `Spill`. `deleted_ends`: ends of deleted
-    queues, as recorded in the log.
+    `start_offset`: begin of a message in the log. Earlier bytes are not read. `scratch`: folder for
+    units that exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded in
+    the log.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class RebuiltQueues:
         self._position = self._limit_ms = -1
 
     def follow(self, limit_ms: int) -> None:
-        """Read the log from the last position to the first record that is incomplete or later than
-        a store time (epoch ms). Raises Unavailable."""
+        """Read the log from the last position to the first record that is incomplete or has a store
+        time after `limit_ms` (epoch ms). Raises Unavailable."""
         with self._lock:
             if limit_ms == self._limit_ms:
                 return
@@ -190,7 +190,7 @@ class RebuiltQueues:
             self._limit_ms = limit_ms
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Return the messages that `follow` has not read, of the topics that `is_taken` accepts.
+        """Return the messages that `follow` has not read, for the topics that `is_taken` accepts.
         Reads all these messages. Raises Unavailable."""
         rest = RebuiltQueues(
             self._log,

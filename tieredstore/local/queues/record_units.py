@@ -34,7 +34,7 @@ def find_units(
 ) -> Iterator[QueueUnits | StoredMessage]:
     """Yield the units of the records in a piece of the log, in order: runs of consecutive units of
     one queue, and each message that deletes a topic, before its own unit. A record of several
-    messages gets no unit here, because its units have another form. A record of an impossible queue
+    messages gets no unit here, because its units have another form. A record of an invalid queue
     gets no unit either."""
     properties = properties_of(piece, records)
     names = topics(piece, records)
@@ -90,7 +90,7 @@ def find_record_units(
 ) -> list[QueueUnits]:
     """Return the units of one record: in its own queue (none for a prepared or rolled back
     message), and in the light queues that the record names. `delays_ms`: delays of the delay
-    levels. Queues that cannot exist are left out."""
+    levels. Invalid queues are left out."""
     if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
         return []
     topic, properties = message.topic, message.properties_bytes

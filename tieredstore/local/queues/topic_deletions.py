@@ -118,7 +118,7 @@ _CHUNK_UNITS: Final = 65_536
 class TopicDeletions:
     """Deletions whose messages are still in the log. Thread-safe. `_find_queue`, `_commit_log`:
     functions of the store, which may not be open yet. `_skipped`: counter of messages of
-    DELETION_TOPIC that are no deletions."""
+    DELETION_TOPIC that are not deletions."""
 
     _find_queue: Callable[[str, int], ConsumeQueueReader | None]
     _commit_log: Callable[[], CommitLogReader]
@@ -134,7 +134,7 @@ class TopicDeletions:
 
     def find_position(self, topic: str) -> int:
         """Return the position of the last deletion of a topic in the commit log (bytes), or -1 if
-        the log has no deletion. Messages before that position do not belong to the present topic.
+        the log has no deletion. Messages before that position do not belong to the current topic.
         Raises Corrupt."""
         return next((message.physical_offset for message, _ in self._walk(topic)), -1)
 
@@ -183,8 +183,8 @@ def _read_units(queue: ConsumeQueueReader, start: int, stop: int) -> Units:
 
 
 def find_first_behind(queue: ConsumeQueueReader, physical_offset: int) -> int:
-    """Return the first queue offset whose message lies after a byte of the commit log, or the
-    queue's max_offset."""
+    """Return the first queue offset whose message lies after `physical_offset`, or the queue's
+    max_offset."""
 
     def is_behind(offset: int) -> bool:
         unit = queue.unit(offset)

@@ -1,5 +1,5 @@
-"""Searches in the units of a consume queue: its tail, its minimum, the position of a cut, a store
-time.
+"""Searches the units of a consume queue: for its tail, its minimum, the position of a cut, or a
+store time.
 
 Offsets are queue offsets. Physical offsets and store times grow along a queue, so binary searches
 find them. Blank units, if any, are at the queue's beginning, zeros at its end.
@@ -18,7 +18,7 @@ from tieredstore.local.queues.interface import Units
 from tieredstore.message.consume_queue import BLANK_SIZE_FIELD, UNIT_SIZE
 
 TAIL_UNITS: Final = 4096
-"""Number of units at which the binary search for the tail ends. The remaining units are read
+"""Number of remaining units at which the binary search for the tail ends. These units are read
 together."""
 HEAD_UNITS: Final = 200
 """Number of units that are read from the only file of a queue before a search for its tail."""
@@ -29,8 +29,8 @@ units, all in one file."""
 
 
 def find_first(low: int, high: int, is_right: Callable[[int], bool]) -> int:
-    """Return the first number in [low, high) for which a condition is true, or `high`. The
-    condition must be true for all later numbers too."""
+    """Return the first number in [low, high) for which `is_right` is true, or `high`. `is_right`
+    must be true for all later numbers too."""
     return low + bisect_left(range(low, high), True, key=is_right)
 
 
@@ -46,8 +46,8 @@ class Tail(NamedTuple):
 def find_tail(
     read: UnitReader, start: int, end: int, units_per_file: int, find_hole: Callable[[int], int]
 ) -> Tail:
-    """Find the tail of a queue whose files contain [start, end). `find_hole`: returns the byte at
-    which the first hole of a file begins. Its argument is the offset at which the file begins."""
+    """Find the tail of a queue whose files contain [start, end). `find_hole`: returns the position
+    of the first hole of a file. Its argument is the offset at which the file begins."""
     if end - start == units_per_file:
         # A short queue, as most are: one read instead of a search.
         units = read(start, min(HEAD_UNITS, units_per_file))
@@ -90,8 +90,8 @@ def _is_used(read: UnitReader, offset: int) -> bool:
 
 
 def find_cut(read: UnitReader, low: int, high: int, physical_offset: int) -> int:
-    """Return the first offset in [low, high) whose message ends after a commit log offset, or
-    `high`. A missing unit (zeros of a lost write) counts as such a message."""
+    """Return the first offset in [low, high) whose message ends after `physical_offset`, or `high`.
+    A missing unit (zeros of a lost write) counts as such a message."""
 
     def is_behind(offset: int) -> bool:
         begin, size, _ = read(offset, 1)[0].item()
@@ -107,8 +107,8 @@ def find_minimum(
     min_physical_offset: int,
     first: tuple[int, int] | None = None,
 ) -> int:
-    """Return the offset in [low, high] of the first message at or after a commit log offset. Blank
-    units are not messages. `first`: physical offset and size of the unit at `low`, if already
+    """Return the offset in [low, high] of the first message at or after `min_physical_offset`.
+    Blank units are not messages. `first`: physical offset and size of the unit at `low`, if already
     read."""
     if low < high and (
         is_held(read, low, min_physical_offset)
@@ -120,7 +120,7 @@ def find_minimum(
 
 
 def is_held(read: UnitReader, offset: int, min_physical_offset: int) -> bool:
-    """Return whether the log still has the message of the unit at an offset. `min_physical_offset`:
+    """Return whether the log still has the message of the unit at `offset`. `min_physical_offset`:
     first byte of the log."""
     begin, size, _ = read(offset, 1)[0].item()
     return _is_behind(begin, size, min_physical_offset)
@@ -137,9 +137,9 @@ def offset_by_time(
     timestamp_ms: int,
     boundary: BoundaryType,
 ) -> int:
-    """Return the offset in [min_offset, max_offset) for a time. `store_time`: returns the store
-    time (epoch ms) of the message at an offset in [min_offset, max_offset). A deleted message has
-    the time -1 and counts as older than all others."""
+    """Return the offset in [min_offset, max_offset) for the store time `timestamp_ms`.
+    `store_time`: returns the store time (epoch ms) of the message at an offset in [min_offset,
+    max_offset). A deleted message has the time -1 and counts as older than all others."""
     if boundary is BoundaryType.LOWER:
         return find_first(min_offset, max_offset, lambda offset: store_time(offset) >= timestamp_ms)
     later = find_first(min_offset, max_offset, lambda offset: store_time(offset) > timestamp_ms)

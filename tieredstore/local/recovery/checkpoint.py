@@ -38,7 +38,8 @@ class Checkpoint:
 
     @property
     def flushed_timestamp_ms(self) -> int:
-        """Store time up to which both messages and their consume queue units are on disk."""
+        """Maximum store time of messages that are on disk together with their consume queue
+        units."""
         return min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
 
     def to_bytes(self) -> bytes:
@@ -72,8 +73,8 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
     """Write the checkpoint durably.
 
     The first checkpoint is written under another name and renamed. Later ones are written in place,
-    as in Java: all changing bytes are in one sector, which a disk writes completely or not at all.
-    Raises Exhausted without space or descriptors, Unavailable, Invalid.
+    as in Java: all changing bytes are in one sector, and a disk writes a sector completely or not
+    at all. Raises Exhausted without space or descriptors, Unavailable, Invalid.
     """
     path = root / CHECKPOINT_FILE
     data = checkpoint.to_bytes()

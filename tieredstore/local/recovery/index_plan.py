@@ -33,7 +33,7 @@ _READ_ITEMS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class IndexCut:
-    """An index file of which the first `items` items are kept. Its slots are rebuilt from them."""
+    """Index file whose first `items` items are kept. Its slots are rebuilt from these items."""
 
     path: str
     items: int
@@ -118,8 +118,8 @@ def _is_flushed(header: LocalIndexHeader, shape: IndexShape, flushed_timestamp_m
 def _count_credible(
     files: PositionalFiles, path: str, shape: IndexShape, sure_offset: int
 ) -> tuple[int, int, int]:
-    """Return the number of credible items of a file, the number of these that belong to the last
-    message, and the position of that message. Other entries of the last message may be missing."""
+    """Return the number of credible items of a file, the number of these items that belong to the
+    last message, and the position of that message. The last message may lack other entries."""
     kept, previous_offset, last, last_begins = 0, -1, -1, 0
     for first in range(1, shape.max_items, _READ_ITEMS):
         items = read_items(files, path, shape, first, min(_READ_ITEMS, shape.max_items - first))
@@ -150,6 +150,6 @@ def _count_credible(
 def read_items(
     files: PositionalFiles, path: str, shape: IndexShape, first: int, count: int
 ) -> npt.NDArray[np.void]:
-    """Read `count` items of an index file from item `first` on: ITEM_DTYPE[count]."""
+    """Read `count` items of an index file, starting at item `first`: ITEM_DTYPE[count]."""
     position = HEADER_SIZE + shape.slots * SLOT_SIZE + first * ITEM_SIZE
     return np.frombuffer(files.read(path, count * ITEM_SIZE, position), dtype=ITEM_DTYPE)

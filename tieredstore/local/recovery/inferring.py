@@ -1,4 +1,4 @@
-"""The configuration of a store without its `broker.conf`, inferred from its files."""
+"""Infers the configuration of a store without its `broker.conf` from the store's files."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def infer_config(root: Path) -> StoreConfig:
 
 
 def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
-    """Return the configuration with another root, and with the file sizes and the kind of queues
-    that the store in this root has. Raises Invalid for two kinds of queues."""
+    """Return the configuration with `root` as its root, and with the file sizes and the kind of
+    queues of the store in `root`. Raises Invalid for two kinds of queues."""
     log = find_log_directory(config, root)
     queues = root / CONSUME_QUEUE_DIRECTORY
     folders = (queues / key.topic / str(key.queue_id) for key in list_queues(queues))

@@ -1,5 +1,5 @@
-"""The end of a log: each record from a position on is checked, in columns, and valid records after
-the first bad one are looked for.
+"""Finds the end of a log. Checks each record after a position, in columns, and searches for valid
+records after the first bad one.
 
 Files are read by position. The same code plans a recovery, and serves a store that is not changed.
 """
@@ -50,7 +50,7 @@ _MIN_HOLE_BYTES: Final = 8
 
 
 class EndCause(enum.Enum):
-    """Reason for the end of the valid part of a log."""
+    """Reason why the valid part of a log ends."""
 
     FILES = "the last file is full"
     UNWRITTEN = "nothing was written after it"
@@ -61,8 +61,8 @@ class EndCause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of the valid part of a log. `offset`: end of the last valid record (byte of the log).
-    `detail`: description of the bytes after it."""
+    """The end of the valid part of a log. `offset`: end of the last valid record (log offset in
+    bytes). `detail`: description of the bytes after it."""
 
     offset: int
     cause: EndCause
@@ -71,8 +71,8 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulRecord:
-    """A complete record that looks damaged at its end. `offset`: byte of the log. `reason`: the
-    fault."""
+    """A complete record that looks damaged at its end. `offset`: its position in the log (bytes).
+    `reason`: the fault."""
 
     topic: str
     offset: int
@@ -81,20 +81,20 @@ class DoubtfulRecord:
 
 @dataclass(slots=True)
 class QueueSpan:
-    """Range of the queue offsets in the records of a queue: the first offset, and one more than the
-    last."""
+    """Range of the queue offsets in the records of a queue: the first offset, and the last offset
+    plus one."""
 
     first_offset: int
     end_offset: int
 
 
 class LogScan:
-    """Checks the records of a log from a byte on, at which a record must begin.
+    """Checks the records of a log, starting at a position where a record must begin.
 
-    The results are `end`, `records`, `last_timestamp_ms` (store time of the last record) and,
-    with `with_queues`, `queues` (the queue offsets in the records). `force_prop_crc`: whether
-    each record must have a CRC of the whole record. An existing CRC is always checked.
-    `has_prop_crcs`: whether the store adds this CRC at present.
+    The results are `end`, `records`, `last_timestamp_ms` (store time of the last record) and, with
+    `with_queues`, `queues` (the queue offsets in the records). `force_prop_crc`: whether each
+    record must have a CRC of the whole record. An existing CRC is always checked. `has_prop_crcs`:
+    whether the store currently adds this CRC.
 
     A record that looks damaged only because of its client (`local.log.record_check`) counts as
     valid, and is listed in `doubtful`.
@@ -251,8 +251,8 @@ def _describe_overlong(offset: int, rest: bytes, file_end: int) -> LogEnd:
 
 
 def find_record_fault(record: memoryview, offset: int, *, force: bool = False) -> str | None:
-    """Return the fault of the record at a byte of the log, or None for a valid record. `force`:
-    whether the record must have a CRC of the whole record."""
+    """Return the fault of the record at the log offset `offset`, or None for a valid record.
+    `force`: whether the record must have a CRC of the whole record."""
     try:
         check_stored_record(record, offset)
     except Corrupt as error:
@@ -274,8 +274,8 @@ class RecordsBehind:
 
 
 def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
-    """Find valid records after the byte at which a scan has ended. A record that lacks only a CRC
-    of the whole record counts as valid, because the store may have acknowledged the record while
+    """Find valid records after `offset`, the end of a scan. A record that lacks only a CRC of the
+    whole record counts as valid, because the store may have acknowledged the record while
     `force_prop_crc` was off. A record in the body of a damaged record does not count, because a
     client wrote it."""
     records = size_bytes = 0
@@ -298,9 +298,9 @@ def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
 
 
 def _skip_body(log: CommitLogReader, offset: int) -> int:
-    """Return the end of the body of the record whose head is at a byte of the log, or that byte if
-    no such head is there. The search continues at the returned position and not at the end of the
-    record: even if one of the two lengths is wrong, no later record is skipped."""
+    """Return the end of the body of the record whose head is at `offset`, or `offset` if no such
+    head is there. The search continues at the returned position instead of the end of the record,
+    so that no later record is skipped even if one of the two lengths is wrong."""
     size, magic = 0, 0
     head = log.get(offset, FIXED_SIZE)
     if head is not None:
@@ -326,8 +326,8 @@ def _store_time(log: CommitLogReader, offset: int) -> int:
 
 
 def has_lost_sector(log: CommitLogReader, start: int, end: int) -> bool:
-    """Return whether a disk sector within [start, end) contains only zeros. This is the trace of a
-    write that was not synced before a power cut. Other damage leaves no such sector."""
+    """Return whether a disk sector within [start, end) contains only zeros. A write that was not
+    synced before a power cut leaves such a sector. Other damage does not."""
     file_end = start - start % log.file_size + log.file_size
     end = min(end, file_end, start + CHUNK_BYTES)
     data = log.get(start, end - start)
@@ -377,7 +377,7 @@ def list_log_files(log: ForeignCommitLog, start: int, end: int) -> tuple[str, ..
 
 
 def _last_data(files: PositionalFiles, path: str, position: int, end: int) -> int:
-    """Return the position after the last byte of a file that is not zero."""
+    """Return the position after the last nonzero byte of a file."""
     last = position
     while (position := files.skip_hole(path, position)) < end:
         data = files.read_up_to(path, min(1 << 20, end - position), position)

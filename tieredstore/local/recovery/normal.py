@@ -1,5 +1,5 @@
-"""The last step of every recovery (Java's recoverNormally): it finds the end of the log and the
-beginning of each queue."""
+"""Last step of every recovery (Java's recoverNormally). Finds the end of the log and the beginning
+of each queue."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
 
     The search begins at the last message in the consume queues, or at the beginning of its file if
     that message is damaged. An incomplete last record does not belong to the log. Raises Corrupt if
-    valid records follow a damaged one, because a cut there would lose them.
+    valid records follow a damaged record, because cutting the log at the damaged record would lose
+    them.
     """
     if log.is_empty:
         return 0
@@ -214,8 +215,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def wipe(path: str, position: int) -> None:
-    """Overwrite a file with zeros from a byte on, in place, and sync it. Zeros that exist are not
-    written again."""
+    """Overwrite a file with zeros, starting at `position`, in place, and sync it. Existing zeros
+    are not written again."""
     files = PositionalFiles(writable=True)
     try:
         end = files.size(path)
@@ -230,7 +231,7 @@ def wipe(path: str, position: int) -> None:
 
 
 def cut_index_file(cut: IndexCut, shape: IndexShape) -> None:
-    """Build an index file again from its first items, in a new file, which replaces the old one."""
+    """Rebuild an index file from its first items, in a new file that replaces the old one."""
     path, new_path = cut.path, f"{cut.path}{NEW_SUFFIX}"
     used = HEADER_SIZE + shape.slots * SLOT_SIZE + (cut.items + 1) * ITEM_SIZE
     files = PositionalFiles(writable=True)

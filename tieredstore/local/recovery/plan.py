@@ -1,7 +1,7 @@
 """The plan of a recovery, as data.
 
 `planning.py` makes the plan and writes nothing. `repair.py` carries it out. Then the dispatch
-builds the missing parts, from the plan's `dispatch_from` on.
+builds the missing parts, starting at the plan's `dispatch_from`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,20 @@ class RecoveryPlan:
     """Actions of a recovery. Offsets are bytes of the commit log unless they are a queue's.
 
     `was_clean`: whether the last owner stopped the store cleanly. `check_from`: position at which
-    the check of records begins. `records`: number of valid records from there on. `log_end`: end of
-    the last valid record. `end_cause`, `end_detail`: reason why the log ends there. `cut_bytes`:
-    number of bytes from `log_end` to the last byte that is not zero. `wipe_path`, `wipe_position`:
-    file, and position from which its bytes are zeroed (empty path: none). `delete_log_files`: later
-    files, in order. `behind`: valid records after the end, which are lost. `queue_cuts`,
-    `index_cuts`, `delete_index_files`: invalid parts.
-    `units_until`: units of messages that end after this position are dropped. `dispatch_from`:
-    position from which queues and index are rebuilt. `queues_to_build`: queues that get units by
-    the rebuild, as far as known. `checkpoint_before`, `checkpoint_after`: present checkpoint, and
-    the checkpoint that is written before any other change.
-    `needs_consent`: why an operator must agree, or empty if the plan is safe. `warnings`: texts for
-    the operator. `has_unread`: whether parts of the log have no record, although no queue points
-    there. No recovery can repair this. `needs_rebuild`: whether missing units require a rebuild of
-    all queues.
-    `doubtful`: complete records that look damaged because a client sent them in this form. They are
-    kept.
+    the check of records begins. `records`: number of valid records after it. `log_end`: end of the
+    last valid record. `end_cause`, `end_detail`: reason why the log ends there. `cut_bytes`: number
+    of bytes from `log_end` to the last byte that is not zero. `wipe_path`, `wipe_position`: file to
+    zero, starting at this position (empty path: none). `delete_log_files`: later files, in order.
+    `behind`: valid records after the end, which are lost. `queue_cuts`, `index_cuts`,
+    `delete_index_files`: invalid parts. `units_until`: units of messages that end after this
+    position are dropped. `dispatch_from`: position at which the rebuild of queues and index begins.
+    `queues_to_build`: queues that get units by the rebuild, as far as known. `checkpoint_before`,
+    `checkpoint_after`: current checkpoint, and the checkpoint that is written before any other
+    change. `needs_consent`: why an operator must agree, or empty if the plan is safe. `warnings`:
+    texts for the operator. `has_unread`: whether parts of the log have no record, although no queue
+    points there. No recovery can repair this. `needs_rebuild`: whether missing units require a
+    rebuild of all queues. `doubtful`: complete records that look damaged because a client sent them
+    in this form. They are kept.
     """
 
     root: Path

@@ -61,7 +61,7 @@ def plan_recovery(
     `full`: check every record, and rebuild all queues and the index from the log. `is_clean`:
     whether the store was stopped cleanly, if the caller knows this without the `abort` file.
     `with_index`: whether the plan includes the index. A reader of queues does not need the index.
-    `compares`: whether the queues are compared with the whole log, which reads all units.
+    `compares`: whether the queues are compared with the whole log. This reads all units.
     `builds_unknown`: see `QueueComparison`. Raises Corrupt for damage that no recovery can repair
     (a missing file in the middle of the commit log, files of another size than configured). Raises
     Invalid for queues without a log.
@@ -229,7 +229,8 @@ class _Planner:
             )
 
     def _find_sure_offset(self, before: Checkpoint, states: QueueStates) -> int:
-        """Return the byte of the log up to which records and units are known to be on disk."""
+        """Return the end in the log of the records that are known to be on disk together with their
+        units."""
         log = self.log
         has_units = any(state.max_offset > state.start_offset for state, _ in states)
         if self.full or not (has_units or self.in_rocksdb):
@@ -257,8 +258,8 @@ class _Planner:
         return log.min_offset
 
     def _step_back(self, offset: int, states: QueueStates) -> int:
-        """Return the offset. If the last message before it is damaged, return the position of that
-        message, because a torn end must be found even if these bytes were once on disk."""
+        """Return `offset`. If the last message before it is damaged, return the position of that
+        message instead, because a torn end must be found even if its bytes were once on disk."""
         last: tuple[int, int, int] | None = None
         for state, queue in states:
             kept = state.max_offset
@@ -275,7 +276,7 @@ class _Planner:
         return last[0]
 
     def _is_border(self, offset: int) -> bool:
-        """Return whether a message begins or ends at a byte of the log."""
+        """Return whether a message begins or ends at the log offset `offset`."""
         log = self.log
         if offset >= log.readable_offset:
             if offset > log.readable_offset:
@@ -344,8 +345,8 @@ class _Planner:
     def _find_dispatch_from(
         self, built_to: int, scan: LogScan, states: list[QueueOnDisk], index: IndexPlan
     ) -> int:
-        """Return the position from which the log must be dispatched so that no unit and no index
-        entry is missing."""
+        """Return the position at which the dispatch of the log must begin, so that no unit and no
+        index entry is missing."""
         log_min = self.log.min_offset
         start = built_to if index.dispatch_from < 0 else min(built_to, index.dispatch_from)
         known = {state.key: state for state in states}

@@ -1,5 +1,4 @@
-"""Comparison of a store's queues with its log. The result is the units that a recovery has to
-build."""
+"""Compares a store's queues with its log. The result is the units that a recovery has to build."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ class _ReadableQueues:
 
 
 def list_spans(scan: LogScan, *, in_rocksdb: bool) -> dict[QueueKey, QueueSpan]:
-    """List the queue offsets in the records of a log, for queues whose names are possible."""
+    """List the queue offsets in the records of a log. Queues with invalid names are skipped."""
     find_fault = find_queue_fault if in_rocksdb else find_folder_fault
     return {key: span for key, span in scan.queues.items() if find_fault(*key) is None}
 
@@ -79,8 +78,8 @@ def list_builds(
     states: QueueStates,
     compared: QueuesToMend,
 ) -> tuple[QueueBuild, ...]:
-    """List the units to build: for messages of the log that no queue has, and for messages that a
-    scan found after the kept part."""
+    """List the units to build: for messages of the log that are in no queue, and for messages that
+    a scan found after the kept part."""
     found, batch = compared.found, batch_topics(root)
     kept = {state.key: state.kept_offset for state, _ in states}
     builds = {
@@ -117,7 +116,7 @@ class QueueComparison:
 
     def compare(self, states: QueueStates, cut_at: int) -> QueuesToMend:
         """Compare the queues with the log. Queues in a database can only be rebuilt together.
-        `cut_at`: position in the log after which all units are built in any case. Raises
+        `cut_at`: position in the log. All units of later messages are built in any case. Raises
         Unavailable, and Corrupt for an unreadable queue without messages in the log, because
         nothing shows where the queue continues."""
         if self.config.is_rocksdb:

@@ -22,7 +22,7 @@ from tieredstore.message.consume_queue import BLANK_SIZE_FIELD, UNIT_SIZE
 class QueueCut:
     """Invalid units at the tail of a queue: units from `to_offset` up to `from_offset`.
 
-    They are overwritten with zeros in the file `path` from byte `position` on (if the path is
+    They are overwritten with zeros in the file `path`, starting at byte `position` (if the path is
     empty, nothing is overwritten). The files `delete` are deleted, the last one first.
     """
 
@@ -190,7 +190,7 @@ def cut_queue(
     *,
     is_unsure: bool,
 ) -> QueueCut | None:
-    """Plan to keep the units whose messages end before a byte of the log.
+    """Plan to keep the units whose messages end at or before `physical_offset`.
 
     Updates `state`. Returns None if nothing has to be deleted.
     `is_unsure`: whether a lost write may hide units after the tail.
@@ -236,7 +236,7 @@ def plan_rebuild(state: QueueOnDisk) -> QueueCut:
 
 
 def _is_dirty(state: QueueOnDisk, queue: ConsumeQueue, files: PositionalFiles, offset: int) -> bool:
-    """Return whether any byte after a unit is not zero."""
+    """Return whether any byte at or after the position of the unit `offset` is not zero."""
     size = queue.units_per_file * UNIT_SIZE
     for path in state.paths:
         begin = int(Path(path).name)
@@ -247,7 +247,7 @@ def _is_dirty(state: QueueOnDisk, queue: ConsumeQueue, files: PositionalFiles, o
 
 
 def has_data(files: PositionalFiles, path: str, position: int, end: int) -> bool:
-    """Return whether a file has a byte other than zero between two positions."""
+    """Return whether a file has a nonzero byte in [position, end)."""
     while (position := files.skip_hole(path, position)) < end:
         data = files.read_up_to(path, min(1 << 20, end - position), position)
         if not data:

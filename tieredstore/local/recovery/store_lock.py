@@ -41,7 +41,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class StoreLock:
-    """The exclusive ownership of one store directory."""
+    """Exclusive ownership of one store directory."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / LOCK_FILE
@@ -140,7 +140,7 @@ def find_owner(root: Path) -> str | None:
 
 def _lock_owner(fd: int) -> int | None:
     """Return the id of the process that has locked byte 0. None if no process has, 0 if the system
-    cannot report it."""
+    cannot tell."""
     if sys.platform == "darwin":  # struct flock: start, length, pid, type, whence
         layout, query = "qqihh", (0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
         type_index, pid_index = 3, 2

@@ -1,2 +1,1 @@
-"""Messages that the commit log has and no consume queue has: the search for them, and their
-units."""
+"""Finds messages that are in the commit log but in no consume queue, and builds their units."""

@@ -72,10 +72,10 @@ class Comparison:
 
     `built`: runs of units built from the log. `unreadable`: queues whose units cannot be read, so
     only the records of the log are used. `unread`: parts of the log without records, where messages
-    may have been. `deleted`: topics with messages, but without a queue and without an entry among
-    the topics. `joint_topics`: topics with records of several messages, or with units of another
-    form. `joints`: positions of such records without a unit. `late`: messages with a store time
-    after the limit.
+    may have been. `deleted`: topics that have messages, but no queue and no entry among the topics.
+    `joint_topics`: topics with records of several messages, or with units of another form.
+    `joints`: positions of such records without a unit. `late`: messages with a store time after the
+    limit.
     """
 
     built: list[Built] = field(default_factory=list)
@@ -110,8 +110,8 @@ def compare_queues(
     end: int | None = None,
     scratch: Path | None = None,
 ) -> Comparison:
-    """Compare the queues with the log, up to a byte of the log, and up to the first message after a
-    store time.
+    """Compare the queues with the log, up to the log offset `end`, and up to the first message with
+    a store time after `limit_ms`.
 
     `has_topic`: returns whether the broker has a topic. By default all topics exist.
     `is_special`: returns whether the units of a topic have another form.
@@ -203,7 +203,7 @@ def warn_of_missing(found: Comparison, place: str) -> None:
 
 
 def explain_unread(one: Unread) -> str:
-    """Describe the fault at a position of the log."""
+    """Describe the reason why a part of the log is unread."""
     return (
         f"commit log at {one.begin}: {one.reason}. The {one.end - one.begin} bytes up to "
         f"{one.end} are in no consume queue and cannot be read"

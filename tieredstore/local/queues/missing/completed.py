@@ -1,4 +1,4 @@
-"""Consume queue that is completed with units from the log."""
+"""Consume queue completed with units from the log."""
 
 from __future__ import annotations
 

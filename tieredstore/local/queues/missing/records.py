@@ -27,8 +27,8 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Uncovered(NamedTuple):
-    """Bytes [begin, end) of one file of a log, in which records without units or the end of the log
-    may be. `starts`: positions of the records with units, in order."""
+    """Bytes [begin, end) of one file of a log. They may contain records without units, or the end
+    of the log. `starts`: positions of the records with units, in order."""
 
     begin: int
     end: int
@@ -36,8 +36,8 @@ class Uncovered(NamedTuple):
 
 
 class UnreadableQueues(Exception):
-    """Error that some queues have unreadable units, so the comparison that was made with these
-    units is invalid. `errors`: errors by queue."""
+    """Raised if some queues have unreadable units, so that a comparison with these units is
+    invalid. `errors`: errors by queue."""
 
     def __init__(self, errors: dict[QueueKey, TieredStoreError]) -> None:
         super().__init__(f"{len(errors)} queues")
@@ -47,7 +47,7 @@ class UnreadableQueues(Exception):
 def find_uncovered(
     log: ForeignCommitLog, queues: Iterable[ConsumeQueueReader], end: int
 ) -> Iterator[Uncovered]:
-    """Find the spans before a byte of the log that have no units, file by file. Raises
+    """Find the spans before the log offset `end` that have no units, file by file. Raises
     UnreadableQueues at the end, Unavailable."""
     walks = [_UnitWalk(queue) for queue in queues]
     errors: dict[QueueKey, TieredStoreError] = {}
@@ -103,8 +103,8 @@ class _UnitWalk:
         self._ahead: npt.NDArray[Any] = np.empty((0, 2), dtype=np.int64)
 
     def take_before(self, stop: int) -> npt.NDArray[Any]:
-        """Return (physical offset, size) of the remaining units before a byte of the log, and
-        remove them: int64[n, 2]."""
+        """Take the remaining units before the log offset `stop`. Returns their (physical offset,
+        size): int64[n, 2]."""
         taken = []
         while True:
             ahead = self._ahead
@@ -129,7 +129,7 @@ class _UnitWalk:
 
 _PIECE_BYTES: Final = 4 << 20
 _LEAST: Final = 8
-"""Bytes at the end of a file that are too few for a blank record."""
+"""Number of bytes at the end of a file that are too few for a blank record."""
 
 
 class Unread(NamedTuple):
@@ -157,7 +157,7 @@ Found = QueueUnits | StoredMessage | Unread | Joint
 def find_records(
     log: ForeignCommitLog, span: Uncovered, delays_ms: tuple[int, ...]
 ) -> Iterator[Found]:
-    """Yield everything in a span except records with units: results of `find_units`, records of
+    """Yield the contents of a span except records with units: results of `find_units`, records of
     several messages, and bytes that are not a record. After such bytes the search continues at the
     next record that has a unit, or that contains its own position. Raises Unavailable."""
     position = span.begin
@@ -178,8 +178,8 @@ def find_records(
 
 
 def _find_next(log: ForeignCommitLog, span: Uncovered, position: int) -> int:
-    """Return the position of the next record after a byte at which no record begins, or the end of
-    the span."""
+    """Return the position of the next record after `position`, at which no record begins, or the
+    end of the span."""
     row = int(span.starts.searchsorted(position, side="right"))
     if row < len(span.starts):
         return int(span.starts[row])
@@ -194,8 +194,8 @@ def _name(stop: Stop) -> str:
 
 
 def _read_piece(log: ForeignCommitLog, position: int, end: int) -> memoryview | None:
-    """Read bytes from the beginning of a record on. The result contains at least the whole record,
-    if it exists."""
+    """Read bytes starting at the record at `position`. The result contains at least the whole
+    record, if it exists."""
     length = min(_PIECE_BYTES, end - position)
     while True:
         piece = log.get(position, length)

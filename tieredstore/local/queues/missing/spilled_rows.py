@@ -1,4 +1,5 @@
-"""Rows built from a commit log: in memory up to a limit, then in unnamed files."""
+"""Rows built from a commit log. They are in memory up to a limit, and beyond it in unnamed
+files."""
 
 from __future__ import annotations
 
@@ -126,7 +127,7 @@ class Late(NamedTuple):
 
 
 def find_late(rows: SpilledRows, position: int) -> Late | None:
-    """Return the messages of a queue from a byte of the log on, or None."""
+    """Return the messages of a queue at or after the log offset `position`, or None."""
     count, first_ms, end = 0, -1, 0
     for block in rows.blocks():
         some = block[block["unit"]["physical_offset"] >= position]

@@ -104,8 +104,8 @@ class RocksDBConsumeQueue:
         return 0 if value is None else value[0] + value[1]
 
     def find_first(self, min_physical_offset: int) -> Place:
-        """Return the offset of the first message at or after a byte of the commit log, or the end
-        of the queue. Missing units count as units of earlier messages."""
+        """Return the offset of the first message at or after `min_physical_offset`, or the end of
+        the queue. Missing units count as units of earlier messages."""
         last, low = self.last, self.first.offset
         if last is None:
             return Place(min_physical_offset, low)
@@ -121,8 +121,7 @@ class RocksDBConsumeQueue:
         return Place(min_physical_offset if value is None else value[0], offset)
 
     def find_end(self, physical_offset: int) -> int:
-        """Return the first offset whose message ends after a byte of the commit log, or
-        max_offset."""
+        """Return the first offset whose message ends after `physical_offset`, or max_offset."""
 
         def is_behind(offset: int) -> bool:
             value = self._value(offset)
@@ -131,7 +130,7 @@ class RocksDBConsumeQueue:
         return find_first(self.first.offset, self.max_offset, is_behind)
 
     def _value(self, offset: int) -> tuple[int, int, int, int] | None:
-        """Return physical offset, size, tags code and store time of the unit of an offset."""
+        """Return physical offset, size, tags code and store time of the unit of `offset`."""
         data = self.database.get_unit(self._prefix + pack_number(offset))
         if data is None:
             return None
@@ -141,7 +140,7 @@ class RocksDBConsumeQueue:
         return physical_offset, size, tags_code, store_timestamp
 
     def make_corrupt_error(self, offset: int, expected: str, found: str) -> Corrupt:
-        """Return an error about the unit of an offset."""
+        """Return an error about the unit of `offset`."""
         return Corrupt(
             f"{self.database.directory}: unit {offset} of {self.topic}/{self.queue_id}: expected "
             f"{expected}, found {found}",
@@ -159,8 +158,8 @@ class RocksDBConsumeQueue:
         return None if value is None else value[:3]
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read up to `count` units from an offset on, at most MAX_READ_UNITS. Returns none for an
-        offset outside [min_offset, max_offset). Raises Corrupt for a missing unit."""
+        """Read up to `count` units, starting at `offset`, at most MAX_READ_UNITS. Returns none for
+        an offset outside [min_offset, max_offset). Raises Corrupt for a missing unit."""
         if count <= 0 or not self._has(offset):
             return np.empty(0, dtype=UNIT_DTYPE)
         count = min(count, self.max_offset - offset, MAX_READ_UNITS)
@@ -217,7 +216,7 @@ class QueueReads:
 
     def read_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
         """Read the beginning and the end of a queue. Return None if the queue does not exist.
-        Raises Invalid for the queue whose keys are the checkpoint's."""
+        Raises Invalid for the queue whose keys equal the checkpoint's."""
         fault = find_checkpoint_fault(key)
         if fault is not None:
             raise Invalid(fault, topic=key.topic, queue_id=key.queue_id)
@@ -244,9 +243,9 @@ class QueueReads:
     def find_lasts_after(
         self, physical_offset: int
     ) -> tuple[Iterator[QueueKey], Iterator[QueueKey]]:
-        """Find the queues whose last message begins at or after a byte of the log. Also find the
-        queues with the newest last message before that byte: one queue, or several light queues
-        that share this message."""
+        """Find the queues whose last message begins at or after `physical_offset`. Also find the
+        queue with the newest last message before it, or several light queues that share this
+        message."""
         border, best = pack_number(physical_offset), b""
         behind: list[bytes] = []
         before: list[bytes] = []
@@ -273,7 +272,7 @@ class QueueReads:
 
     @property
     def dispatch_from(self) -> int:
-        """Byte of the commit log up to which records were put in the queues."""
+        """End in the commit log of the records that were put in the queues."""
         return self._checkpoint
 
     def correct_min_offset(self, min_physical_offset: int) -> None:

@@ -239,7 +239,7 @@ class RocksDBConsumeQueueStore:
                 queue.first, queue.last = first, last
 
     def begin_queue(self, queue: OwnedQueue, offset: int) -> None:
-        """Drop all units of a queue. The empty queue then begins at an offset."""
+        """Drop all units of a queue. The empty queue then begins at `offset`."""
         with self._lock:
             batch = self._database.make_batch()
             batch.delete_units(pack_unit_prefix(queue.key), pack_unit_end(queue.key))
@@ -252,7 +252,7 @@ class RocksDBConsumeQueueStore:
         return [key.queue_id for key, _ in scan]
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before an offset. If no unit is left, the queue is deleted
+        """Drop the units of a queue before `offset`. If no unit is left, the queue is deleted
         completely."""
         with self._lock:
             queue = self.get(key)
@@ -314,8 +314,8 @@ class _Round:
 
 
 def _check_same(queue: RocksDBConsumeQueue, group: QueueUnits) -> None:
-    """Raise Corrupt if the queue has another message at an offset, because that message would be
-    lost."""
+    """Raise Corrupt if the queue has another message at an offset of the group, because that
+    message would be lost."""
     known = queue.unit(group.offset)
     new = int(group.units["physical_offset"][0])
     if known is not None and known[0] != new:

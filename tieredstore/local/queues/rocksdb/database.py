@@ -137,14 +137,14 @@ _NOT_OF_THE_DATA: Final = ("LOCK", "LOG", "rocksdict-config.json")
 _EVERY_FILE: Final = -1
 _STUCK: Final = "Writer has previous error"
 _OPEN_BYTES: Final = 8 << 20
-"""Maximum number of bytes that opening a database writes, in addition to the content of its
+"""Maximum number of bytes to write when a database is opened, in addition to the content of its
 write-ahead log."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _first_user: int | None = None
-"""Process that first opened a database: this process, or a process from which it was forked."""
+"""Process that first opened a database: this process, or the process that it was forked from."""
 
 
 def _refuse_in_forked_child(directory: Path) -> None:

@@ -1,8 +1,8 @@
 """Keys and values of the consume queue database (`docs/formats/rocksdb-consume-queue.md`).
 
 Column family `default` has a unit for each message. Column family `offset` has the first and the
-last offset of each queue, and the position in the commit log up to which records were dispatched.
-All numbers are big-endian, so keys sort like units.
+last offset of each queue, and the end of the dispatched records in the commit log. All numbers are
+big-endian, so keys sort like units.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def pack_unit_prefix(key: QueueKey) -> bytes:
 
 
 def pack_unit_end(key: QueueKey) -> bytes:
-    """Return the end of the keys of a queue's units. Java uses this end to delete a queue."""
+    """Return the end of the key range of a queue's units. Java deletes a queue up to this end."""
     return pack_unit_prefix(key)[:-1] + _CTRL_2
 
 
@@ -110,12 +110,12 @@ def pack_min_key(key: QueueKey) -> bytes:
 
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 CHECKPOINT_KEY: Final = pack_max_key(QueueKey(CHECKPOINT_TOPIC, 0))
-"""Key of the position up to which records were dispatched (bytes of the commit log)."""
+"""Key of the end of the dispatched records (bytes of the commit log)."""
 
 
 def is_max_key(data: bytes) -> bool:
-    """Return whether a key of the offset family is that of a last message. `unpack_offset_key`
-    checks the key."""
+    """Return whether a key of the offset family belongs to a last message. The key itself is
+    checked by `unpack_offset_key`."""
     return data[-8:-5] == _MAX
 
 
@@ -170,8 +170,8 @@ def pack_numbers(first: int, count: int) -> bytes:
 
 
 def find_checkpoint_fault(key: QueueKey) -> str | None:
-    """Return why a queue cannot be used, or None. Only one queue cannot be used: its keys would
-    equal the keys of the checkpoint."""
+    """Return why a queue cannot be used, or None. Only one queue cannot be used, because its keys
+    would equal the keys of the checkpoint."""
     if key != (CHECKPOINT_TOPIC, 0):
         return None
     return (

@@ -1,4 +1,5 @@
-"""Replacement of a damaged database by a new one, which the dispatch fills from the commit log.
+"""Replaces a damaged database by a new one. The dispatch fills the new database from the commit
+log.
 
 If the log has lost all messages of a queue, only the damaged database has the queue's end. The new
 database is created beside the old one with these ends, and replaces it by two renames. After a stop
@@ -44,13 +45,13 @@ _log = logging.getLogger(__name__)
 def replace_database(
     directory: Path, log_min_offset: int, unbuilt: frozenset[str] = frozenset()
 ) -> Path | None:
-    """Replace a damaged database that no process has open by a new one. The damaged database stays
-    beside the new one.
+    """Replace a damaged database by a new one. No process may have the damaged database open. The
+    damaged database stays beside the new one.
 
-    The new database gets the queues without messages in the log from `log_min_offset` on, and the
-    queues of the topics `unbuilt`, which the dispatch does not fill. These queues keep their ends,
-    if the ends can be read. Returns the new location of the damaged database, or None without a
-    database. Raises Unavailable, Exhausted, Invalid.
+    The new database gets the queues that the dispatch does not fill: queues without messages in the
+    log at or after `log_min_offset`, and queues of the topics `unbuilt`. These queues keep their
+    ends, if the ends can be read. Returns the new location of the damaged database, or None without
+    a database. Raises Unavailable, Exhausted, Invalid.
     """
     if not directory.is_dir() or not any(directory.iterdir()):
         return None
@@ -122,8 +123,8 @@ def _make_database(directory: Path, lasts: dict[QueueKey, Place]) -> None:
 
 def _find_ends(directory: Path) -> dict[QueueKey, Place]:
     """Find the last message of each queue in a damaged database, from its list of queues and from
-    its units. Both are read from a folder of links to the database's files, which the library
-    repairs."""
+    its units. Both are read from a folder of links to the database's files, after the library has
+    repaired this folder."""
     library = import_rocksdict()
     ends: dict[QueueKey, Place] = {}
     with make_temporary_folder("tieredstore-rocksdb-") as folder:
