@@ -43,7 +43,7 @@ class AcmeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcmeProvider(MemoryProvider):
-    """A third-party provider, which the registry finds by module:attribute."""
+    """A third-party provider that the registry finds by module:attribute."""
 
     SETTINGS = AcmeSettings
     found: ClassVar[AcmeSettings]

@@ -19,8 +19,8 @@ _PATIENCE_S = 60
 
 
 class Script(ManualClock):
-    """A clock that records its waits, and stops the service in wait number `rounds`. `at[n]`:
-    called in the n-th wait (from 1), and returns whether the wait was woken."""
+    """A clock that records its waits, and stops the service in wait number `rounds`. The function
+    `at[n]` is called in the n-th wait (from 1), and returns whether the wait was woken."""
 
     def __init__(self, rounds: int, at: dict[int, Callable[[], bool]] | None = None) -> None:
         super().__init__()
@@ -323,8 +323,8 @@ def test_what_has_loops_can_be_asked() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals of threads")
 def test_a_signal_makes_no_wait_of_a_loop_endless() -> None:
-    """A signal does not make a loop's wait endless. Python's own queue waited forever if its
-    time-out passed while a signal was handled."""
+    """A signal does not make a loop's wait endless. Python's own queue waits forever if its
+    time-out passes while a signal is handled."""
     rounds = threading.Semaphore(0)
     service = ServiceThread("s", rounds.release, 10, clock=SYSTEM_CLOCK)
     handler, interval_s = signal.signal(signal.SIGUSR1, lambda *_: None), sys.getswitchinterval()

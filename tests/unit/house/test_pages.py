@@ -23,7 +23,7 @@ FOLDERS = (
 )
 MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 MADE_UP = {"job.py", "verb.py"}
-"""Names of files in examples."""
+"""Names of files that exist only in examples."""
 
 
 def name_of(path: Path) -> str:

@@ -18,7 +18,8 @@ FORMATS = ROOT / "docs" / "formats"
 
 
 def examples(page: str) -> list[bytes]:
-    """Return the hex blocks of a page. On each line, the hex digits precede two spaces in a row."""
+    """Return the hex blocks of a page. On each line, two consecutive spaces follow the hex
+    digits."""
     found: list[bytes] = []
     for block in re.findall(
         r"^```\n(.*?)^```", (FORMATS / page).read_text(), re.DOTALL | re.MULTILINE

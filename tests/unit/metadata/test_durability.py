@@ -1,5 +1,5 @@
-"""The content of the metadata file is synced, not only in the page cache, before the file gets its
-name."""
+"""The content of the metadata file is synced before the file gets its name. It is not only in the
+page cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Disk:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.synced: dict[Path, bytes | None] = {}
         self.renamed: list[tuple[str, bytes, bytes | None]] = []
-        """For each rename: the new name, the file's bytes, and its bytes at the last sync."""
+        """For each rename: the new name, the file's bytes, and the file's bytes at the last
+        sync."""
         self.folders_after_rename: set[Path] = set()
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, self._noting_sync(getattr(os, name)))

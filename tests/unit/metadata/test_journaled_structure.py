@@ -244,8 +244,8 @@ def test_what_stands_before_damage_in_the_journal_gets_to_the_file_and_so_to_bac
 
 
 def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
-    """A journal that an older program began, with sizes only, gets no structure, because an older
-    program would ignore it."""
+    """An older program began a journal, which has sizes only. The journal gets no structure,
+    because an older program would ignore it."""
     store = open_store(tmp_path, journaled=False)
     store.add_topic("first")
     store.close()
@@ -287,9 +287,9 @@ def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost:
 def test_a_journal_that_could_not_begin_is_not_taken_for_one_of_a_lost_file(
     tmp_path: Path, failing: str
 ) -> None:
-    """If a new metadata file cannot get its journal, the older journal is not taken for the journal
-    of a lost metadata file. The process ends after it wrote the new metadata file and before it
-    began the new journal, so the existing journal is two files behind."""
+    """A new metadata file cannot get its journal, and the older journal is not taken for the
+    journal of a lost metadata file. The process ends after it wrote the new metadata file and
+    before it began the new journal, so the existing journal is two files behind."""
     files = FaultyFiles()
     store = open_store(tmp_path, files)
     store.add_topic("first")

@@ -1,5 +1,4 @@
-"""Our own metadata files are read by a fast parser, with the same result as by the general
-parser."""
+"""A fast parser reads our own metadata files, with the same result as the general parser."""
 
 from __future__ import annotations
 

@@ -145,9 +145,9 @@ def test_a_change_is_encoded_with_its_part_alone(
 def test_nothing_is_encoded_under_the_lock_and_little_is_captured_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is encoded under the lock, and few entries are captured each time it is held. Others
-    wait for the lock: for example an upload, a request of `/health`, or a get that needs a topic's
-    id."""
+    """Nothing is encoded under the lock, and each hold of the lock captures only few entries.
+    Others wait for the lock: for example an upload, a request of `/health`, or a get that needs a
+    topic's id."""
     monkeypatch.setattr(parts, "PART_NAMES", 10)
     store = open_store(path)
     captured: list[int] = []

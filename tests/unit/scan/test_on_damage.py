@@ -19,7 +19,7 @@ COUNT, BAD = 30, (7, 8, 20)
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """A tier of 30 messages, three of which are damaged: one in its body, one in its magic, one in
+    """A tier of 30 messages. Three of them are damaged: one in its body, one in its magic, one in
     its unit."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, COUNT)

@@ -1,4 +1,4 @@
-"""Tests of the requests per queue that planning makes to an object store. Several queues wait
+"""Tests of the requests per queue that a plan needs from an object store. Several queues wait
 concurrently."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ranges are planned and read. Tests of the bytes read, of the division into ranges, and of damage,
-which is never returned."""
+"""Ranges are planned and read. Tests of the number of bytes read, of the division into ranges, and
+of damage, which is never returned."""
 
 from __future__ import annotations
 

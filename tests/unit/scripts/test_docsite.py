@@ -22,7 +22,7 @@ from tieredstore.metric_table import METRICS
 COMMANDS = commands.page()
 METRIC = re.compile(r"rocketmq_[a-z0-9_]+\Z")
 NO_METRICS = {"rocketmq_tiered"}
-"""Names that look like metrics and are none."""
+"""Names that look like metrics, but are none."""
 
 
 def test_every_command_and_option_is_on_its_page() -> None:

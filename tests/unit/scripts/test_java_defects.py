@@ -30,7 +30,7 @@ def test_its_lines_are_in_the_module_and_a_test_is_named_after_it(defect: Defect
 
 
 class StandIn:
-    """A copy of the source tree whose tests have the results that the test specifies."""
+    """A copy of the source tree. The test specifies the results of its tests."""
 
     def __init__(self, root: Path, *codes: int | None) -> None:
         self.root = root

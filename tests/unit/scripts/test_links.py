@@ -19,7 +19,7 @@ SENTENCE = (
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone without the links, with only the files that the set-up reads first."""
+    """A clone without the symbolic links. It has only the files that the set-up reads first."""
     for name in ("setup.py", "scripts/python.sh", "scripts/run"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

@@ -1,5 +1,5 @@
-"""Tests of the mutation run: its mistakes, their locations, and its interpretation of a test's
-result."""
+"""Tests of the mutation run: the mistakes that it makes, their locations, and its interpretation of
+a test's result."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def test_areas_name_modules_and_tests_that_are_there(area: Area) -> None:
 
 
 def test_exclusions_name_lines_that_are_there_and_have_a_reason() -> None:
-    """Each exclusion names an existing line and a reason. Otherwise an exclusion would have no
-    effect, and the mistake would go unnoticed."""
+    """Each exclusion names an existing line and a reason. Otherwise an exclusion could have no
+    effect without notice."""
     for module, line, becomes in load_exclusions(WITHOUT_EFFECT):
         source = (ROOT / module).read_bytes()
         made = {(one.line, one.changed_line(source)) for one in find_mutants(Path(module), source)}

@@ -10,7 +10,7 @@ from scripts import setup_env
 
 
 class Clone:
-    """A clone whose installations are recorded and not made."""
+    """A clone that records installations instead of making them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.installed: list[str] = []

@@ -1,4 +1,4 @@
-"""`scripts/python.sh` itself recognises whether an environment is complete."""
+"""`scripts/python.sh` recognises by itself whether an environment is complete."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """A tier whose queue 0 has messages 0 to 11 in segments of four, and queue 1 has messages 0 to
-    4."""
+    """A tier with two queues. Queue 0 has messages 0 to 11 in segments of four, and queue 1 has
+    messages 0 to 4."""
     built = GrowingTier(tmp_path)
     for _ in range(3):
         built.append("orders", 0, 4)

@@ -11,7 +11,7 @@ from tieredstore.spark.partitions import MOST_PARTITIONS, TieredPartition, parti
 
 QUEUE = QueueFiles("broker-a", "orders", 0)
 Piece = tuple[int, int, int]
-"""First queue offset, end offset, and number of bytes."""
+"""Planned range of a queue: first offset, end offset, and number of bytes."""
 
 
 def whole(count: int, size_bytes: int, first: int = 0) -> ScanRange:

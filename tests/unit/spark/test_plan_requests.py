@@ -1,5 +1,5 @@
-"""Tests of the requests per queue that planning a query makes to an object store. Several queues
-wait concurrently."""
+"""Tests of the requests per queue that the plan of a query needs from an object store. Several
+queues wait concurrently."""
 
 from __future__ import annotations
 

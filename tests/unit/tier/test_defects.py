@@ -561,7 +561,7 @@ def test_reading_back_what_another_writer_put_there_is_fenced() -> None:
 
 
 def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
-    """A write that was applied without a reply, and whose retry fails because the key exists,
+    """A write was applied without a reply, and its retry fails because the key exists. The write
     counts as a success (O03, O04)."""
     from tieredstore.contracts.segment import FencedWrite
 
@@ -581,8 +581,8 @@ def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
 
 
 def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment() -> None:
-    """Differing bytes of a crashed run are left behind in a closed segment, and the queue continues
-    in a new segment, because this provider cannot overwrite bytes."""
+    """Bytes of a crashed run that differ from the messages stay in a closed segment. The queue
+    continues in a new segment, because this provider cannot overwrite bytes."""
     tier = Tier(provider=chunk_provider())
     fill(tier.queue(), 0, 2)
     tier.provider.open(commit_log_id(0)).write(2 * SIZE, [b"torn bytes of a crashed run"])
@@ -593,8 +593,8 @@ def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment(
 
 
 def test_messages_given_up_half_uploaded_make_room_for_others(provider: SegmentProvider) -> None:
-    """Messages whose commit log bytes were uploaded, and whose units were not when the local store
-    deleted them, make room for other messages."""
+    """The commit log bytes of some messages were uploaded, and their units were not. The local
+    store then deletes these messages, and they make room for others."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.FAIL})))
     file = tier.queue()
     fill(file, 0, 2)
@@ -645,7 +645,7 @@ def test_bytes_of_a_crashed_first_run_that_differ_are_replaced() -> None:
 
 
 def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentProvider) -> None:
-    """The bytes of a consume queue write without a reply, whose messages were given up, do not
+    """A consume queue write got no reply, and its messages were given up. The written bytes do not
     count after the hole that follows."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.LOSE_REPLY})))
     file = tier.queue()
@@ -668,8 +668,8 @@ def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentPr
 def test_a_segment_that_could_not_be_announced_is_not_there_later(
     fault: Fault, number: int
 ) -> None:
-    """A segment whose registration failed is not in the metadata later, whether the write failed on
-    disk or only its reply was lost."""
+    """A segment whose registration failed is not in the metadata later. This holds if the write
+    failed on disk, and if only its reply was lost."""
     tier = Tier()
     fill(tier.queue(), 0, 2)
     table = tier.table

@@ -28,8 +28,8 @@ def is_paired() -> bool:
 
 @pytest.fixture
 def world(is_paired: bool) -> World:
-    """A world with two messages in the tier, and three more to upload: messages and units in one
-    request, or in one request per file."""
+    """A world with two messages in the tier, and three more to upload. Messages and units are
+    uploaded in one request, or in one request per file."""
     world = World(is_paired=is_paired)
     world.put(2)
     world.start()
@@ -137,8 +137,8 @@ def test_w02_a_segment_that_only_an_old_writer_wrote_to_is_made_again(is_paired:
 
 
 def test_w02_a_sealed_last_segment_stops_no_queue(world: World) -> None:
-    """A queue continues after its last segment was sealed by the previous process, which ended
-    before it created the next segment."""
+    """The previous process sealed a queue's last segment, and ended before it created the next
+    segment. The queue continues."""
     for segment in existing(world.store).commit_log.segments:
         segment.file.seal()
     world.start()
@@ -224,8 +224,8 @@ def test_w02_a_writer_that_is_replaced_in_the_middle_of_an_upload_leaves_no_hole
     number: int, is_paired: bool, before: bool
 ) -> None:
     """The replacement of a writer during an upload leaves no hole and no duplicate. The writer was
-    paused in a request, which arrives after all requests of its successor. Both writers have
-    metadata on their own hosts."""
+    paused in a request, and the request arrives after all requests of its successor. Both writers
+    have metadata on their own hosts."""
     old = World(is_paired=is_paired)
     client = old.client = SwitchingClient(old.clock)
     old.put(9)
@@ -281,8 +281,9 @@ def lose_object(world: World, file_type: str, number: int) -> None:
 def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
     file_type: str, is_paired: bool, number: int, is_restarted: bool
 ) -> None:
-    """A lost object costs its messages, and not the uploads after them. In an earlier version, the
-    queue was never uploaded again: its active segment has a hole, and accepts no further write."""
+    """A lost object costs only its own messages, and not the uploads after them. In an earlier
+    version, the queue was never uploaded again: its active segment has a hole, and accepts no
+    further write."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):
@@ -311,8 +312,8 @@ def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
 def test_o09_a_lost_object_does_not_keep_later_keys_from_the_index(
     file_type: str, is_paired: bool, number: int
 ) -> None:
-    """A lost object does not keep later keys from the index. In an earlier version, the keys that a
-    crash kept from the index were read from the tier in vain at each upload round, forever."""
+    """A lost object does not keep later keys from the index. In an earlier version, each upload
+    round tried in vain to read from the tier the keys that a crash had kept from the index."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):

@@ -81,7 +81,7 @@ class CountedSegment(WrapperSegment):
 
 
 class CountedProvider(WrapperProvider):
-    """Counts the calls that the engine makes."""
+    """Counts the engine's calls to a provider."""
 
     def __init__(self, provider: SegmentProvider) -> None:
         super().__init__(provider)
@@ -136,7 +136,8 @@ class Rig:
         self.source.put(key, first, count, timestamp_ms=self.clock.now_ms(), body_size=100)
 
     def scan_for(self, minutes: int) -> int:
-        """Scan every 20 s. In between, check the epoch as the provider's background thread does."""
+        """Scan every 20 s. Between scans, check the epoch as the provider's background thread
+        does."""
         uploaded = 0
         for _ in range(3 * minutes):
             for _ in range(4):

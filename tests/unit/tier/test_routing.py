@@ -25,8 +25,8 @@ class Queue:
 
 @dataclass
 class Source:
-    """Source that has the messages from queue offset `stored` on. Those from `resident` on are in
-    memory."""
+    """Source with all messages at and after queue offset `stored`. Messages at and after `resident`
+    are in memory."""
 
     stored: int
     resident: int
@@ -97,8 +97,8 @@ def test_defect_d23_the_end_of_a_query_is_respected(
 
 
 def side(times: list[int], low: int, high: int) -> routing.TimeSide:
-    """Return one store that takes part in a time search. It has messages [low, high) of a queue.
-    `times[n]` is the store time of message n."""
+    """Return one of the stores in a time search. It has messages [low, high) of a queue. `times[n]`
+    is the store time of message n."""
 
     def search(timestamp_ms: int, boundary: BoundaryType) -> int:
         if boundary is BoundaryType.LOWER:

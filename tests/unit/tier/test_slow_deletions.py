@@ -96,7 +96,7 @@ class World:
         self.dispatcher.scan(force=True)
 
     def leave_over(self, count: int, topic: str = "Gone") -> list[SegmentId]:
-        """Create segments of a deleted topic, which the metadata marks as deleted."""
+        """Create segments of a deleted topic. The metadata marks them as deleted."""
         left = [commit_log_id(0, f"{BROKER}/{topic}/{n}") for n in range(count)]
         for one in left:
             self.provider.open(one).write(0, [b"old"])

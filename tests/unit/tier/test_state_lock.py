@@ -76,7 +76,7 @@ def test_w05_a_record_of_a_newer_format_is_refused(state: Path) -> None:
 
 
 class Full(FileOperations):
-    """A disk that is full from the n-th operation on."""
+    """A disk that is full after `number` operations."""
 
     def __init__(self, number: int) -> None:
         self._left = number

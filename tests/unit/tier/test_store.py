@@ -1,5 +1,5 @@
-"""Tests of the store over a local store and a real tier: the store that answers a get, merged
-results, and life cycle."""
+"""Tests of the store over a local store and a real tier: the choice of the store that answers a
+get, merged results, and life cycle."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_a_get_from_the_tier_ends_before_what_only_the_next_store_has(
     make_world: Callable[..., World], begin: int
 ) -> None:
     """A get from the tier ends before messages that only the next store has. Messages 10 to 29 are
-    a hole of the tier. The local store still has messages from 20 on."""
+    a hole of the tier. The local store still has all messages from 20 to the end."""
     world = make_world()
     world.put(10)
     world.upload()
@@ -459,8 +459,8 @@ def test_force_reads_from_the_next_store_what_has_left_the_tier(
 def test_force_leaves_readers_where_the_tier_ends_when_the_next_store_ends_before(
     make_world: Callable[..., World],
 ) -> None:
-    """With FORCE, a reader at the end of the tier stays there, even if the local store ends at a
-    lower offset, because its disk was lost."""
+    """With FORCE, a reader at the end of the tier stays there even if the local store ends at a
+    lower offset. The local store lost its disk."""
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()

@@ -27,8 +27,7 @@ Reply: TypeAlias = "Callable[[FileSegment, int, bytes], WriteResult]"
 
 
 class Scripted(WrapperSegment):
-    """A segment that answers its first writes with scripted replies, and later writes with the real
-    ones."""
+    """A segment with scripted replies to its first writes. Later writes get real replies."""
 
     def __init__(self, content: bytes = b"") -> None:
         super().__init__(MemoryProvider().open(ID))

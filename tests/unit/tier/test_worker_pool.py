@@ -1,4 +1,4 @@
-"""The pool uses as many threads as are useful."""
+"""The pool uses only as many threads as are useful."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
 
 class Steps:
     """Steps of work that are short for a single worker, and take `together_s` for several workers.
-    From the 300th step on, the first worker seems to wait instead of work, until the pool starts
-    more workers."""
+    After 300 steps, the first worker seems to wait instead of work, until the pool starts more
+    workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, together_s: float) -> None:
         self.together_s = together_s

@@ -93,7 +93,7 @@ def test_the_state_directory_is_locked_then_the_epoch_taken_then_the_metadata_re
 
 
 def test_what_another_writer_recorded_until_the_epoch_was_taken_is_known(place: Place) -> None:
-    """A writer loads what another writer recorded in the metadata before the epoch was taken. A
+    """A writer loads all metadata that another writer recorded before the epoch was acquired. A
     Java broker takes no lock of this project, so it may write until it ends."""
     metadata = place.metadata()
     metadata.load()

@@ -1,5 +1,4 @@
-"""The number of times that each byte is written is recorded over several runs of a tier's
-writers."""
+"""Over several runs of a tier's writers, a meter records how often each byte is written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The probes of `tieredstore doctor`, which test whether a backend keeps its promises, run on
-object stores. Each of these breaks one promise."""
+"""The probes of `tieredstore doctor` test whether a backend keeps its promises. They run on object
+stores, and each of these stores breaks one promise."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def probe_in_vain(client: FaultyObjectClient) -> None:
 
 @pytest.mark.parametrize("fault", [ObjectFault.FAIL, ObjectFault.LOSE_REPLY])
 def test_nothing_is_left_whichever_request_fails(fault: ObjectFault) -> None:
-    """The probes of `tieredstore doctor` leave no objects, whichever request fails."""
+    """The probes of `tieredstore doctor` leave no objects, even if any one request fails."""
     first = FaultyObjectClient(limits=SMALL_PARTS)
     probe_in_vain(first)
     assert len(first.requests) > 40

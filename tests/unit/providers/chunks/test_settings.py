@@ -1,4 +1,4 @@
-"""Tests of the assumptions that the chunk log makes about its settings."""
+"""Tests of the chunk log's assumptions about its settings."""
 
 from __future__ import annotations
 

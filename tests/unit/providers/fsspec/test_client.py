@@ -208,7 +208,7 @@ class TestComposing:
 
 
 class TestLocalFiles:
-    """A write that was interrupted never looks like an object."""
+    """An interrupted write never looks like an object."""
 
     @pytest.fixture
     def client(self, tmp_path: Path) -> FsspecClient:

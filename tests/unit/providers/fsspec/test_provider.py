@@ -1,4 +1,4 @@
-"""Tests of how a tier on fsspec is located and opened: URLs, keys, secrets."""
+"""Tests of locating and opening a tier on fsspec: URLs, keys, secrets."""
 
 from __future__ import annotations
 

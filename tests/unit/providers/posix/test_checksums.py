@@ -1,4 +1,4 @@
-"""Tests of the checksums of blocks, which are stored beside the segments of a Posix tier. Damage is
+"""Tests of the block checksums that are stored beside the segments of a Posix tier. Damage is
 found. No crash, power cut or Java broker makes undamaged bytes unreadable."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ SEGMENTS = pytest.mark.parametrize("id", CONTENT, ids=lambda segment: segment.ty
 
 
 class Tier:
-    """A Posix tier. Each call opens the tier anew, as another process would."""
+    """A Posix tier. Each call opens the tier again, as another process would."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -119,8 +119,8 @@ class Tier:
             return found.covered_bytes, found.size_bytes
 
     def flip(self, id: SegmentId, position: int, *, keeps_time: bool = True) -> None:
-        """Change a byte. `keeps_time`: leave the file's modification time, as a failing disk does.
-        Otherwise change it, like a program that writes the byte."""
+        """Change a byte. With `keeps_time`, keep the file's modification time, as a failing disk
+        does. Otherwise change it, like a program that writes the byte."""
         path = self.path(id)
         before = path.stat()
         with path.open("r+b") as file:
@@ -273,8 +273,7 @@ class TestSums:
 
 
 class TestPieces:
-    """A small read of a block that was verified as a whole reads only the pieces that it
-    touches."""
+    """A small read of a block that was verified as a whole reads only the pieces that it needs."""
 
     class Calls(PosixCalls):
         def __init__(self) -> None:
@@ -474,7 +473,7 @@ class TestDamageStays:
 
 
 class StoppingCalls(PosixCalls):
-    """Stops the process before or after the call number `at`. Only calls that change files are
+    """Stops the process before or after call number `at`. Only calls that change files are
     counted."""
 
     def __init__(self, at: int, *, before: bool) -> None:
@@ -511,7 +510,7 @@ class StoppingCalls(PosixCalls):
 
 
 def live(segments: PosixProvider, id: SegmentId) -> Iterator[None]:
-    """Write, delete and recreate a segment. Yields after each step of `contents`."""
+    """Write, delete and recreate a segment. Yield after each step of `contents`."""
     first, second = CONTENT[id](), CONTENT[id](generation=1)
     segment = segments.open(id)
     yield
@@ -658,7 +657,7 @@ class TestUnreadable:
 
 
 class ReadOnlyFile(PosixCalls):
-    """One file belongs to another user, in a folder that is ours."""
+    """One file belongs to another user, in a folder of our user."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -689,7 +688,7 @@ class CountingCalls(PosixCalls):
 
 
 class TestCost:
-    """A commit does not read the segment again, however long the segment is."""
+    """A commit does not read the segment again, even if the segment is long."""
 
     content = unit_bytes(20_000)
 

@@ -20,7 +20,7 @@ TOPICS = ("TopicA", "TopicB")
 QUEUES = (0, 3)
 PATHS = [f"broker-a/{topic}/{queue_id}" for topic in TOPICS for queue_id in QUEUES]
 FOLDERS = len(TOPICS) * (1 + len(QUEUES))
-"""Number of folders of topics and queues. A listing with expected queues does not read them."""
+"""Number of folders of topics and queues that a listing with expected queues does not read."""
 
 
 class CountingCalls(PosixCalls):
@@ -34,7 +34,7 @@ class CountingCalls(PosixCalls):
 
 
 class UncountedCalls(CountingCalls):
-    """A file system whose folders report no number of subfolders."""
+    """A file system that reports no number of subfolders for a folder."""
 
     def stat(self, path: str) -> os.stat_result:
         found = list(super().stat(path))

@@ -24,8 +24,8 @@ ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 
 class FaultyCalls(PosixCalls):
     """System calls with planned results. Each call takes the next step from the list of its name in
-    `plan`: an errno to fail with, a callable, or None, with which the call succeeds. Calls for
-    checksum files always succeed, and are not logged."""
+    `plan`: an errno to fail with, a callable, or None for success. Calls for checksum files always
+    succeed, and are not logged."""
 
     def __init__(self) -> None:
         super().__init__(portable=False)

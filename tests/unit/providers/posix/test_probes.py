@@ -1,5 +1,5 @@
-"""The probes of `tieredstore doctor`, which test whether a backend keeps its promises, run on file
-systems. Each of these breaks one promise."""
+"""The probes of `tieredstore doctor` test whether a backend keeps its promises. They run on file
+systems, and each of these breaks one promise."""
 
 from __future__ import annotations
 

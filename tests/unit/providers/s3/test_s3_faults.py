@@ -1,4 +1,4 @@
-"""Tests of how S3Client handles wrong, late or missing replies."""
+"""Tests of S3Client with wrong, late or missing replies."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_o10_expired_credentials_are_looked_up_again_when_a_head_cannot_say_so(
 
 
 def without(field: str, *elements: str) -> Reply:
-    """Return a reply with a listing whose elements lack `field`."""
+    """Return a listing whose elements lack `field`."""
     fields = {"Key": "p/k", "Size": "1", "LastModified": TIME, "UploadId": "u", "Initiated": TIME}
     texts = [f"<{name}>{text}</{name}>" for name, text in fields.items() if name != field]
     body = "".join(f"<{e}>{''.join(texts)}</{e}>" for e in elements)

@@ -80,8 +80,8 @@ def test_usage_counts_by_operation_and_file_type_and_prices_it(
 
 
 def test_usage_tells_how_often_a_byte_was_written(moto_endpoint: str, bucket: str) -> None:
-    """The usage shows how often each byte was written: the committed bytes, the bytes that merges
-    sent again, and the bytes that the server copied for merges."""
+    """The usage shows how often each byte was written. It counts the committed bytes, the bytes
+    that merges sent again, and the bytes that the server copied for merges."""
     # Nothing is merged beside the test, so that all of it is counted when a run ends.
     with closing(open_tier(moto_endpoint, bucket, maintenance_threads=0)) as provider:
         epoch = provider.acquire_writer("broker-a")

@@ -55,7 +55,7 @@ def provider(server: ScriptedServer, **properties: object) -> Iterator[S3Provide
 
 
 LOOK = 1
-"""Number of requests by which a first write without an epoch checks whether any epoch exists."""
+"""Number of requests with which a first write without an epoch checks whether any epoch exists."""
 
 
 def read(request: Request) -> Reply:
@@ -142,9 +142,9 @@ def test_o01_a_part_of_an_object_has_the_budget_of_the_whole(server: ScriptedSer
 
 @pytest.mark.parametrize("failure", [refusal(400, "ExpiredToken"), Reply(503), Reply(drop=True)])
 def test_a_body_from_a_file_is_sent_whole_each_time(server: ScriptedServer, failure: Reply) -> None:
-    """The whole body from a file is sent in each attempt. This endpoint has no copies of parts, so
-    the client puts the whole body. In an earlier version, a retry continued at the end of the
-    previous attempt."""
+    """Each attempt sends the whole body from a file. This endpoint has no copies of parts, so the
+    client puts the whole body. In an earlier version, a retry continued at the end of the previous
+    attempt."""
     server.script = [failure]
     with s3_client(server.url, tieredStoreS3Dialect="google") as client:
         assert client.compose("k", [[b"data"]], {})
@@ -211,7 +211,7 @@ def test_a_commit_does_not_wait_for_reads_that_hang(server: ScriptedServer, fast
 
 def test_o02_slow_down_reaches_the_fast_path(server: ScriptedServer) -> None:
     """A SlowDown reply slows down the fast path too. In an earlier version, the reply marked the
-    endpoint as incompatible with obstore, and the request was repeated at once."""
+    endpoint as incompatible with obstore, and the request was repeated immediately."""
     with s3_client(
         server.url,
         tieredStoreS3FastReads=True,

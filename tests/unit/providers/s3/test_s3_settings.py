@@ -38,7 +38,7 @@ UPLOAD = Reply(
 
 
 class Setting:
-    """What the test of one configuration key needs: a scripted server, a folder and a
+    """Parts that the test of one configuration key needs: a scripted server, a folder and a
     monkeypatch."""
 
     def __init__(self, server: ScriptedServer, folder: Path, patch: pytest.MonkeyPatch) -> None:

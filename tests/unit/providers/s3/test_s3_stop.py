@@ -24,8 +24,8 @@ from tieredstore.testing.provider.samples import segment_id
 
 AN_HOUR_MS = 3_600_000
 SLOW = {"tieredStoreS3ReadTimeout": AN_HOUR_MS}
-"""Keys with a read time-out of an hour. The tests wait less, so a request that ends was ended by
-the close."""
+"""Configuration keys with a read time-out of an hour. The tests wait less, so the close must have
+ended a request that ends."""
 
 CALLS: dict[str, Callable[[S3Client], object]] = {
     "put": lambda client: client.put_if_absent("k", [b"data"], {}),
@@ -40,8 +40,8 @@ CALLS: dict[str, Callable[[S3Client], object]] = {
 
 @contextmanager
 def hanging(server: ScriptedServer) -> Iterator[threading.Event]:
-    """Answer requests only after the block. The yielded event is set when the first request has
-    arrived."""
+    """Hold the replies until the end of the block. Yield an event, which is set when the first
+    request has arrived."""
     reached, go_on = threading.Event(), threading.Event()
 
     def answer(_: Request) -> Reply:

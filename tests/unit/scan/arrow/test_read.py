@@ -266,8 +266,8 @@ def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(
 def test_a_body_of_one_byte_is_no_compressed_one_and_an_empty_body_is_what_it_is(
     tmp_path: Path, kind: CompressionType
 ) -> None:
-    """A compressed body of one byte is reported, and an empty body is returned as it is. The flags
-    of these messages mark their bodies as compressed."""
+    """The flags of two messages mark their bodies as compressed. A body of one byte is reported,
+    and an empty body is returned as it is."""
     flag = set_compression(0, kind)
     builder = TierBuilder(tmp_path)
     bodies = [b"", b"x"]

@@ -44,7 +44,7 @@ def _ask_the_index_of_small_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class IndexedTier:
-    """A tier in which only the messages that a test names are in index files."""
+    """A tier in which a test chooses the messages that are in index files."""
 
     def __init__(self, root: Path, times: Iterable[int] | None = None) -> None:
         self.builder = TierBuilder(root)
@@ -232,8 +232,8 @@ def test_messages_of_an_index_file_that_is_gone_are_found(tmp_path: Path) -> Non
 def test_j45_messages_of_a_lost_index_file_are_found_though_other_files_cover_its_times(
     tmp_path: Path, lost: tuple[int, ...]
 ) -> None:
-    """Messages of a lost index file are found, even if another file covers its times. Such a file
-    has messages of a queue that is uploaded late and newer messages of other queues."""
+    """Messages of a lost index file are found, even if another file covers its times. That file has
+    messages of a queue that is uploaded late, and newer messages of other queues."""
     world = IndexedTier(tmp_path)
     world.builder.queue("orders", 0, messages("orders", 0, 50))
     world.builder.queue("newer", 0, messages("newer", 0, 4))
@@ -331,8 +331,8 @@ def test_messages_without_keys_do_not_make_an_index_incomplete(
 def test_keys_that_java_leaves_out_of_its_index_are_looked_for_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two kinds of keys that Java omits from its index are searched in all messages: blank keys,
-    and keys with the one hash that has no slot."""
+    """Java omits two kinds of keys from its index: blank keys, and keys with the one hash that has
+    no slot. They are searched in all messages."""
     world = IndexedTier(tmp_path)
     world.builder.queue("orders", 0, messages("orders", 0, 8))
     world.index(("orders", 0, 0, 8))

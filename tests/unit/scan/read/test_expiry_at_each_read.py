@@ -1,5 +1,5 @@
-"""Messages expire at each read of a scan in turn, also while it is planned. Such an expiry is no
-damage, and hides no message."""
+"""Messages expire at each read of a scan in turn, also while the scan is planned. Such an expiry is
+no damage, and hides no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A scan first yields all undamaged messages before a damaged one, and then raises its error."""
+"""A scan first yields all undamaged messages before a damaged one, and then raises an error for the
+damage."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ DAMAGED = "orders"
 
 @pytest.fixture(params=[False, True], ids=["plain", "checksums"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> BuiltTier:
-    """A tier of queues with one segment each. They have names of several lengths, IPv6 hosts, a
-    compressed body, and expired first messages."""
+    """A tier of queues with one segment each. Topic names have several lengths. There are IPv6
+    hosts, a compressed body, and a queue whose first messages have expired."""
     builder = TierBuilder(tmp_path, messages_per_segment=100, checksums=request.param)
     builder.queue("a", 0, [message("a", 0, n) for n in range(3)])
     builder.queue(DAMAGED, 0, [message(DAMAGED, 0, n) for n in range(2)], first_offset=7)
@@ -47,7 +47,7 @@ def ranges_of(tier: BuiltTier) -> list[ScanRange]:
 
 
 def read_alone(tier: BuiltTier, one: ScanRange) -> pa.Table | None:
-    """Return the rows of a range. None for a damaged range."""
+    """Return the rows of a range, or None for a damaged range."""
     try:
         return pa.Table.from_batches(arrow_batches(tier.provider, one, COLUMNS))
     except Corrupt:

@@ -38,7 +38,7 @@ def open_queue(tier: GrowingTier) -> QueueReader:
 
 
 def damage_record(tier: GrowingTier, queue_offset: int, at: int, keeps: int = 0xFF) -> None:
-    """Flip a bit of one byte of a message, or clear the byte."""
+    """Flip one bit in a byte of a message, or clear the byte."""
     path = tier.segments("T", 0, LOG)[-1]
     data = bytearray(path.read_bytes())
     with open_queue(tier) as reader:

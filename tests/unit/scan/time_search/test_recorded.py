@@ -47,7 +47,7 @@ def times_with_a_step() -> list[int]:
 
 @pytest.fixture
 def java(tmp_path: Path) -> BuiltTier:
-    """A tier with a clock step, whose writer records no times."""
+    """A tier with a clock step. Its writer records no times."""
     builder = TierBuilder(tmp_path, messages_per_segment=PER_SEGMENT, times=times_with_a_step())
     builder.queue("orders", 0, [message("orders", 0, number) for number in range(COUNT)])
     builder.built.metadata.flush()
@@ -107,8 +107,8 @@ def test_what_has_grown_is_looked_at_from_there_on(java: BuiltTier) -> None:
 
 
 def test_a_record_of_other_messages_counts_for_nothing(java: BuiltTier) -> None:
-    """A record of the times of other messages is ignored. Java has deleted and recreated the topic,
-    so the record is of other messages."""
+    """A time record of other messages is ignored. Java has deleted and recreated the topic, so the
+    existing record is of the old messages."""
     jobs.verify(java.url, seal=True)
     other = TierBuilder(java.root / "other", messages_per_segment=PER_SEGMENT)
     other.queue("orders", 0, [message("orders", 0, number) for number in range(COUNT)])
@@ -172,8 +172,8 @@ def test_a_copy_takes_records_along(java: BuiltTier, tmp_path: Path) -> None:
 
 
 def test_j82_a_copy_brings_its_own_records(java: BuiltTier, tmp_path: Path) -> None:
-    """A copy brings its own time records. The target has records of a deleted topic, whose first
-    and last messages are the same."""
+    """A copy brings its own time records. The target has records of a deleted topic with the same
+    first and last messages."""
     jobs.verify(java.url, seal=True)
     copy = tmp_path / "copy"
     for file in files_of(java):
@@ -215,7 +215,7 @@ def test_records_are_in_the_order_of_the_writer_and_go_with_the_queue() -> None:
 
 
 def test_what_a_search_asks_of_an_object_store(tmp_path: Path) -> None:
-    """The requests of a time search to an object store are few. A search in a large queue lists the
+    """A time search makes few requests to an object store. A search in a large queue lists the
     records once, reads the record of each segment, and reads the message heads that prove the
     record valid. Small queues need no request."""
     tier = CountedTier(tmp_path)

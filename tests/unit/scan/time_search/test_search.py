@@ -47,7 +47,7 @@ def build(
 
 
 def zero(tier: BuiltTier, item: Stored) -> None:
-    """Overwrite a range with zeros, as after a crash in which a file was extended and its bytes
+    """Overwrite a range with zeros, as after a crash in which a file was extended and its new bytes
     were lost."""
     path = tier.path(LOG)
     data = bytearray(path.read_bytes())
@@ -64,7 +64,7 @@ def scan(tier: BuiltTier, **chosen: Any) -> list[int]:
 
 @pytest.fixture(params=["a small queue", "a large queue, exact", "a large queue, sampled"])
 def searched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kind of search, `exact` or `sampled`. In the cases of large queues, any queue counts as
+    """The kind of search, `exact` or `sampled`. In the cases of large queues, every queue counts as
     large."""
     if request.param != "a small queue":
         monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
@@ -144,8 +144,8 @@ def test_damage_loses_no_other_message_and_does_not_stop_a_search_elsewhere(tmp_
 
 
 def test_a_head_that_is_of_another_message_has_no_time(tmp_path: Path) -> None:
-    """The head of another message has no time. Units 2 and 3 both point to message 2, so the head
-    for unit 3 is that of another message."""
+    """Units 2 and 3 both point to message 2. The head that unit 3 locates is that of another
+    message, so it gives no time."""
     tier, stored = build(tmp_path, [START_MS + number * SECOND for number in range(6)])
     units = tier.path(SegmentId(LOG.path, FileSegmentType.CONSUME_QUEUE, 0))
     data = bytearray(units.read_bytes())

@@ -1,5 +1,4 @@
-"""Store times are read from the heads of records. Tests of the number of reads, and of their
-bytes."""
+"""Store times are read from the heads of records. Tests of the number and size of these reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `find_touched_segments`: the segments whose times are incomplete because of a damage."""
+"""Tests of `find_touched_segments`, which finds the segments with incomplete times after damage."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def change_slots(tier: BuiltTier, field: str, slots: list[int], by_bytes: int) -
 
 
 def told_of_slots(tier: BuiltTier) -> list[tuple[str, int | None]]:
-    """Return the findings of `verify` about slots: text, and byte position in the file."""
+    """Return `verify`'s findings about slots, each as its text and its byte position in the
+    file."""
     found = [finding for finding in tier.damage() if finding.kind == "index-slot"]
     assert {finding.segment for finding in found} <= {INDEX_ID}
     return [(finding.message, finding.position) for finding in found]

@@ -1,4 +1,4 @@
-"""Without a state directory, topic ids are found by the keys of messages that are verified
+"""Without a state directory, topic ids are found from the keys of messages that are verified
 anyway."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TOPICS = 20
 
 @pytest.fixture
 def tier(tmp_path: Path) -> BuiltTier:
-    """A tier of twenty topics with one message each, which differ only in their names. The index
-    has all messages."""
+    """A tier of twenty topics with one message each. The messages differ only in their topic names.
+    The index has all messages."""
     builder = TierBuilder(tmp_path)
     for number in range(TOPICS):
         topic = f"topic-{number:02d}"

@@ -1,4 +1,4 @@
-"""`verify` finds all damage that the formats allow to find, and none in an undamaged tier."""
+"""`verify` finds all damage that the formats make detectable, and none in an undamaged tier."""
 
 from __future__ import annotations
 
@@ -421,6 +421,6 @@ def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> No
 
 
 def _shortened(log: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
-    """Return the listing of a commit log whose first segment was listed while it was written, and
-    whose other segments were listed later."""
+    """Return the listing of a commit log. Its first segment was listed while it was written, its
+    other segments were listed later."""
     return (replace(log[0], size_bytes=log[0].size_bytes // 2), *log[1:])

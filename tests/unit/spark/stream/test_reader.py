@@ -294,7 +294,7 @@ def test_metadata_behind_the_listing_hold_a_stream_back(
 
 
 def bare_metadata_of(bare: GrowingTier) -> bytes:
-    """Return the metadata of the first tier, with the segments of a second tier added."""
+    """Return the metadata of an empty tier, with the segments of the tier `bare` added."""
     tier = GrowingTier(bare.root.parent, bare.provider)
     for entry in bare.metadata.segments():
         tier.metadata.put_segment(entry)

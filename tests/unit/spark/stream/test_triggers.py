@@ -123,7 +123,7 @@ def test_a_trigger_waits_for_its_least_messages_or_its_longest_time(tier: Growin
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The prefixes that listings of the tier asked for, in order."""
+    """Prefixes of all listings, in order."""
     found: list[str] = []
     really = PosixProvider.list
 
@@ -158,8 +158,8 @@ def test_an_idle_stream_lists_the_tier_once_in_its_interval(
 def test_a_look_that_took_long_is_not_made_again_at_once(
     tier: GrowingTier, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow listing is not repeated at once. Spark asks for the beginning of the stream, and right
-    afterwards for the end of its first batch."""
+    """A slow listing is not repeated immediately. Spark asks for the beginning of the stream, and
+    right afterwards for the end of its first batch."""
     tier.append("orders", 0, 5)
     clock = ManualClock()
     listing = PosixProvider.list

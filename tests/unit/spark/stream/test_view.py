@@ -52,7 +52,7 @@ def test_one_message_is_always_within(
 
 
 def test_one_message_of_those_whose_units_are_lost_is_always_within(tmp_path: Path) -> None:
-    """One of the messages whose units are lost is always within the limit of a batch, so the batch
+    """One of the messages whose units are lost is always within the limit of a batch. So the batch
     reaches these messages and fails."""
     tier = GrowingTier(tmp_path)
     for number in range(3):

@@ -14,7 +14,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 
 
 def open_store(tier: Tier, client: MemoryObjectClient) -> FlatFileStore:
-    """Open the store of the tier, as if in another process, and take over the writer epoch."""
+    """Open the store of the tier, as if in another process, and acquire the writer epoch."""
     store = FlatFileStore(config(), chunk_provider(client), tier.metadata, tier.clock)
     become_writer(store, take_over=True)
     store.load()
@@ -61,7 +61,7 @@ def test_t74_a_late_record_of_a_former_writer_is_older_than_what_counts() -> Non
     late: list[tuple[object, ...]] = []
 
     class Later:
-        """Backup location whose write raises an error for the caller, and is applied later."""
+        """Backup location whose write raises an error, and is applied later."""
 
         list_backups = staticmethod(list_all)
 

@@ -98,7 +98,7 @@ def test_a_reader_of_single_messages_is_not_run_ahead_of(tmp_path: Path) -> None
 
 
 def blocks_of(tier: Tier, first: int = 0) -> list[int]:
-    """Return the number of messages in each cached block, from message `first` on."""
+    """Return the number of messages in each cached block, starting at message `first`."""
     counts = []
     while (block := tier.fetcher.cache.find(tier.file_key, first, tier.file())) is not None:
         counts.append(block.end - block.start)
@@ -270,7 +270,7 @@ def test_the_work_on_a_block_at_hand_is_no_wait(
 
 class RoundTrips:
     """Makes gets and counts their round trips. Whenever a get has to wait, all fetches in flight
-    complete, which counts as one round trip."""
+    complete. This counts as one round trip."""
 
     def __init__(self, tier: Tier, later: Later) -> None:
         self._tier = tier

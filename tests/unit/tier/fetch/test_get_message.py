@@ -506,8 +506,8 @@ def test_a_backend_that_is_down_means_ask_again(tier: Tier) -> None:
 
 
 def test_a_backend_that_is_down_between_two_reads_hides_no_message(tier: Tier) -> None:
-    """A backend that is down between two reads of a get hides no message. A unit with an invalid
-    position, before a large message, divides the get into two reads."""
+    """A backend that is unreachable between two reads of a get hides no message. A unit with an
+    invalid position, before a large message, divides the get into two reads."""
     tier.add(20)
     tier.add(1, body=bytes(2 << 20))
     tier.add(20)
@@ -528,7 +528,7 @@ def test_a_backend_that_is_down_between_two_reads_hides_no_message(tier: Tier) -
 
 
 class FailingRead:
-    """Makes reads of the commit log fail, from read number `first` on (counted from 1)."""
+    """Makes reads of the commit log fail, starting with read number `first` (counted from 1)."""
 
     def __init__(self, tier: Tier, number: int) -> None:
         self._tier = tier

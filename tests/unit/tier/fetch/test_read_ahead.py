@@ -1,4 +1,5 @@
-"""Tests of the read-ahead cache: what it keeps, for how long, and what a cached block returns."""
+"""Tests of the read-ahead cache: the kept blocks, their lifetime, and the messages that a cached
+block returns."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class World:
         return file
 
     def leave_behind(self, position: int, data: bytes) -> None:
-        """Write bytes, as if an earlier run had written them and ended before its metadata recorded
-        them."""
+        """Write bytes, as if an earlier run had written them and ended before it recorded them in
+        the metadata."""
         self.provider.open(FIRST).write(position, [data])
 
 

@@ -1,5 +1,5 @@
 """Tests of a restarting broker's requests to an object store. After a clean stop, many queues need
-no more requests than one queue. After a crash there is at most one read per queue."""
+no more requests than one queue. After a crash, each queue needs at most one read."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the
 def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """After a crash that follows a clean stop, units are read from the tier, because a merge has
-    changed the tier since the shutdown snapshot."""
+    """If a crash follows a clean stop, units are read from the tier, because a merge has changed
+    the tier since the shutdown snapshot."""
     Broker(store, tmp_path / "state").write(3).stop()
     second = Broker(store, tmp_path / "state", policy=MergePolicy(fan_in=2)).write(1)
     second.provider.run_maintenance(sweep=False)

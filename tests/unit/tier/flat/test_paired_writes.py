@@ -184,10 +184,10 @@ def test_both_are_measured() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_fails_every_message_is_there_once(seed: int) -> None:
-    """Each message is stored once, whatever fails. Requests fail, lose their replies or have no
-    effect. Writers take over. Objects are merged and deleted. All committed messages are there, in
-    order. They may be followed by the next uncommitted messages only: a successor that finds these
-    complete adopts them, since the local store has the same messages."""
+    """Each message is stored once, regardless of failures. Requests fail, lose their replies or
+    have no effect. Writers take over. Objects are merged and deleted. All committed messages exist,
+    in order. Only the next uncommitted messages may follow them. A successor that finds these
+    messages complete adopts them, because the local store has the same messages."""
     choose = random.Random(seed)
     tier = ObjectTier()
     file = tier.take_over(max_tries=2)
@@ -344,8 +344,8 @@ def test_a_refused_write_goes_on_in_a_new_segment_with_its_units() -> None:
 
 
 def test_what_was_written_is_told_as_written() -> None:
-    """The provider's own segments keep the contract of paired writes: both results report the bytes
-    that were written."""
+    """The provider's own segments keep the contract of paired writes: both results report the
+    written bytes."""
     tier = ObjectTier()
     file = tier.take_over()
     log, units = (part.segments[0].file for part in (file.commit_log, file.consume_queue))

@@ -174,8 +174,8 @@ def test_messages_that_are_rolled_back_are_in_no_record(client: TimesClient) -> 
 def test_j80_records_of_other_bytes_at_its_place_go_with_the_first_that_is_made(
     client: TimesClient,
 ) -> None:
-    """Time records of a deleted topic are removed with the first new record. A broker that records
-    no times has deleted the topic, and left the records."""
+    """A broker that records no times has deleted a topic, and left the topic's time records. They
+    are removed with the first new record."""
     tier = open_tier(client)
     for size in (6_100, 70_000, 1 << 40):
         tier.provider.write_times(PATH, TimesName(0, size), b"of another topic")  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A start of a broker compares its state directory with the tier. Each test gives facts to the
+"""At its start, a broker compares its state directory with the tier. Each test gives facts to the
 comparison, and checks its outcome."""
 
 from __future__ import annotations

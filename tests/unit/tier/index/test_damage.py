@@ -1,4 +1,4 @@
-"""Damaged index files are found and named. They are never followed forever, and never hide other
+"""Damaged index files are found and named. They never cause an endless search, and never hide other
 files."""
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def test_the_error_names_segment_and_position(node: Node) -> None:
 
 def test_l09_a_file_cut_while_it_is_open_is_not_read_past_its_end(node: Node) -> None:
     """An index file that is truncated while it is open is not read past its end. The file is in its
-    uploaded form. A read beyond its end is an error, and returns no zeros."""
+    uploaded form. A read beyond the end is an error instead of zeros."""
     service = node.open()
     fill(service, 1)
     service.seal_and_upload()

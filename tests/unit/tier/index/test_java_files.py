@@ -19,7 +19,7 @@ LIVE = "1795266331636"
 
 
 def golden_rows(unsealed: bytes) -> tuple[int, np.ndarray[Any, Any], list[int]]:
-    """Return the begin time, items and store times from which our index writes a file equal to
+    """Return a begin time, items and store times. From these, our index writes a file that equals
     `unsealed`."""
     _, begin, end, _, count = struct.unpack(">Iqqii", unsealed[:28])
     items = np.frombuffer(unsealed, ITEM_DTYPE, offset=28 + 4 * 8 + 32, count=count)

@@ -154,7 +154,7 @@ def test_a_chain_is_followed_for_a_million_items_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query follows a chain for a million items and no further. In this test the limit is 1,000
-    items, after those that are read one by one."""
+    items, not counting the first ones, which are read singly."""
     monkeypatch.setattr(local_file, "MAX_CHAIN_ITEMS", WALK_ITEMS + 1000)
     monkeypatch.setattr(local_file, "SCAN_ITEMS", 500)
     count = WALK_ITEMS + 3000
@@ -224,8 +224,8 @@ def test_times_beyond_32_bits_of_seconds_are_still_found(node: Node) -> None:
 
 
 def test_defect_d05_a_file_created_before_the_window_is_asked(node: Node) -> None:
-    """A query searches an index file that was created before the window. Java searches only files
-    that were created within [begin, end]."""
+    """A query searches an index file that was created before the queried times. Java searches only
+    files that were created within [begin, end]."""
     service = node.open()
     put(service, ["early"], times=NOW)
     put(service, ["late"], times=NOW + 3_600_000, first_offset=100)
@@ -235,8 +235,8 @@ def test_defect_d05_a_file_created_before_the_window_is_asked(node: Node) -> Non
 
 
 def test_defect_d05_a_file_created_after_the_window_is_asked(node: Node) -> None:
-    """A query searches an index file that was created after the window. Java names a file by the
-    time of its creation, although its messages may be older."""
+    """A query searches an index file that was created after the queried times. Java names a file by
+    the time of its creation, although its messages may be older."""
     service = node.open()
     put(service, ["first"], times=NOW)
     put(service, ["older"], times=NOW - 86_400_000, first_offset=100)

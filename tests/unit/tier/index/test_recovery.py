@@ -302,8 +302,8 @@ def test_the_caller_may_say_that_keyless_messages_follow(node: Node) -> None:
 
 
 def test_defect_d21_keys_put_but_not_marked_are_not_doubled(node: Node) -> None:
-    """Keys that were put before a crash, above the watermark, are not in the index twice when the
-    dispatcher puts them again."""
+    """Keys above the watermark were put before a crash. The dispatcher puts them again, and the
+    index has each of them once."""
     service = node.open()
     service.mark_indexed(1, 9, 0)
     put(service, ["a", "b"])

@@ -148,7 +148,7 @@ class _SlowSegment(WrapperSegment):
 
 @pytest.fixture
 def slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> _SlowProvider:
-    """The node's provider, through which an index file of 640 bytes is written in 7 pieces."""
+    """Provider of a node that writes an index file of 640 bytes in 7 pieces."""
     monkeypatch.setattr(segments, "PIECE_BYTES", 100)
     node.provider = slow = _SlowProvider(node.provider)
     return slow
@@ -350,8 +350,8 @@ def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
 
 
 def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> None:
-    """An expiry that fails ends, and is tried again later. Java loops without a pause if a file
-    cannot be deleted."""
+    """A failed expiry ends, and is tried again later. Java loops without a pause if a file cannot
+    be deleted."""
     with_faults(node, {5: Fault.FAIL})  # behind two writes and two seals
     service = node.open()
     fill(service, 2)
@@ -363,8 +363,8 @@ def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> Non
 
 
 def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
-    """A stop ends although the tier is unreachable. Java's forced upload retries without a pause
-    and without an end."""
+    """A stop ends although the tier is unreachable. Java's forced upload retries endlessly and
+    without a pause."""
     faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
     service = node.open()
     keys = fill(service, 2)
@@ -493,7 +493,7 @@ def test_a_file_that_could_not_be_uploaded_in_its_interval_is_tried_again(node: 
 
 def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node) -> None:
     """The index is kept as long as the longest retention of a topic. Java uses the global retention
-    hours, also for topics that are kept longer."""
+    hours, even for topics that are kept longer."""
     service = node.open()
     fill(service, 1)
     service.seal_and_upload()

@@ -1,4 +1,4 @@
-"""Tests of how long a queue waits until a write is worth its price."""
+"""Tests of the time that a queue waits until a write is worth its price."""
 
 from __future__ import annotations
 
@@ -203,9 +203,8 @@ def test_what_waits_is_kept_by_the_retention_guard() -> None:
 
 @pytest.mark.parametrize("body_size", [20, 1000, 100_000])
 def test_a_fast_queue_fills_each_write(body_size: int) -> None:
-    """A fast queue fills each write: as long as enough bytes wait, each write has at least the
-    preferred size, for all sizes of batches and messages. Each commit has one consume queue
-    write."""
+    """A fast queue fills each write. While enough bytes wait, each write has at least the preferred
+    size, for all sizes of batches and messages. Each commit has one consume queue write."""
     preferred = 1_000_000
     rig = Rig(preferred, group_commit_size_bytes=400_000, max_group_commit_count=500)
     size = len(record(0, body_size=body_size)[0])

@@ -518,7 +518,7 @@ def test_without_message_index_no_key_is_put() -> None:
 @pytest.mark.parametrize("begins_on", [False, True])
 def test_the_index_is_switched_at_run_time(begins_on: bool) -> None:
     """The index is enabled and disabled at run time. A queue that was in the index gets its missing
-    keys from the tier. Another queue gets keys from its next upload on."""
+    keys from the tier. Another queue gets keys only for its next uploads."""
     rig = Rig(message_index_enable=begins_on)
     settings = rig.dispatcher._config
     for round_, keys in enumerate(("first", "second", "third")):
@@ -670,7 +670,7 @@ def test_after_a_start_a_queue_is_not_read_for_keys_that_the_index_has() -> None
 
 
 def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
-    """An index that refuses keys, because the disk has no space for a new file, is tried at growing
+    """An index refuses keys, because the disk has no space for a new file. It is tried at growing
     intervals. It accepts keys until it needs that file."""
     rig, provider = rig_of_counted_reads()
     keys = [QueueKey("T", number) for number in range(10)]

@@ -1,5 +1,5 @@
 """Queues fail to upload, each for its own reason. The other queues are uploaded, and so are queues
-that recover. An unreachable backend is not asked too often."""
+that recover. The dispatcher does not try an unreachable backend too often."""
 
 from __future__ import annotations
 

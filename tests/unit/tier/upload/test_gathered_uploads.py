@@ -1,5 +1,5 @@
-"""Many queues are uploaded in one object. Tests of when their messages count as uploaded, and of
-the sources from which their bytes are moved later."""
+"""Many queues are uploaded in one object. Tests of the moment when their messages count as
+uploaded, and of the sources from which their bytes are moved later."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_message_waits_for_less_than_a_minute() -> None:
 
 
 def test_queues_are_visited_in_the_order_of_groups() -> None:
-    """Queues are uploaded in the order of group objects, so that each queue's messages are in few
+    """Queues are uploaded in the order of group objects. So each queue's messages are in few
     groups, which helps a reader of one queue."""
     node = Node(group_bytes=800)
     node.put(0, 1)

@@ -147,8 +147,8 @@ def test_a_log_that_is_due_is_rolled_with_the_others(rig: Rig) -> None:
 
 
 def test_p02_nothing_is_written_before_the_file_tells_of_it(rig: Rig) -> None:
-    """A new segment is in the metadata file before anything is written to it. The process is killed
-    before each write to a new segment in turn."""
+    """A new segment is in the metadata file before anything is written to it. In turn, the process
+    is killed before each write to a new segment."""
     rig.put(0, 9)
     rig.scan()
     kills = 0

@@ -225,8 +225,9 @@ def test_two_uploads_of_one_queue_take_turns_and_put_each_key_once(world: World)
 def test_a_visit_that_comes_before_a_stored_upload_is_confirmed_puts_its_keys_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload round that begins before a stored upload is confirmed puts its keys into the index
-    once. A later confirmation does not put the same keys again."""
+    """An upload is stored, and another upload round of the queue begins before the upload is
+    confirmed. Each message's keys are put into the index once, although the confirmation comes
+    later."""
     patch(world.dispatcher, _shares_checks=True)  # small uploads are confirmed together
     world.source.put(KEY, 0, 1, keys=("key",))
     world.dispatcher.scan(force=True)

@@ -1,4 +1,4 @@
-"""Tests of the writer epoch: it has one holder, and the highest number wins."""
+"""Tests of the writer epoch: it has one owner, and the highest number wins."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def test_a_claim_that_cannot_be_looked_at_is_let_go(store: Store) -> None:
 
 
 def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
-    """Epoch objects are never deleted, because every former owner, however old, looks for the next
-    epoch."""
+    """Epoch objects are never deleted, because every former owner looks for the next epoch, even
+    after a long time."""
     for number in range(1, 60):
         epoch = store.process().tier.acquire_writer("broker-a")
         assert epoch.number == number
@@ -180,8 +180,8 @@ def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
 
 
 def test_w01_an_epoch_that_was_forgotten_is_not_taken_again(store: Store) -> None:
-    """A writer does not own an epoch number that was used before and is free again, because the
-    fence check after its create finds the later epochs."""
+    """An epoch number was used before and is free again. A writer that creates its object does not
+    own the epoch, because the fence check after the create finds the later epochs."""
     slow = store.process("slow", fencing=False)  # no probe before the create
     create = slow.client.request
 
@@ -221,7 +221,7 @@ DESCRIBE = (
 
 @contextmanager
 def another_process() -> Iterator[dict[str, object]]:
-    """Run another process during the block. Yields the process's description of itself."""
+    """Run another process during the block. Yield the process's description of itself."""
     with subprocess.Popen(
         [sys.executable, "-c", DESCRIBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
@@ -271,8 +271,8 @@ def test_an_owner_that_nobody_has_waited_for_has_ended(store: Store) -> None:
 def test_w09_an_owner_that_is_hidden_is_not_taken_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner whose process is hidden in /proc, by the mount option `hidepid`, is not fenced as if
-    it had ended."""
+    """An owner whose process is hidden in /proc by the mount option `hidepid` does not count as
+    ended, so it is not fenced."""
     with another_process() as found:
         read_text = Path.read_text
 
@@ -293,8 +293,8 @@ def test_w09_an_owner_that_is_hidden_is_not_taken_over(
 def test_w09_where_proc_is_not_this_space_s_nobody_has_ended(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    """If /proc is missing, or is that of the machine and not of the container, no owner counts as
-    ended."""
+    """If /proc is missing, or shows the machine's processes instead of the container's, no owner
+    counts as ended."""
     with another_process() as found:
         put_epoch(store, 1, format=2, owner="elsewhere", **found)
     if seen:
@@ -327,9 +327,10 @@ class Record:
 
 
 class TestManyStarts:
-    """Epoch objects are never deleted, so a fence check is a HEAD of the next number. A missing
-    object proves the ownership only if no epoch object is deleted. A start uses the record in its
-    state directory, so it needs no more LISTs for many epochs than for few."""
+    """Tests of starts after many epochs. Epoch objects are never deleted, so a fence check is a
+    HEAD of the next number. A missing object proves the ownership only if no epoch object is
+    deleted. A start uses the record in its state directory, so it needs no more LISTs for many
+    epochs than for few."""
 
     def start(self, store: Store, record: Record, times: int) -> list[int]:
         """Start and stop `times` times. Return for each start the number of epoch keys that it

@@ -17,7 +17,7 @@ CALLERS = 8
 
 
 class CountingCondition(threading.Condition):
-    """Condition that counts the begun waits."""
+    """Condition that counts the waits that have begun."""
 
     waits = 0
 
@@ -27,7 +27,7 @@ class CountingCondition(threading.Condition):
 
 
 class Looks:
-    """Shared fence checks, each of which ends when the test allows it."""
+    """Shared fence checks. The test decides when each of them ends."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -52,7 +52,7 @@ class Looks:
 
 
 def start(pool: ThreadPoolExecutor, looks: Looks, count: int) -> list[Future[None]]:
-    """Start callers. On return they all wait for a fence check of another caller."""
+    """Start callers. Return when all of them wait for another caller's fence check."""
     before = looks.changed.waits
     futures = [pool.submit(looks.shared.wait) for _ in range(count)]
     wait_for(lambda: looks.changed.waits == before + count)

@@ -1,5 +1,5 @@
-"""Tests of the check that a writer makes before its first write: whether the object store refuses
-to create an object a second time."""
+"""Tests of the check before a writer's first write: whether the object store refuses to create an
+object a second time."""
 
 from __future__ import annotations
 

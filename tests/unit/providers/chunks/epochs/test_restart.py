@@ -1,5 +1,6 @@
-"""Tests of writers that continue without an operator: a process whose state directory has the claim
-of the highest epoch, and, if allowed, a process that saw an epoch unchanged for long enough."""
+"""Tests of writers that continue without an operator. Such a writer is a process whose state
+directory has the claim of the highest epoch. If allowed, it may also be a process that saw an epoch
+unchanged for long enough."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def store() -> Store:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function that restarts this machine: processes from before the restart cannot be
-    found."""
+    """Return a function that simulates a restart of this machine: processes from before the restart
+    cannot be found."""
     starts = itertools.count(1)
 
     def start() -> None:
@@ -51,7 +52,7 @@ class Node:
         self.state = state
 
     def start(self, **settings: object) -> ChunkWriterEpoch:
-        """Start a process that acquires the epoch, then release the lock as if the process had
+        """Start a process that acquires the epoch. Then release the lock as if the process had
         ended."""
         lock = StateLock(self.state)
         lock.acquire()
@@ -115,8 +116,8 @@ def test_w06_a_copied_directory_needs_permission(
 def test_w06_a_cloned_machine_is_behind_once_the_other_has_gone_on(
     node: Node, machine: Callable[[], None]
 ) -> None:
-    """A cloned machine has the inodes of the original, but lacks its claim of the newest epoch. The
-    clone is fenced once the original has taken another epoch."""
+    """A cloned machine has the inodes of the original, but lacks the original's claim of the newest
+    epoch. The clone is fenced once the original has acquired another epoch."""
     node.start()
     record = (node.state / RECORD_FILE).read_bytes()
     machine()
@@ -157,8 +158,8 @@ class World:
 def test_w06_a_crash_at_each_request_of_a_start_is_followed_by_a_start(
     tmp_path: Path, machine: Callable[[], None], fault: ObjectFault
 ) -> None:
-    """A start crashes at each of its requests in turn, also between its record and its claim, and
-    between its claim and its first write. The next start always succeeds."""
+    """A start crashes at each of its requests in turn. It also crashes between its record and its
+    claim, and between its claim and its first write. The next start always succeeds."""
     for number in itertools.count(1):
         world = World(tmp_path / str(number))
         machine()

@@ -1,4 +1,4 @@
-"""Extents in compact form equal the tuple that they were made from."""
+"""Extents in compact form equal the tuple from which they were made."""
 
 from __future__ import annotations
 

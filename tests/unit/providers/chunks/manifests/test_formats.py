@@ -1,4 +1,4 @@
-"""A tier has a higher format version from its first group object on."""
+"""The first group object of a tier raises the tier's format version."""
 
 from __future__ import annotations
 

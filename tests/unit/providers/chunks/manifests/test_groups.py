@@ -151,7 +151,7 @@ def test_another_format_is_refused() -> None:
 
 
 class TestChain:
-    """Segment manifests with extents in group objects, under the rules of generations."""
+    """Segment manifests with extents in group objects, under the rules of segment generations."""
 
     def extents(
         self, *pieces: tuple[int, int, int], level: int = WRITES_LEVEL, epoch: int = EPOCH

@@ -1,4 +1,4 @@
-"""Tests of how the listing of one segment's folder is interpreted."""
+"""Tests of the interpretation of a listing of one segment's folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def objects_in(generation: Generation, **sizes: int) -> list[ObjectInfo]:
 
 
 def listed(**sizes: int) -> SegmentManifest:
-    """Return the segment manifest of one generation of epoch 1, as its own writer sees it."""
+    """Return the segment manifest of one generation of epoch 1 from the view of its own writer."""
     return read_manifest(objects_in(LIFE, **sizes), FOLDER, 1)
 
 

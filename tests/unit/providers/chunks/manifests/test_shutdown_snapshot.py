@@ -179,8 +179,8 @@ def test_what_is_left_is_what_a_listing_shows(store: Store) -> None:
 
 
 def read_chains(listings: Iterable[SegmentListing]) -> dict[SegmentId, SegmentManifest]:
-    """Return the segment manifests of a listing. Their garbage is returned without the tombstones
-    and markers of former epochs, because sweeps delete these."""
+    """Return the segment manifests of a listing. Leave out the tombstones and markers of former
+    epochs from their garbage, because sweeps delete these."""
     manifests = {}
     for found in listings:
         assert isinstance(found.token, SegmentManifest)
@@ -212,8 +212,8 @@ def test_an_heir_collects_what_was_left_as_garbage(store: Store) -> None:
 
 
 def test_behind_an_epoch_that_said_nothing_an_heir_lists(store: Store) -> None:
-    """The successor of an epoch without a shutdown snapshot lists the tier, because that epoch may
-    have written objects, and objects that it inherited may be lost."""
+    """The successor of an epoch without a shutdown snapshot lists the tier. The epoch may have
+    written objects, and inherited objects may be lost."""
     written_and_stopped(store)
     take(store.process()).release()
     take(store.process())  # and this one is killed
@@ -359,7 +359,7 @@ def test_a_stop_whose_last_word_gets_no_answer_is_a_stop(store: Store, fault: Ob
 
 def test_an_epoch_with_helpers_leaves_nothing(store: Store) -> None:
     """An epoch with helper processes leaves no shutdown snapshot, because its owner does not know
-    what the helpers wrote."""
+    which objects the helpers wrote."""
     first = store.process()
     epoch = take(first)
     epoch.expect_helpers()

@@ -23,7 +23,7 @@ def store() -> Store:
 
 
 def before_request(process: Process, number: int, act: Callable[[], object]) -> None:
-    """Call `act` before the n-th request from now on."""
+    """Call `act` before the n-th of the following requests."""
     request = process.client.request
     wanted = len(process.client.requests) + number
 
@@ -38,7 +38,7 @@ def before_request(process: Process, number: int, act: Callable[[], object]) -> 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_reader_starts_over_when_the_inheritance_changes(store: Store, number: int) -> None:
     """A reader starts again when the epoch manifest changes, because the successor merges the
-    inherited objects, and deletes them as garbage at once."""
+    inherited objects, and deletes them as garbage immediately."""
     store.process().take_over().append(b"abc", b"def", b"ghi", b"jkl")
     writer = store.process(grace_ms=0).take_over()
     reader = store.process()
@@ -99,8 +99,8 @@ def delete(process: Process) -> None:
 
 
 def delete_and_die(process: Process) -> None:
-    """Delete a segment in steps, as after a kill of the process: the first write is deleted
-    last."""
+    """Delete a segment step by step, as if the process was killed within the deletion. The first
+    write is deleted last."""
     delete(process)
     heir = process.store.process().take_over()
     heir.tier.run_maintenance()
@@ -153,9 +153,9 @@ def test_o03_an_inheritance_whose_reply_was_lost_is_sent_again(
 
 
 def test_o03_what_was_sent_once_is_never_changed(store: Store) -> None:
-    """A writer never changes an epoch manifest that it has sent once. Here the first request for
-    the manifest was applied, although it seemed to fail. The manifest lacks the bytes that a late
-    writer has written since."""
+    """After the first attempt to send an epoch manifest, a writer never changes it. Here the first
+    request for the manifest was applied, although it seemed to fail. The manifest lacks the bytes
+    that a late writer has written since."""
     late = store.process().append(b"abc")
     writer = store.process().take_over()
     writer.fail_next(None, None, None, LOSE, FAIL, FAIL, FAIL)
@@ -202,8 +202,8 @@ def delete_inheritances(store: Store) -> None:
 
 
 def delete_newest_inheritance(store: Store) -> None:
-    """Delete the newest epoch manifest. A replica of a bucket may lack it, since objects are copied
-    in another order."""
+    """Delete the newest epoch manifest. A replica of a bucket may lack it, because objects are
+    copied in another order."""
     store.first.delete([max(find_inheritances(store))])
 
 
@@ -286,7 +286,7 @@ def test_o09_what_is_no_inheritance_is_named(store: Store, content: bytes) -> No
     "topic", ["..", ".x", "a\nb", "a\0", "x" * 256, "\\"], ids=lambda name: ascii(name[:4])
 )
 def test_objects_of_no_possible_topic_are_left_alone(store: Store, topic: str) -> None:
-    """Objects of impossible topics are ignored. In an earlier version, such an object ended the
+    """Objects with invalid topic names are ignored. In an earlier version, such an object ended the
     maintenance of all other objects with an error."""
     store.process().take_over().append(b"abc")
     strange = store.folder().replace("TopicA", topic) + "/" + Generation(1, 9).name(chunk_name(0))

@@ -1,5 +1,5 @@
-"""Tests of bytes with a CRC: damage that reads find, and damage that only a check of whole objects
-finds."""
+"""Tests of bytes with a CRC. Reads find some kinds of damage, and only a check of whole objects
+finds the others."""
 
 from __future__ import annotations
 

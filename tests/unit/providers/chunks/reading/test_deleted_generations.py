@@ -40,9 +40,9 @@ def test_a_reader_that_lists_again_gets_the_next_life(store: Store, id: SegmentI
 
 
 def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
-    """A reader does not cache bytes that a former owner wrote late, after its successor began. In
-    an earlier version, the reader extended a cached block of such bytes with the successor's later
-    bytes, and the block stayed wrong."""
+    """A former owner writes late, after its successor began. A reader does not cache these bytes.
+    In an earlier version, the reader extended a cached block of such bytes with the successor's
+    later bytes, and the block stayed wrong."""
     zombie = store.process("zombie").take_over()
     late = zombie.append(*units("old", 0, 2), id=UNITS)
     reader = store.process("reader").open(UNITS)
@@ -65,8 +65,7 @@ def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
 
 
 def test_what_stays_of_a_segment_is_read_once(store: Store) -> None:
-    """The remaining content of a segment is read once, even if a successor continues the
-    segment."""
+    """Content that remains of a segment is read once, even if a successor continues the segment."""
     append(store.process().take_over(), UNITS, *units("old", 0, 2))
     reader = store.process()
     segment = reader.open(UNITS)

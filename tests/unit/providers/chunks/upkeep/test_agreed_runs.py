@@ -22,7 +22,7 @@ def store() -> Store:
 
 def collect_while_another_begins(store: Store, writer: Process) -> Process:
     """Delete the garbage of a writer. Before the deletion takes effect, a successor lists the tier
-    and writes another segment. Returns the successor."""
+    and writes another segment. Return the successor."""
     store.clock.advance(GRACE_MS + 1)
     delete = writer.client.delete
     heirs: list[Process] = []

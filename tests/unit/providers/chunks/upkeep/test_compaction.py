@@ -321,8 +321,8 @@ class TestDeleting:
         assert writer.operations() == ["LIST", "HEAD"]
 
     def test_what_may_still_come_is_deleted_too(self, store: Store) -> None:
-        """The object of a write without a reply is deleted as well: it may be created later, when
-        no listing shows it yet."""
+        """The object of a write without a reply is deleted too, although no listing shows it yet.
+        It may be created later."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         segment.delete()
@@ -343,8 +343,8 @@ class TestDeleting:
     def test_w03_a_topic_made_again_by_the_next_writer_is_not_deleted(
         self, store: Store, number: int
     ) -> None:
-        """A topic that the next writer has recreated is not deleted by the former writer, which is
-        paused at each step of its deletion."""
+        """A topic that the next writer has recreated is not deleted by the former writer. The
+        former writer is paused at each step of its deletion."""
         zombie = store.process("zombie").take_over()
         segment = zombie.append(b"abc", b"def")
         winner = store.process("winner")

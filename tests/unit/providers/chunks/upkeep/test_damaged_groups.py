@@ -59,7 +59,8 @@ def levels(store: Store) -> str:
 
 
 def read_behind(store: Store, topic: str, start: int) -> bytes:
-    """Return the bytes of a commit log from `start` on, as a process without a state reads them."""
+    """Return the bytes of a commit log, starting at `start`, as a process without a state reads
+    them."""
     segment = store.process().open(queue_ids(topic)[0])
     return bytes(segment.read(start, segment.size() - start))
 

@@ -25,7 +25,7 @@ TEXT = b"0123456789"
 
 class LateRuns:
     """A writer whose first group of merged runs gets no reply. `deliver` creates this group later.
-    In between, a write of A gets no reply, so the writer leaves the segment generations of A.
+    Before that, a write of A gets no reply, so the writer leaves the segment generations of A.
     `at_next`: called before the next group of runs is created."""
 
     def __init__(self, store: Store) -> None:

@@ -1,6 +1,6 @@
-"""10,000 queues are expected to be listed in at most 400 pages, garbage within its grace time
-included: `docs/formats/chunk-log.md`. Only segments that fill within an hour have longer listings,
-since they are not merged before they are sealed.
+"""10,000 queues should be listed in at most 400 pages, including garbage within its grace period:
+`docs/formats/chunk-log.md`. Only segments that fill within an hour have longer listings, because
+they are not merged before they are sealed.
 
 Queues are not in step with one another, so the mean number of objects over all queues equals the
 mean over time for one queue. Segment manifests are simulated without bytes. One test checks the
@@ -95,8 +95,8 @@ def find_due(manifest: SegmentManifest, now_ms: int) -> frozenset[str]:
 
 
 def mean_objects(interval_ms: int, messages: int, days: int) -> float:
-    """Return the mean number of objects of one queue, in its last commit log and consume queue
-    segments."""
+    """Return the mean number of objects of one queue, counted in its last commit log segment and
+    its last consume queue segment."""
     queue = SimulatedQueue()
     total = turns = 0
     for now_ms in range(0, days * DAY_MS, interval_ms):

@@ -267,8 +267,8 @@ def lose_a_middle_object(store: Store) -> None:
 
 
 def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> None:
-    """A broken segment is tried at growing intervals. In an earlier version, retries every 30 s
-    without an end cost more requests than the queue itself."""
+    """Maintenance of a broken segment is tried at growing intervals. In an earlier version, endless
+    retries every 30 s cost more requests than the queue itself."""
     writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")

@@ -135,8 +135,8 @@ def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
 
 
 def seal(policy: MergePolicy, found: Merged) -> None:
-    """Seal the segment: count the bytes of the one object into which the whole segment is merged
-    then."""
+    """Seal the segment. Sealing merges the whole segment into one object, so count its bytes as
+    sent or copied."""
     size_bytes = found.manifest.size_bytes
     if size_bytes <= policy.target_bytes:
         found.sent_bytes += size_bytes
@@ -231,7 +231,7 @@ def test_a_policy_that_would_not_end_is_refused(changes: dict[str, int], told: s
 def test_a_byte_is_written_a_few_times_only(
     write_bytes: int, total_bytes: int, most_sent: float, most_in_all: float
 ) -> None:
-    """Each byte is written only a few times if there is a write every 30 s, and a seal at the end.
+    """With a write every 30 s, and a seal at the end, each byte is written only a few times.
     `most_in_all`: limit of written bytes, including bytes that the server copies and the sealed
     object."""
     policy = MergePolicy()

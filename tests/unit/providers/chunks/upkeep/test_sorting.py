@@ -1,4 +1,4 @@
-"""Tests of the schedule by which group objects are sorted, also for processes that end soon."""
+"""Tests of the schedule of sorting group objects, also for processes that end soon."""
 
 from __future__ import annotations
 

@@ -307,9 +307,9 @@ class TestGarbage:
         assert read(store) == queue.content()
 
     def test_units_that_no_merge_took_are_stored_then(self, store: Store, queue: Queue) -> None:
-        """Units that a merge of their messages left out are merged before the old objects are
-        deleted. Two large writes are enough for a run of messages, but their units are too few for
-        a run of units."""
+        """Some units are left out when their messages are merged. They are merged before the old
+        objects are deleted. Two large writes are enough for a run of messages, but their units are
+        too few for a run of units."""
         queue.write(b"a" * 90, b"1")
         queue.write(b"b" * 90, b"2")
         queue.process.tier.run_maintenance(sweep=False)
@@ -425,7 +425,7 @@ class TestDeletion:
 
 
 class _Held:
-    """Holds writes back: the writer gets no reply, and the writes are applied later."""
+    """Delays writes: the writer gets no reply, and the writes are applied later."""
 
     def __init__(self, queue: Queue) -> None:
         self._client = queue.process.client

@@ -66,7 +66,7 @@ def settings(endpoint: str, bucket: str, **changes: object) -> ReaderSettings:
 
 
 def not_counted(*_: object) -> None:
-    """Ignore a request: replacement for the meter in tests that do not count requests."""
+    """Ignore a request. Used as the meter in tests that do not count requests."""
 
 
 def reader(endpoint: str, bucket: str, **changes: object) -> ObstoreReader:
