@@ -2,8 +2,8 @@
 
     python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|zttp|service
 
-Each server answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay`
-behind our relay for plain and TLS clients, `grpclib` and `zttp` if they are installed (zttp
+Each server answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay` is
+grpcio behind our relay for plain and TLS clients, `grpclib` and `zttp` if they are installed (zttp
 supports HTTP/2 but not gRPC, so a few lines for this one method are here). `service` serves nothing
 and prints the time of our Service for a send without any transport, µs of CPU.
 """

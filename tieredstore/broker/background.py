@@ -118,8 +118,8 @@ class LookUps:
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function in a thread and return its result. Raises Busy if too many calls wait,
-        or too many of the present host, and any error of the function."""
+        """Call a function in a thread and return its result. Raises Busy if too many calls wait, or
+        too many of the current host, and any error of the function."""
         host = HOST.get()
         with self._lock:
             if not self._shares.has_room(host):

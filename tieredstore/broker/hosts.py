@@ -1,4 +1,4 @@
-"""Shares of hosts in the limits of a broker: no host takes all places."""
+"""Shares of hosts in the limits of a broker, so that no host takes all slots of a limit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from contextvars import ContextVar
 from typing import Final
 
 HOST: ContextVar[str] = ContextVar("host", default="")
-"""Host whose request runs, or "" for work of the broker itself."""
+"""Host of the running request, or "" for work of the broker itself."""
 SHARE: Final = 3
-"""Number of places that a host may hold for each free place. One host gets three quarters."""
+"""Number of slots that a host may hold for each free slot. A single host can therefore get three
+quarters of all slots."""
 
 
 def name_host(address: str) -> str:
-    """Return the host of an address `ip:port` or `[ip]:port`, or an address without a port. A host
-    of IPv6 may use each address of its /64 network."""
+    """Return the host of an address `ip:port` or `[ip]:port`, or an address without a port. An IPv6
+    host is its /64 network, because it may use each address of that network."""
     host = address.rpartition(":")[0] if address.count(":") == 1 or "]" in address else address
     host = host.strip("[]").partition("%")[0]
     if ":" not in host:
@@ -30,8 +31,8 @@ def name_host(address: str) -> str:
 
 
 class HostShares:
-    """Places of one limit, by host. `limit`: number of places, or None if the caller knows how
-    many are free."""
+    """Slots of one limit, by host. `limit`: number of slots, or None if the caller passes the
+    number of free slots."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
@@ -39,7 +40,7 @@ class HostShares:
         self.total = 0
 
     def has_room(self, host: str, count: int = 1, free: int | None = None) -> bool:
-        """Return whether a host may take `count` more places. `free`: number of free places."""
+        """Return whether a host may take `count` more slots. `free`: number of free slots."""
         if free is None:
             free = (self._limit or 0) - self.total
         if count > free:
@@ -48,19 +49,19 @@ class HostShares:
         return not host or self._held[host] + count - 1 < SHARE * (free - count + 1)
 
     def take(self, host: str, count: int = 1, free: int | None = None) -> bool:
-        """Take places, or return False if the host may not have them."""
+        """Take slots, or return False if the host may not have them."""
         if not self.has_room(host, count, free):
             return False
         self.add(host, count)
         return True
 
     def add(self, host: str, count: int = 1) -> None:
-        """Take places, whether or not there is room."""
+        """Take slots, even if none is free."""
         self._held[host] += count
         self.total += count
 
     def give_back(self, host: str, count: int = 1) -> None:
-        """Give places back that `take` gave to this host."""
+        """Release slots that this host has taken."""
         self.total -= count
         self._held[host] -= count
         if not self._held[host]:

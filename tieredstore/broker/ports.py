@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 
 
 CLIENTS: Final = HostShares()
-"""Connections of all ports of remoting and gRPC, which share the descriptors of the process."""
+"""Connections of all ports of remoting and gRPC. They share the descriptors of the process."""
 
 
 def count_room(descriptor: int) -> int:
-    """Return how many descriptors further clients may get after `descriptor` was given to a new
-    client. Others stay free for files. The system gives a new descriptor the lowest free number, so
-    all lower numbers are in use."""
+    """Return the number of descriptors that further clients may get after `descriptor` was given to
+    a new client. The remaining descriptors stay free for files. The system gives a new descriptor
+    the lowest free number, so all lower numbers are in use."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize

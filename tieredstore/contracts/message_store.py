@@ -162,8 +162,8 @@ class GetRequest(msgspec.Struct, frozen=True, gc=False):
 class GetMessageResult:
     """Messages of one queue. `next_begin_offset`: queue offset at which the next get should begin.
     `suggest_pulling_from_slave`: whether a replica should serve the next get, because the messages
-    are no longer in memory. Always False: no store of this project has replicas that serve
-    reads. `fault`: why the message at the offset cannot be read, if it is lost or damaged."""
+    are no longer in memory. Always False: no store of this project has replicas that serve reads.
+    `fault`: reason why the message at the offset cannot be read, if it is lost or damaged."""
 
     status: GetMessageStatus
     next_begin_offset: int

@@ -21,7 +21,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_MAX_WINDOW_BYTES = 128 * 1024 * 1024
 _ZSTD_BLOCK_HEADER = 3
 _ZSTD_LEAST_BYTES = 5
-"""Bytes of the shortest frame header."""
+"""Size of the shortest frame header, in bytes."""
 _SKIPPABLE_HEADER = 8
 _SKIPPABLE_MAGIC = b"\x2a\x4d\x18"
 """Bytes 2 to 4 of the magic of a skippable frame. Byte 1 is 0x5N."""
@@ -52,7 +52,7 @@ def _make_size_error(limit_bytes: int) -> Corrupt:
 
 
 def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
-    """Decompress one stream. Java ignores bytes behind it."""
+    """Decompress one stream. Bytes after the stream are ignored, as in Java."""
     inflater = zlib.decompressobj()
     # One byte above the limit tells an exact fit from an excess. A limit of 0 would mean no limit.
     body = inflater.decompress(data, limit_bytes + 1)

@@ -79,8 +79,8 @@ class Batch:
     """Takes messages from queues until the batch is full. In each queue, messages for redelivery
     come before new messages. Each queue adds one event to the journal. If possible, the messages of
     a batch have the same delivery number (generation), because an answer over remoting has only one
-    delivery time. `fault`: why a queue has a message that cannot be read. `max_attempts`: number of
-    deliveries after which a message becomes a dead letter, or None for no limit."""
+    delivery time. `fault`: reason why a message of a queue cannot be read. `max_attempts`: number
+    of deliveries after which a message becomes a dead letter, or None for no limit."""
 
     request: ReceiveRequest
     state: ReceiveState

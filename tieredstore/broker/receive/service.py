@@ -145,7 +145,7 @@ class ReceiveService:
 
     @property
     def has_room(self) -> bool:
-        """Whether a further receive of the present host may wait."""
+        """Whether a further receive of the current host may wait."""
         return self._polls.has_room
 
     @property
@@ -371,7 +371,7 @@ class ReceiveService:
 
     async def _take(self, request: ReceiveRequest, faults: list[str]) -> list[Received]:
         """Take available messages from one queue after the other. Each call begins with a different
-        queue. `faults`: set to why a queue has a message that cannot be read."""
+        queue. `faults`: set to the reasons why messages cannot be read."""
         faults.clear()
         config = self.topics.find_topic(request.topic)
         if config is None or self._is_stopped:

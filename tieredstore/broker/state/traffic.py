@@ -34,7 +34,8 @@ class TrafficCounts:
 
     `deliveries`, `send_backs`: by topic and group. `batched`: by topic, messages of batches without
     the first of each batch. `found`, `missed`: reads with and without messages. `longest_read_ns`:
-    duration of the longest read. `metrics`: also get the number of delivered messages.
+    duration of the longest read. `metrics`: registry that also gets the number of delivered
+    messages.
     """
 
     def __init__(self, metrics: Metrics | None = None) -> None:
