@@ -26,8 +26,7 @@ _NONE = {
 
 def probe_s3(lane: Lane, place: S3Place, folder: str, *, is_fenced: bool) -> Iterator[ProbeResult]:
     """Run all probes below `folder` of the tier (with a slash at its end), which the caller
-    deletes.
-    `is_fenced`: whether writers must exclude each other."""
+    deletes. `is_fenced`: whether writers must exclude each other."""
     probes = _S3Probes(lane, place, folder, is_fenced=is_fenced)
     yield from guard_probes(
         [
