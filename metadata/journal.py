@@ -34,8 +34,7 @@ _BROKER_AT = 1
 
 
 def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:
-    """Return the journal line of a segment: size, status and times, or all values of a new
-    segment."""
+    """Return the journal line of a segment: size, status, times, or all values if it is new."""
     values: list[object] = [
         segment.path,
         int(segment.type),

@@ -24,8 +24,8 @@ _PARTS_AT_ONCE = 4
 """Number of parts of tables that are captured while the lock is held once: about 1,000 rows, 0.5
 ms."""
 _LINES_AT_ONCE_BYTES = 64 << 10
-"""Maximum number of journal bytes that are written under the lock after a new metadata file was
-written."""
+"""Maximum number of journal bytes that are written under the lock after a metadata file was
+replaced."""
 _LOADS = 10
 """Maximum number of attempts to load the files, if another process replaces them during each
 attempt."""

@@ -379,8 +379,7 @@ class Tables:
 
 
 def _separate(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the encoded parts of a JSON object, with commas between them. Empty parts are
-    omitted."""
+    """Yield the encoded parts of a JSON object, with commas between them. Skips empty parts."""
     comma = b""
     for part in parts:
         if part:

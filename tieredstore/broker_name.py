@@ -15,8 +15,7 @@ from typing import Final
 import orjson
 
 STORE_MEMORY: Final = "tieredstore.tier"
-"""JSON file in `storePathRootDir` in which a store remembers its tier. The key `broker` holds the
-name."""
+"""JSON file in `storePathRootDir` in which a store remembers its tier. Key `broker`: the name."""
 _log = logging.getLogger(__name__)
 
 

@@ -20,8 +20,7 @@ class Clock(Protocol):
         """Return a time that never decreases, in milliseconds since an arbitrary moment."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
-        """Block until `event` is set or `timeout_ms` has passed. Return whether the event is
-        set."""
+        """Block until `event` is set or `timeout_ms` has passed. Returns whether it is set."""
 
 
 class SystemClock:
@@ -97,8 +96,7 @@ class RetentionClock:
         self._is_warned = False
 
     def begin(self, newest_ms: int = -1) -> None:
-        """Restart the clock. `newest_ms`: store time of the newest message, or -1 without
-        messages."""
+        """Restart the clock. `newest_ms`: store time of the newest message, or -1 without any."""
         with self._lock:
             monotonic_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
             start_ms = min(wall_ms, newest_ms) if newest_ms >= 0 else wall_ms

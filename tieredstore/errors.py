@@ -1,4 +1,4 @@
-"""Errors that are raised on purpose: one root class, and one class for each reaction of the
+"""Errors that are raised on purpose: a root class, and one class for each reaction of the
 caller."""
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Invalid(TieredStoreError):
 
 
 class Unnamed(Invalid):
-    """A required name of a cluster or a broker is missing from the call or its configuration. Name
-    it."""
+    """A required name of a cluster or a broker is missing from the call or its configuration."""
 
 
 class Corrupt(TieredStoreError):

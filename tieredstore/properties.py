@@ -78,8 +78,7 @@ class PluginProperties(Mapping[str, str]):
         return f"PluginProperties({', '.join(sorted(self._values))})"
 
     def with_values(self, values: Mapping[str, str], origin: str) -> PluginProperties:
-        """Return a copy in which some values are added or replaced. `origin`: source of the new
-        values."""
+        """Return a copy with some values added or replaced. `origin`: source of the new values."""
         origins = {**self._origins, **dict.fromkeys(values, origin)}
         return PluginProperties({**self._values, **values}, self.origin, origins)
 
@@ -103,8 +102,7 @@ def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.F
 
 
 def list_metas(info: msgspec.structs.FieldInfo) -> list[msgspec.Meta]:
-    """Return the annotations of a field, such as its description, its limits and whether it is
-    secret."""
+    """Return the annotations of a field, such as its description, limits and secrecy."""
     return [part for part in typing.get_args(info.type) if isinstance(part, msgspec.Meta)]
 
 
@@ -153,8 +151,7 @@ def find_unknown_settings(
 
 
 def find_near_setting(name: str, names: Iterable[str]) -> str | None:
-    """Return the name in `names` that `name` most likely misspells. Upper and lower case count as
-    equal."""
+    """Return the name in `names` that `name` most likely misspells. Ignores case."""
     folded = {other.casefold(): other for other in names}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None

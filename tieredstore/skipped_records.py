@@ -9,8 +9,7 @@ from collections import Counter
 from typing import Final
 
 MAX_KEPT: Final = 65_536
-"""Maximum number of records that are remembered. Further records are counted each time they are
-read."""
+"""Maximum number of remembered records. Further records are counted each time they are read."""
 _log = logging.getLogger(__name__)
 
 

@@ -216,8 +216,7 @@ class ChunkProvider(TimedProvider):
         self._writers.help(broker_name, number)
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Return a description of the last writer below a broker prefix, or None without a
-        writer."""
+        """Return a description of the last writer below a broker prefix, or None."""
         return self._writers.describe_last(broker_name)
 
     def read_mark(self, broker_name: str, since: int) -> TierMark:
@@ -269,8 +268,7 @@ class ChunkProvider(TimedProvider):
         return probe_objects(self.client, options)
 
     def health(self) -> Sequence[ServiceHealth]:
-        """Return the health of the maintenance loops. The result is empty before an epoch is
-        held."""
+        """Return the health of the maintenance loops. Empty before an epoch is held."""
         return self._maintenance.health()
 
     def begin_stop(self) -> None:

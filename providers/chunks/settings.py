@@ -91,8 +91,7 @@ class ChunkSettings:
         return limit_retries(self.max_tries - 1)
 
     def pause(self, attempt: int = 0) -> None:
-        """Wait before the next attempt, with jitter. Each delay is twice as long as the previous
-        one."""
+        """Wait before the next attempt, with jitter. Each delay is twice the previous one."""
         longest_ms = self.pause_ms << attempt
         self.wait(random.randint(longest_ms // 2, longest_ms))  # noqa: S311
 

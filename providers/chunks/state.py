@@ -146,8 +146,7 @@ class SegmentState:
         return manifest
 
     def adopt(self, manifest: SegmentManifest) -> None:
-        """Adopt the manifest that a listing of many segments found, unless a newer manifest is
-        known."""
+        """Adopt the manifest from a listing of many segments, unless a newer manifest is known."""
         with self._manifest_lock:
             known = self._manifest
             is_newer = known is None or known.epoch < manifest.epoch or _is_later(manifest, known)
@@ -187,8 +186,7 @@ class SegmentState:
         return manifest
 
     def forget(self) -> None:
-        """Discard the manifest. Cached content stays, under the former incarnation of the
-        segment."""
+        """Discard the manifest. Cached content stays, under the segment's former incarnation."""
         self.manifest = None
         self.incarnation = next(_incarnations)
 

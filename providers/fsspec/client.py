@@ -258,8 +258,7 @@ class FsspecClient:
             yield self._info(key, found[key], None)
 
     def folders(self) -> Sequence[str]:
-        """Return the names of the folders at the tier's root. Raises Invalid if the root does not
-        exist."""
+        """Return the names of the folders at the tier's root. Raises Invalid without a root."""
         try:
             with self._errors.translate_errors("list", "", ABSENT):
                 entries = self._filesystem.ls(self._path(""), detail=True)

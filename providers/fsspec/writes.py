@@ -42,8 +42,7 @@ class Writes(Protocol):
         """Create an object. Returns False if the name is in use. `pieces` is read once."""
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
-        """Return the metadata that was passed to `put`, or None if the filesystem stores no
-        metadata."""
+        """Return the metadata that was passed to `put`, or None if the filesystem stores none."""
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
         """Remove the remains of unfinished writes below `folder`, at paths that begin with

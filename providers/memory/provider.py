@@ -137,8 +137,7 @@ class MemoryProvider(TimedProvider):
         marks[number] = replace(marks[number], kind=WriterKind.STORE)
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Return a description of the last writer below a broker prefix, or None if there was no
-        writer."""
+        """Return a description of the last writer below a broker prefix, or None."""
         return self._last_owners.get(broker_name)
 
     def read_mark(self, broker_name: str, since: int) -> TierMark:

@@ -210,8 +210,7 @@ class PosixProvider(TimedProvider):
         yield from filter(naming.is_name, names)
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Return a description of the last writer below a broker prefix, or None if there was no
-        writer."""
+        """Return a description of the last writer below a broker prefix, or None."""
         naming.check_name(broker_name, "broker name")
         return describe_last_writer(f"{self._cluster_directory}/{broker_name}")
 
@@ -477,7 +476,7 @@ class PosixFileSegment:
             raise self._error("open for writing", error) from error
 
     def _write_flags(self, position: int) -> int:
-        """Return the flags with which the file is opened. Creates the folders of a new file. Raises
+        """Return the flags for opening the file. Creates the folders of a new file. Raises
         OSError."""
         if position:
             return os.O_RDWR

@@ -71,8 +71,7 @@ class Gate:
                 self._changed.notify()
 
     def note_refusal(self, wave: int) -> None:
-        """Halve the limit after a refusal. Refusals of requests that were sent together count
-        once."""
+        """Halve the limit after a refusal. Refusals of concurrent requests count once."""
         with self._changed:
             if wave == self._wave:
                 self._limit = max(1.0, self._limit / 2)

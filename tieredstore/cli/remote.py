@@ -1,5 +1,4 @@
-"""BrokerClient: requests that verbs send to a broker over remoting, and the credentials for
-them."""
+"""BrokerClient: requests that verbs send to a broker over remoting, and their credentials."""
 
 from __future__ import annotations
 

@@ -238,8 +238,7 @@ class MessageStore(MessageReader, Protocol):
         `reason` of the result."""
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Append messages of one topic and queue, with consecutive offsets. All are stored, or
-        none."""
+        """Append messages of one topic and queue, with consecutive offsets. Stores all or none."""
 
     async def put_message_async(self, message: Message) -> PutMessageResult:
         """Put as `put_message` does. Then wait, without blocking the event loop, until the message

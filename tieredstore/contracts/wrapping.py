@@ -66,8 +66,7 @@ class WrapperProvider:
         self.wrapped = wrapped
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        """Return the segment that `open` returns. `segment`: the segment that the wrapped provider
-        opened."""
+        """Return the segment that `open` returns. `segment`: from the wrapped provider."""
         return segment
 
     @property

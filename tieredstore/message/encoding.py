@@ -396,8 +396,7 @@ def encode_record(
     store_host: bytes = LOCALHOST,
     append_prop_crc: bool = False,
 ) -> bytes:
-    """Encode one record. Offsets: queue_offset in messages, physical_offset in bytes. Raises
-    Invalid."""
+    """Encode one record. `queue_offset` in messages, `physical_offset` in bytes. Raises Invalid."""
     parts: list[Buffer] = []
     encoder = RecordEncoder(store_host, append_prop_crc=append_prop_crc)
     encoder.append(parts, message, queue_offset, physical_offset, store_timestamp_ms)

@@ -64,8 +64,7 @@ def strip_brackets(host: str) -> str:
 
 
 def parse_host(text: str) -> bytes:
-    """Parse the output of `format_host`. A leading `/`, as Java prints it, is allowed. Raises
-    Invalid."""
+    """Parse the output of `format_host`. A leading `/`, as in Java, is allowed. Raises Invalid."""
     address, separator, port = text.removeprefix("/").rpartition(":")
     if not separator or not port.isascii() or not port.isdigit():
         raise Invalid(f"host: expected ip:port, found {text!r}")

@@ -12,8 +12,7 @@ _LOOK_MS: Final = 20
 
 
 class MovingClock(SystemClock):
-    """Clock of the machine that a test can advance. Waiting threads notice a jump within a
-    moment."""
+    """Clock of the machine that a test can advance. Waiting threads soon notice a jump."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0

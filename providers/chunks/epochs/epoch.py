@@ -282,13 +282,13 @@ class ChunkWriterEpoch:
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
 
     def expect_helpers(self) -> None:
-        """Allow other processes to write under this epoch. This process then knows only some of the
+        """Allow other processes to write under this epoch. This process then knows only some
         writes."""
         self.has_helpers = True
 
     def _leave_what_is_there(self) -> None:
-        """Write the shutdown snapshot. The snapshot saves work for the next owner, and is never
-        required."""
+        """Write the shutdown snapshot. The snapshot saves work for the next owner, and is
+        optional."""
         try:
             self._leave(self)
         except TieredStoreError as error:

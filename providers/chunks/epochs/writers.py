@@ -77,8 +77,7 @@ class Writers:
             self._unheld[broker_name] = UnheldAuthority(f"0:{self._owner}", view=number)
 
     def describe_last(self, broker_name: str) -> str | None:
-        """Return a description of the last writer below a broker prefix, or None without a
-        writer."""
+        """Return a description of the last writer below a broker prefix, or None."""
         naming.check_name(broker_name, "broker name")
         folder = f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}"
         return describe_last_writer(self._client, folder)

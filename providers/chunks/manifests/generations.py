@@ -24,8 +24,7 @@ class Generations(Protocol):
         """Return a new generation that has no writes yet."""
 
     def leave(self, id: SegmentId, *, unsure: bool = False) -> None:
-        """End the current generation of a segment. `unsure`: a request for this generation got no
-        response."""
+        """End the current generation of a segment. `unsure`: a request for it got no response."""
 
     def has(self, id: SegmentId) -> bool:
         """Return whether the authority has written, or may have written, to a segment since the

@@ -219,8 +219,7 @@ class SegmentListings:
     def _find_grouped(
         self, path: str, epoch_manifest: EpochManifest
     ) -> Mapping[SegmentId, Sequence[Extent]]:
-        """Return the bytes of the segments in group objects. Groups are listed before all other
-        objects."""
+        """Return the bytes of the segments in group objects. Groups are listed first."""
         if not epoch_manifest.has_groups:
             return {}
         return self.groups.find(path, epoch_manifest)

@@ -125,7 +125,7 @@ class NewestManifests:
         raise self.make_restless_error(broker_name)
 
     def load(self, broker_name: str, number: int) -> EpochManifest:
-        """Read the manifest of an epoch. Raises Superseded if the manifest is missing, Unavailable,
+        """Read the manifest of an epoch. Raises Superseded if it is missing, Unavailable,
         Corrupt."""
         if not number:
             return EpochManifest(0)

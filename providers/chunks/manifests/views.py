@@ -52,8 +52,7 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 
 
 class KnownSegment(Protocol):
-    """A segment and its manifest. `manifest` is None if the segment must be listed to find its
-    manifest."""
+    """A segment and its manifest. `manifest` is None if the segment must be listed first."""
 
     @property
     def id(self) -> SegmentId: ...
@@ -422,8 +421,7 @@ class Views:
     # Inheritance
 
     def _inherit(self, broker_name: str, own: _Own) -> None:
-        """List the tier after this process has claimed the epoch, and create the epoch's
-        manifest."""
+        """List the tier after this process has claimed the epoch, and create its manifest."""
         number = own.epoch.number
         with own.lock:
             if own.epoch_manifest is not None:

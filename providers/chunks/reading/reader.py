@@ -1,5 +1,5 @@
-"""Reads of a chunk log. Ranges of objects are divided, and read in parallel by one bounded pool of
-threads."""
+"""Reads of a chunk log. Ranges of objects are divided, and read in parallel by one bounded thread
+pool."""
 
 from __future__ import annotations
 
@@ -141,8 +141,7 @@ class Hedge:
         self.extra_count = 0
 
     def call(self, read: Callable[[], T]) -> T:
-        """Return the result of the read that ends first. If only one read was sent, raises its
-        error."""
+        """Return the result of the read that ends first. If only one was sent, raises its error."""
         with self._lock:
             self.call_count += 1
             delay_ms = self._delay_ms()

@@ -63,8 +63,7 @@ class GarbageBin:
             self._count += len(names)
 
     def empty(self) -> DeletedGarbage:
-        """Delete all added objects. Objects that cannot be deleted stay garbage of their
-        segment."""
+        """Delete all added objects. Objects that cannot be deleted stay garbage."""
         with self._lock:
             pieces, self._pieces, self._count = self._pieces, [], 0
         done = DeletedGarbage()

@@ -109,8 +109,7 @@ class ObstoreReader:
     def make(
         cls, settings: ReaderSettings, count: Count, failed: Callable[[], None] = lambda: None
     ) -> ObstoreReader | None:
-        """Create a reader. Return None if obstore is not installed or does not support the
-        settings."""
+        """Create a reader. Return None if obstore is missing or does not support the settings."""
         if settings.ca_bundle or settings.proxy:
             return None
         try:

@@ -32,7 +32,7 @@ class LogChoice:
         self.shown: set[str] = set()
 
     def find_level(self, default: str = DEFAULT_LEVEL) -> str:
-        """Return the chosen level. `default`: default level of the verb. Each -v goes one level
+        """Return the chosen level. `default`: the verb's default. Each -v goes one level
         further."""
         if self.named_level is not None:
             return self.named_level
@@ -40,8 +40,7 @@ class LogChoice:
 
 
 def log_options() -> list[click.Option]:
-    """Return the options -v, --log-level and --log-format. They are allowed before and after a
-    verb."""
+    """Return the options -v, --log-level and --log-format. They may precede or follow a verb."""
     return [
         click.Option(
             ["-v", "--verbose"],

@@ -1,5 +1,5 @@
-"""Values of a row as text on one line, shortened to the available width. Also properties of the
-terminal."""
+"""Values of a row as text on one line, shortened to the available width. Also the terminal's
+properties."""
 
 from __future__ import annotations
 

@@ -84,8 +84,7 @@ class _Boolean:
 
 
 class Cast(_Boolean):
-    """Property in a place that requires a boolean. A property is text, so the node is never
-    True."""
+    """Property in a place that requires a boolean. Never True, because a property is text."""
 
     __slots__ = ("part",)
 
