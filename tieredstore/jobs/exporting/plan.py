@@ -259,9 +259,10 @@ def _bounds(
         low = max(low, chosen.from_offset or 0)
         if chosen.since_ms is not None:
             how = request.search_times
-            first, _ = narrow_by_time(reader, low, end, since_ms=chosen.since_ms, search_times=how)
-            found = find_first(reader, first, end, since_ms=chosen.since_ms, search_times=how)
-            low = end if found is None else first
+            first, last = narrow_by_time(
+                reader, low, end, since_ms=chosen.since_ms, search_times=how
+            )
+            low = first if first < last else end
     high = end if chosen.until_offset is None else min(end, chosen.until_offset)
     if chosen.until_ms is not None and low < high:
         until_ms, how = chosen.until_ms, request.search_times

@@ -24,7 +24,7 @@ from tieredstore.scan.time_search.exact import (
 from tieredstore.scan.time_search.modes import SearchTimes
 from tieredstore.scan.time_search.recorded import cut_pieces, load_ranges
 from tieredstore.scan.time_search.sampled import narrow_by_samples
-from tieredstore.scan.time_search.store_times import read_times
+from tieredstore.scan.time_search.store_times import is_damaged, read_times
 from tieredstore.tier.recorded_times import MOST_UNRECORDED_BYTES
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def narrow_by_time(
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> tuple[int, int]:
     """Return a range of queue offsets within [low, high). No message outside of the range is stored
-    within [since, until), epoch ms. Messages in the range may have other times. Unreadable messages
+    within [since, until), epoch ms. Messages in the range may have other times. Damaged messages
     have the times of their neighbours. SAMPLED reads only some messages of a queue above 8 MiB, see
     `narrow_by_samples`. Raises Unavailable."""
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
@@ -90,6 +90,11 @@ def _narrow(
     end = high
     if until_ms is not None:
         end = find_end(heads, [piece for piece in pieces if piece.end > begin], high, until_ms)
+    # The time of a damaged message excludes it from no range.
+    while begin > low and is_damaged(reader, begin - 1):
+        begin -= 1
+    while end < high and is_damaged(reader, end):
+        end += 1
     return (begin, end) if begin < end else (low, low)
 
 

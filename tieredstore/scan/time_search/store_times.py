@@ -12,10 +12,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import BlocksDamaged
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import gather_headers, store_timestamps
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tieredstore.message.record import decode_record
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.expired import require_no_expiry
@@ -91,6 +93,28 @@ def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
         times, known = _times_in(head, zero, start, units, numbers, reader.queue)
         found.times[row], found.known[row] = times[0], known[0]
     return found
+
+
+def is_damaged(reader: QueueReader, offset: int) -> bool:
+    """Return whether a queue offset has a whole record that is damaged. Raises Unavailable."""
+    try:
+        units = reader.read_units(offset, 1)
+        place = int(skip_last_codas(reader.queue, units["physical_offset"].astype(np.int64))[0])
+        size = int(units["size"][0])
+        extent = reader.commit_log.extent_at(place)
+        if extent is None or size < MIN_RECORD_SIZE or place + size > extent.end_offset:
+            return False
+        data = reader.commit_log.prepare_checked(place, size)()
+    except Corrupt as error:
+        return isinstance(error, BlocksDamaged)
+    try:
+        message = decode_record(data)
+        message.check_body()
+    except Corrupt:
+        return True
+    queue = reader.queue
+    found = (message.size, message.topic, message.queue_id, message.queue_offset)
+    return found != (size, queue.topic, queue.queue_id, offset)
 
 
 def read_all(
