@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import require_root
+from tieredstore.config import StoreConfig, require_root
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata, TopicMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.disk.file_operations import FileOperations
@@ -26,9 +25,6 @@ from tieredstore.metadata.journal import (
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.kept_tables import KeptTables
 from tieredstore.metadata.parts import C, Row, T, Table, Tables
-
-if TYPE_CHECKING:
-    from tieredstore.config import StoreConfig
 
 
 class DefaultMetadataStore:

@@ -6,23 +6,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import orjson
 from msgspec import Meta, field
 
+from tieredstore.config import StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.properties import Secret, query_properties, read_settings
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.fsspec.client import FsspecClient, is_secret_name
-
-if TYPE_CHECKING:
-    from tieredstore.config import StoreConfig
-    from tieredstore.tier_url import TierUrl
-
+from tieredstore.tier_url import TierUrl
 
 OPTION = "option."
 """Prefix of URL parameters that are passed to the filesystem as options."""

@@ -6,8 +6,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.segment import (
     Buffer,
@@ -22,9 +23,6 @@ from tieredstore.contracts.time_records import TimesName
 from tieredstore.errors import Busy, Fenced, Unavailable
 from tieredstore.providers import checks, naming
 from tieredstore.providers.timed import TimedProvider
-
-if TYPE_CHECKING:
-    from tieredstore.config import StoreConfig
 
 
 class MemoryTimes:

@@ -6,7 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectInfo, Part
@@ -33,9 +33,7 @@ from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.probes import probe_s3
 from tieredstore.providers.s3.reading import RangeReader, is_absent
 from tieredstore.providers.s3.session import BULK_CONNECTIONS, make_client
-
-if TYPE_CHECKING:
-    from tieredstore.providers.s3.settings import S3Settings
+from tieredstore.providers.s3.settings import S3Settings
 
 _DELETED_AT_ONCE = 1000
 _PASSING = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "OperationAborted"})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tieredstore.metric_table import METRICS
+from tieredstore.broker.operations.metric_table import METRICS
 
 _HEAD = """# Metrics
 
-This page is generated from `tieredstore/metric_table.py`. A broker and `offload --follow` serve
-these metrics at `/metrics`. Names and labels without `_x_` are those of Apache RocketMQ. Each
-series also has the labels `cluster`, `node_type` and `node_id`.
+This page is generated from `tieredstore/broker/operations/metric_table.py`. A broker and
+`offload --follow` serve these metrics at `/metrics`. Names and labels without `_x_` are those of
+Apache RocketMQ. Each series also has the labels `cluster`, `node_type` and `node_id`.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

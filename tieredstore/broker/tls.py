@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tieredstore.broker.settings import BrokerSettings
 from tieredstore.disk.user_folders import make_temporary_folder
 from tieredstore.errors import Invalid
-
-if TYPE_CHECKING:
-    from tieredstore.broker.settings import BrokerSettings
 
 _VALID_DAYS = 3650
 _log = logging.getLogger(__name__)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from tieredstore.message.hashes import java_string_hash
-
-if TYPE_CHECKING:
-    from tieredstore.message.record import StoredMessage
+from tieredstore.message.record import StoredMessage
 
 SUBSCRIBE_ALL = "*"
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from tieredstore.config import StorageLevel
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
-    from tieredstore.contracts.message_store import MessageStore
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+from tieredstore.contracts.message_store import MessageStore
 
 
 class ReadSource(Enum):

@@ -6,7 +6,7 @@ import bisect
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
@@ -20,6 +20,7 @@ from tieredstore.contracts.message_store import (
 from tieredstore.contracts.plugin import PluginMessageStore
 from tieredstore.disk.at_hand import read_at_hand
 from tieredstore.errors import Corrupt, TieredStoreError
+from tieredstore.message.record import StoredMessage
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
 from tieredstore.tier.fetch.fetcher import LOOKED_AT, MessageStoreFetcher
@@ -28,9 +29,6 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.read_plan import ReadPlan, ReadSource, plan_read, reads_tier
 from tieredstore.tier.reading import Steps, Wait, run, run_async
 from tieredstore.tier.trace.service import TraceRecorder
-
-if TYPE_CHECKING:
-    from tieredstore.message.record import StoredMessage
 
 FALLBACKS = "rocketmq_tiered_store_get_message_fallback_total"
 MESSAGES_OUT = "rocketmq_tiered_store_messages_out_total"

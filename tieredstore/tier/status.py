@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from tieredstore.contracts.message_store import TierStatus
+from tieredstore.clock import Clock
+from tieredstore.contracts.message_store import MessageStore, TierStatus
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tieredstore.clock import Clock
-    from tieredstore.contracts.message_store import MessageStore
-    from tieredstore.metrics import Metrics
-    from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
-    from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.policy.topic_filter import TopicFilter
-    from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+from tieredstore.metrics import Metrics
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.policy.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 _HOUR_MS = 3_600_000
 _MOST_FAULTS = 10

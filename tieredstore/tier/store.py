@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -19,6 +19,8 @@ from tieredstore.contracts.message_store import (
     MessageStore,
     TierStatus,
 )
+from tieredstore.contracts.metadata_store import MetadataStore, TopicMetadata
+from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.forks import expect_forks
@@ -38,10 +40,6 @@ from tieredstore.tier.status import TierGauges, describe_tier
 from tieredstore.tier.trace.service import TraceService
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.writing import RightWatch, TierWriter, begin_stop
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.metadata_store import MetadataStore, TopicMetadata
-    from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
 
 READ_THREADS = 8
 """Number of threads in which the reads of coroutines wait for the backend."""

@@ -19,12 +19,12 @@ from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.rebuilt import RebuiltQueues
+from tieredstore.local.queues.topic_deletion import TopicDeletion
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.message.encoding import Message, OwnMessage, encode_record
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.names import DELETION_TOPIC
-from tieredstore.message.topic_deletion import TopicDeletion
 
 LARGE = {"mapped_file_size_commit_log_bytes": 1 << 20}
 CLIENT = encode_host("127.0.0.1", 40_000)

@@ -21,9 +21,9 @@ from tieredstore.local.dispatch.log_rows import read_rows
 from tieredstore.local.log.mapped_file_queue import AllocateMappedFileService
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.rows import ROW_FIELDS, make_head
+from tieredstore.local.queues.topic_deletion import QUEUES_PER_MESSAGE, TopicDeletion
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.names import DELETION_TOPIC, is_system_topic
-from tieredstore.message.topic_deletion import QUEUES_PER_MESSAGE, TopicDeletion
 
 
 def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int]:

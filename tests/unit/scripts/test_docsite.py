@@ -14,10 +14,10 @@ import pytest
 
 from scripts.docsite import commands, errors, metrics, python_api, staging
 from tests.kit.paths import ROOT
+from tieredstore.broker.operations.metric_table import METRICS
 from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.help.manual import walk_commands
 from tieredstore.cli.main import cli
-from tieredstore.metric_table import METRICS
 
 COMMANDS = commands.page()
 METRIC = re.compile(r"rocketmq_[a-z0-9_]+\Z")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self, runtime_checkable
 
 import msgspec
 
+from tieredstore.broker.auth.access import Caller
+from tieredstore.message.buffers import Buffer
+from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import SUBSCRIBE_ALL, parse_tags
-
-if TYPE_CHECKING:
-    from tieredstore.broker.auth.access import Caller
-    from tieredstore.message.buffers import Buffer
-    from tieredstore.message.record import StoredMessage
-
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"

@@ -19,9 +19,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from tieredstore.broker.operations.metric_table import METRICS
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.errors import Invalid, Unavailable, make_missing_error
-from tieredstore.metric_table import METRICS
 from tieredstore.metrics import Histogram, Labels, Metrics
 
 MAX_SERIES: Final = 50_000

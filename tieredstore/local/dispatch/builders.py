@@ -21,6 +21,7 @@ from tieredstore.local.put.rows import SPECIAL
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
 from tieredstore.local.queues.light_queues import find_light_places
 from tieredstore.local.queues.record_units import find_record_units
+from tieredstore.local.queues.topic_deletion import TopicDeletion
 from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
 from tieredstore.local.statistics import TopicCounts
 from tieredstore.message.consume_queue import make_units
@@ -28,7 +29,6 @@ from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.names import DELETION_TOPIC, LMQ_PREFIX
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from tieredstore.message.topic_deletion import TopicDeletion
 from tieredstore.skipped_records import SkippedRecords
 
 _log = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ from tieredstore.local.queues.light_queues import (
     light_queue_names,
     names_light_queues,
 )
+from tieredstore.local.queues.topic_deletion import TopicDeletion
 from tieredstore.local.running_flags import find_passing
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import Message, OwnMessage, PropertiesTooLarge, copy_parts
@@ -38,7 +39,6 @@ from tieredstore.message.sysflag import (
     TRANSACTION_MASK,
     TRANSACTION_NONE,
 )
-from tieredstore.message.topic_deletion import TopicDeletion
 
 NO_MESSAGES: Final = "batch: expected messages, found none"
 

@@ -25,6 +25,7 @@ from tieredstore.local.log.record_check import find_topic_of_whole
 from tieredstore.local.queues.interface import HeldBack, QueueUnits, Units
 from tieredstore.local.queues.missing.spilled_rows import Spill, SpilledRows
 from tieredstore.local.queues.record_units import find_units
+from tieredstore.local.queues.topic_deletion import TopicDeletion
 from tieredstore.local.queues.unit_search import find_first
 from tieredstore.message.columns.records import (
     RecordColumns,
@@ -35,7 +36,6 @@ from tieredstore.message.columns.records import (
 )
 from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.message.topic_deletion import TopicDeletion
 from tieredstore.skipped_records import SkippedRecords
 
 PIECE_BYTES: Final = 4 << 20

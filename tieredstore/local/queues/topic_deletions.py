@@ -21,11 +21,11 @@ from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES, cut_zeros
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.queues.interface import ConsumeQueueReader, Units
+from tieredstore.local.queues.topic_deletion import TopicDeletion, deletion_tags_code
 from tieredstore.local.queues.unit_search import find_first
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.message.topic_deletion import TopicDeletion, deletion_tags_code
 from tieredstore.skipped_records import SkippedRecords
 
 KEPT_FILE: Final = "tieredstore.deletions.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tieredstore.errors import Invalid
 from tieredstore.message.filters.expressions import (
@@ -23,9 +23,7 @@ from tieredstore.message.filters.expressions import (
     TextTest,
 )
 from tieredstore.message.filters.values import MAX_INTEGER, MAX_LONG, EvaluationFailed, Long
-
-if TYPE_CHECKING:
-    from tieredstore.message.record import StoredMessage
+from tieredstore.message.record import StoredMessage
 
 MAX_EXPRESSION_CHARACTERS: Final = 8_192
 MAX_PARTS: Final = 512

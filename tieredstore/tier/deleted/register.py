@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -27,9 +27,7 @@ from tieredstore.tier.deleted.records import (
     list_records,
     merge_left,
 )
-
-if TYPE_CHECKING:
-    from tieredstore.tier.writing import TierWriter
+from tieredstore.tier.writing import TierWriter
 
 KEPT_VERSIONS: Final = 2
 """Number of record versions to keep. If the newest is damaged, the previous one is used."""

@@ -6,27 +6,24 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetRequest
 from tieredstore.errors import Busy, Corrupt, TieredStoreError
+from tieredstore.metrics import Metrics
 from tieredstore.tier.fetch.block_reading import count_reaching, read_block, read_named
 from tieredstore.tier.fetch.in_flight import NO_LIMIT, Fetch, Flight, Places, SingleFlight
-from tieredstore.tier.fetch.read_ahead import Block
+from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
 from tieredstore.tier.fetch.read_ahead_stream import BlockPlanner
 from tieredstore.tier.fetch.unreadable import FORGET_MS, UnreadablePlaces
+from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.reading import Reading, Steps, Wait, join_readings, run, time_steps
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from tieredstore.clock import Clock
-    from tieredstore.config import StoreConfig
-    from tieredstore.contracts.dispatch_source import QueueKey
-    from tieredstore.contracts.message_store import GetRequest
-    from tieredstore.metrics import Metrics
-    from tieredstore.tier.fetch.read_ahead import ReadAheadCache
-    from tieredstore.tier.flat.message_file import FlatMessageFile
 
 BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
 READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"

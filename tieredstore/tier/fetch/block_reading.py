@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from operator import ne
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,8 @@ from tieredstore.message.layout import (
 )
 from tieredstore.message.record import StoredMessage
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
-from tieredstore.tier.reading import join_readings
-
-if TYPE_CHECKING:
-    from tieredstore.tier.flat.message_file import FlatMessageFile
-    from tieredstore.tier.reading import Reading
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.reading import Reading, join_readings
 
 GAP_BYTES = 1 << 20
 """Maximum number of unneeded bytes between two messages that one read includes. Such bytes are the

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
     BoundaryType,
@@ -18,27 +20,20 @@ from tieredstore.contracts.message_store import (
     GetRequest,
     MessageReader,
 )
+from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.metrics import LATENCY_BUCKETS_MS
+from tieredstore.message.record import StoredMessage
+from tieredstore.metrics import LATENCY_BUCKETS_MS, Metrics
 from tieredstore.tier.fetch.block_fetcher import BlockFetcher, report_failure
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
 from tieredstore.tier.fetch.queries import query_message
 from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.index.service import IndexStoreService
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.reading import Reading, Steps, run, run_async
 from tieredstore.tier.routing import TimeSide
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tieredstore.clock import Clock
-    from tieredstore.config import StoreConfig
-    from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.message.record import StoredMessage
-    from tieredstore.metrics import Metrics
-    from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.flat.message_file import FlatMessageFile
-    from tieredstore.tier.index.service import IndexStoreService
-    from tieredstore.tier.policy.topic_filter import TopicFilter
 
 API_LATENCY = "rocketmq_tiered_store_api_latency"
 LOOKED_AT = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)

@@ -6,21 +6,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.tier.reading import join_readings
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.flat.message_file import FlatMessageFile
-    from tieredstore.tier.index.index_file import IndexItem
-    from tieredstore.tier.index.service import IndexStoreService
-    from tieredstore.tier.reading import Reading
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.index.index_file import IndexItem
+from tieredstore.tier.index.service import IndexStoreService
+from tieredstore.tier.reading import Reading, join_readings
 
 MAX_RESULTS = 16_384
 """Maximum number of messages per query, and of index items to examine per round."""

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetRequest
 from tieredstore.tier.fetch.block_reading import find_fitting
 from tieredstore.tier.fetch.in_flight import NO_LIMIT, Fetch, SingleFlight
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from tieredstore.config import StoreConfig
-    from tieredstore.contracts.dispatch_source import QueueKey
-    from tieredstore.contracts.message_store import GetRequest
-    from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
-    from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
+from tieredstore.tier.flat.message_file import FlatMessageFile
 
 BLOCKS_AHEAD: Final = 8
 """Maximum number of blocks that are in flight or cached before a reader asks for them."""

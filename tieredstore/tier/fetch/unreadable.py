@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from tieredstore.clock import Clock
-    from tieredstore.contracts.dispatch_source import QueueKey
-    from tieredstore.errors import Corrupt
+from tieredstore.clock import Clock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Corrupt
 
 RETRY_MS: Final = 5_000
 """Time (ms) for which a failure is repeated without a read of the tier."""

@@ -10,16 +10,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.contracts.dispatch_source import ArrivedRuns, ObservedSource, QueueKey
-from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import (
+    ArrivedRuns,
+    DispatchSource,
+    ObservedSource,
+    QueueKey,
+)
+from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES, AppendFile, FileOperations
 from tieredstore.errors import Invalid
+from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.trace.blocks import (
     GET_DTYPE,
@@ -29,14 +36,6 @@ from tieredstore.tier.trace.blocks import (
     encode_block,
     find_blocks,
 )
-
-if TYPE_CHECKING:
-    from tieredstore.clock import Clock
-    from tieredstore.config import StoreConfig
-    from tieredstore.contracts.dispatch_source import DispatchSource
-    from tieredstore.contracts.message_store import GetMessageResult, GetRequest
-    from tieredstore.metrics import Metrics
-
 
 MAX_RUNS: Final = 1 << 20
 """Maximum number of runs of messages that wait to be written. Further runs are dropped and

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.errors import Busy, TieredStoreError, Unavailable
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.rounds import GIVE_UP_AFTER
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-    from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.flat.message_file import FlatMessageFile
 
 
 @dataclass(slots=True)

@@ -26,10 +26,10 @@ from tieredstore.local.queues.missing.records import (
     find_uncovered,
 )
 from tieredstore.local.queues.missing.spilled_rows import Late, Rows, Spill, SpilledRows, find_late
+from tieredstore.local.queues.topic_deletion import TopicDeletion
 from tieredstore.local.queues.topic_deletions import TopicDeletions
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 from tieredstore.message.record import StoredMessage
-from tieredstore.message.topic_deletion import TopicDeletion
 from tieredstore.skipped_records import SkippedRecords
 
 _NO_LIMIT_MS: Final = 2**63 - 1
