@@ -1,4 +1,4 @@
-"""Concurrent work on several items, each of which waits for a network."""
+"""Concurrent work on several items that each wait for a network."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ R = TypeVar("R")
 
 MOST_THREADS = 128
 _WINDOWS = 4
-"""Number of items that are begun before they are requested, as a multiple of the number of
+"""Maximum number of items to begin before they are requested, as a multiple of the number of
 concurrent items."""
 
 
 class _Here(threading.local):
-    """State of a thread. `pool`: the pool of the thread while it works on an item."""
+    """State of a thread. `pool`: the pool that the thread belongs to, while it works on an item."""
 
     pool: ThreadPoolExecutor | None = None
 
@@ -36,7 +36,7 @@ def waits_for_network(provider: SegmentProvider) -> bool:
 
 
 def width_of(provider: SegmentProvider) -> int:
-    """Return how many items are processed concurrently over a network."""
+    """Return the number of items to process concurrently over a network."""
     return min(max(provider.capabilities.concurrent_reads, 1), MOST_THREADS)
 
 

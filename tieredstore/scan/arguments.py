@@ -1,4 +1,4 @@
-"""Checks of the arguments of a scan. A wrong type is reported immediately, with the name of the
+"""Checks the arguments of a scan. A wrong type is reported immediately, with the name of the
 argument."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def take_texts(name: str, value: object) -> tuple[str, ...] | None:
-    """Return one text, or several, as a tuple, or None for None. Raises Invalid."""
+    """Return one or several texts as a tuple, or None for None. Raises Invalid."""
     if value is None:
         return None
     values = (value,) if isinstance(value, str) else _list(value)
@@ -46,7 +46,7 @@ def take_text(name: str, value: object) -> str | None:
 
 
 def take_numbers(name: str, value: object) -> tuple[int, ...] | None:
-    """Return one whole number, or several, as a tuple, or None for None. Raises Invalid."""
+    """Return one or several whole numbers as a tuple, or None for None. Raises Invalid."""
     if value is None:
         return None
     one = _number(value)

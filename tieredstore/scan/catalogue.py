@@ -19,7 +19,7 @@ Interval = tuple[int, int]
 
 
 def add_interval(intervals: list[Interval], low: int, high: int) -> None:
-    """Append the range [low, high) to a list. It is merged with the last range if they touch."""
+    """Append the range [low, high) to a list, merged with the last range if the two touch."""
     if intervals and intervals[-1][0] <= low <= intervals[-1][1]:
         intervals[-1] = (intervals[-1][0], max(intervals[-1][1], high))
     else:
@@ -49,7 +49,7 @@ def clip_spans(spans: Iterable[Interval], low: int, high: int) -> list[Interval]
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
     """One segment. Its size counts only bytes before the start of the next segment of its file.
-    `surplus_bytes`: number of bytes after that start. `recorded_bytes`: size in the metadata, 0
+    `surplus_bytes`: number of its bytes after that start. `recorded_bytes`: size in the metadata, 0
     without metadata. `times`: smallest and largest store time of the segment's messages in the
     metadata, epoch ms, None without metadata."""
 
@@ -111,8 +111,8 @@ class QueueFiles:
 
     @property
     def stamps(self) -> tuple[object, ...]:
-        """Values that differ if a segment was replaced by one of the same size, as far as the
-        provider can tell."""
+        """Values that change if a segment is replaced by another segment of the same size, as far
+        as the provider can tell."""
         return tuple(
             None if extent.listing is None else (extent.listing.stamp, extent.listing.token)
             for extent in (*self.commit_log, *self.consume_queue)
@@ -144,8 +144,8 @@ class QueueFiles:
         return bool(self.unit_spans()) or self.recorded_end > 0
 
     def lost_units(self) -> list[Interval]:
-        """Return the ranges of queue offsets [from, until) whose units are recorded in the metadata
-        but missing in all segments. Empty without metadata."""
+        """Return the ranges of queue offsets [from, until) whose units are in the metadata but in
+        no segment. Empty without metadata."""
         spans, lost = self.unit_spans(), list[Interval]()
         for extent in self.consume_queue:
             if extent.recorded_bytes > extent.size_bytes:

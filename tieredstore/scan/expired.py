@@ -14,12 +14,12 @@ from tieredstore.scan.listing import list_again
 
 
 def list_now(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
-    """Return the present segments of a queue. Raises Unavailable."""
+    """Return the current segments of a queue. Raises Unavailable."""
     return list_again(provider, replace(queue, commit_log=(), consume_queue=()))
 
 
 def find_lost_segments(planned: QueueFiles, now: QueueFiles) -> set[SegmentId]:
-    """Return the segments that were deleted since a range was planned. Earlier losses are
+    """Return the segments that were deleted after a range was planned. Segments lost earlier are
     damage."""
     left = {extent.id for extent in (*now.commit_log, *now.consume_queue)}
     known = (*planned.commit_log, *planned.consume_queue)
@@ -38,7 +38,7 @@ def make_expired_error(
     queue: QueueFiles, wanted: int | None, now: QueueFiles, first: int
 ) -> Expired:
     """Return the error for a reader that requests offset `wanted` after its expiry. `now`: the
-    present segments. `first`: the queue offset where they begin."""
+    current segments. `first`: the queue offset where they begin."""
     at = "" if wanted is None else f": wanted offset {wanted}"
     left = f"the queue now begins at {first}"
     if not now.commit_log or not now.consume_queue:

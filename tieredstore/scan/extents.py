@@ -25,7 +25,7 @@ _REMEMBERED_BYTES = 64 << 10
 """Maximum bytes of a read that are cached for the next reads."""
 _UNITS_PER_READ = 1 << 14
 _SURE_UNITS = 4 * _UNITS_PER_READ
-"""Number of readable units in a row that end the search for the last expired unit."""
+"""Number of consecutive readable units that end the search for the last expired unit."""
 Units = npt.NDArray[np.void]
 """Consume queue units: an array of `message.consume_queue.UNIT_DTYPE`."""
 
@@ -44,11 +44,11 @@ class ExtentReader:
         return extent_at(self._extents, offset)
 
     def read(self, offset: int, length: int, *, along_bytes: int = 0) -> memoryview:
-        """Read exactly `length` bytes from `offset` of the file on, over any number of segments.
-        `along_bytes`: also read up to this number of following bytes of the same segment, for later
-        reads. Bytes in damaged blocks are returned unchanged, for callers that compare bytes or
-        search for structure. Callers that serve bytes use `prepare_checked`. Raises Corrupt if no
-        segment covers the range, Unavailable on a backend error."""
+        """Read exactly `length` bytes starting at `offset` of the file, across any number of
+        segments. `along_bytes`: also read up to this number of following bytes of the same segment,
+        for later reads. Bytes in damaged blocks are returned unchanged, for callers that compare
+        bytes or search for structure. Callers that serve bytes use `prepare_checked`. Raises
+        Corrupt if no segment covers the range, Unavailable on a backend error."""
         found = self._find_remembered(offset, length)
         if found is not None:
             return found
@@ -188,7 +188,7 @@ class QueueReader:
     def read_units(
         self, offset: int, count: int, damaged: list[BlocksDamaged] | None = None
     ) -> Units:
-        """Read the units of the queue offsets [offset, offset + count), which one span covers.
+        """Read the units of the queue offsets [offset, offset + count). They must be in one span.
         `damaged`: receives the units in damaged blocks. A matching record proves all fields of a
         unit except its tags code."""
         if damaged is None:
@@ -202,9 +202,9 @@ class QueueReader:
         return self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE)
 
     def see_growth(self) -> bool:
-        """List the queue's commit log again, and return whether it has grown. Later calls of a
-        reader do nothing: its consume queue stays the same, and refers only to bytes that were
-        written before the first call."""
+        """List the queue's commit log again, and return whether it has grown. Later calls are
+        no-ops, because the reader's consume queue stays the same, and refers only to bytes that
+        were written before the first call."""
         if self._has_looked:
             return False
         self._has_looked = True
@@ -217,7 +217,7 @@ class QueueReader:
         return True
 
     def read_log_start_now(self) -> int:
-        """Return where the queue's commit log begins at this moment. Some or all segments may
+        """Return the current begin of the queue's commit log (bytes). Some or all segments may
         expire in the meantime."""
         now = list_again(self.provider, self.queue)
         return now.commit_log_min_offset if now.commit_log else self.queue.commit_log_max_offset
@@ -303,7 +303,7 @@ class QueueReader:
     def _is_border(self, offset: int, end: int) -> bool:
         """Return whether the unit at `offset` (or the first unit after a hole at `offset`) and the
         unit before it refer to adjacent bytes. If so, no damaged unit has misled the search for the
-        first unit that has not expired."""
+        first unexpired unit."""
         start = self.queue.commit_log_min_offset
         before = self.read_units(offset - 1, 1)[0]
         behind = offset if offset < end else next((low for low, _ in self._spans if low > end), end)
@@ -312,9 +312,9 @@ class QueueReader:
         return start - (int(before["physical_offset"]) + int(before["size"])) in (0, CODA_SIZE)
 
     def find_first_alive(self) -> int:
-        """Return the queue offset at which the expired units end, judged by all units and not by a
-        few. The result is the border that the fewest units contradict. 0 for a queue without units.
-        Raises Unavailable."""
+        """Return the queue offset at which the expired units end, judged by all units instead of a
+        few. The result is the border that contradicts the fewest units. 0 for a queue without
+        units. Raises Unavailable."""
         low = 0
         for span in self._spans:
             low = self._find_first_alive(*span)
@@ -379,7 +379,7 @@ def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.ND
 def find_message(reader: QueueReader, offset: int, size: int = 0) -> int:
     """Return the start of the message whose unit refers to a byte of the commit log. The message
     begins at that byte, or after the coda of an old writer. `size`: size of the message in bytes,
-    so that the next read is already cached. Raises Unavailable."""
+    to cache all of it for the next read. Raises Unavailable."""
     place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
     try:
         head = reader.commit_log.read(place, BLANK_SIZE, along_bytes=max(size - BLANK_SIZE, 0))

@@ -116,8 +116,8 @@ MOST_FINDINGS = 20
 
 
 class OnDamage(enum.StrEnum):
-    """Reaction to damage. FAIL ends the read. SKIP leaves damaged messages out and counts them. The
-    command line, Python and Spark use the same names."""
+    """Reaction to damage, under the same names in the command line, Python and Spark. FAIL ends the
+    read. SKIP leaves damaged messages out and counts them."""
 
     FAIL = "fail"
     SKIP = "skip"

@@ -36,8 +36,8 @@ def find_lost_units(reader: QueueReader) -> list[Interval]:
 
 
 def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool:
-    """Return whether the commit log has no bytes between the messages beside a hole, or those bytes
-    have expired."""
+    """Return whether the commit log has no unexpired bytes between the message before a hole and
+    the message after it."""
     log_start = reader.queue.commit_log_min_offset
     last, first = reader.read_units(before - 1, 1)[0], reader.read_units(after, 1)[0]
     start = int(first["physical_offset"])
@@ -75,8 +75,8 @@ def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:
 
 
 def make_lost_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Return the finding that the units of the messages [before, after) are lost. It names the
-    segment that must have had the first of these units."""
+    """Return the finding that the units of the messages [before, after) are lost. The finding names
+    the segment that must have contained the first of these units."""
     low, high = before * UNIT_SIZE, after * UNIT_SIZE
     name = SegmentId(queue.path, FileSegmentType.CONSUME_QUEUE, low)
     for extent in queue.consume_queue:

@@ -1,4 +1,4 @@
-"""Values for people on a terminal: sizes in units, times to the second."""
+"""Formats values for people on a terminal: sizes in units, times to the second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMES: Final = frozenset(
         "until_ms",
     }
 )
-"""Names of fields with times that do not end like the names of other times."""
+"""Names of fields with times that lack the usual ending of such names."""
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 

@@ -50,7 +50,7 @@ def list_tier(provider: SegmentProvider, broker: str | None = None) -> Listings:
 
 @dataclass(slots=True)
 class TierFacts:
-    """The facts from which a catalogue is made, as values for JSON. `listed`: (path, type, base
+    """Facts for the creation of a catalogue, as values for JSON. `listed`: (path, type, base
     offset, size) of segments. The other fields are None without metadata: segments, topics, and
     (topic, queue id) of each queue."""
 
@@ -67,8 +67,8 @@ def gather(
     broker: str | None = None,
     topics: Collection[str] | None = None,
 ) -> TierFacts:
-    """Collect the facts of a listing and of the metadata, which is loaded after it. `topics`: the
-    listed topics, None for all. Raises Unavailable, Corrupt."""
+    """Collect the facts of a listing and of the metadata. The metadata is loaded after the listing.
+    `topics`: the listed topics, None for all. Raises Unavailable, Corrupt."""
     facts = TierFacts(_rows_of(listings))
     if metadata is None:
         return facts
@@ -124,7 +124,7 @@ def _find_grown(
 
 def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogue:
     """Return the catalogue that the given facts describe. `listings`: listings of the same tier,
-    possibly made later, whose details of a segment save requests."""
+    possibly made later. Their segment details save requests."""
     findings: list[Finding] = []
     listed: Listings = {}
     for path, kind, base_offset, size_bytes in facts.listed:
@@ -190,8 +190,8 @@ def _sort(
 
 
 def sort_by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
-    """Sort extents by base offset. Each extent is cut at the start of the next extent with content,
-    because a writer that found foreign bytes after its own has continued in a new segment there."""
+    """Sort extents by base offset. Each extent is cut at the start of the next extent with content:
+    a writer that found foreign bytes after its own continued there in a new segment."""
     found: list[SegmentExtent] = []
     limit: int | None = None
     for extent in sorted(extents, key=lambda extent: extent.base_offset, reverse=True):

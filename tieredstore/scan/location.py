@@ -1,5 +1,5 @@
-"""Location of a tier, without a connection. A location is enough to read the tier in any
-process."""
+"""Location of a tier, without a connection. Any process can read the tier if it has the
+location."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def load_config(
 
 
 def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
-    """Return the configuration with the given locations of tier and state. Raises Invalid."""
+    """Return the configuration, changed to the given locations of tier and state. Raises
+    Invalid."""
     config = registry.tier_at(config, url)
     if state is None:
         return config
@@ -148,7 +149,7 @@ def _require_cluster(config: StoreConfig, url: str) -> None:
 
 
 def find_conf_beside(store: Path) -> Path | None:
-    """Return the broker.conf at one of the usual locations beside a store."""
+    """Return a broker.conf that is at one of the usual locations beside a store."""
     folder = store.absolute().parent
     for path in (folder / "broker.conf", folder / "conf" / "broker.conf"):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""Opening of a tier for reading, with the metadata of its state directory."""
+"""Opens a tier for reading, with the metadata of its state directory."""
 
 from __future__ import annotations
 

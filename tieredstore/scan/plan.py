@@ -64,8 +64,8 @@ class ScanBounds:
     """Bounds of the messages of each queue, and the size of the ranges. None means no bound. Queue
     offsets [from_offset, until_offset) and store times [since_ms, until_ms). `range_bytes`:
     approximate commit log bytes of a range. `narrow`: a range has only the segments that it needs,
-    so that it is small to send. `search_times`: the search for bounds by time. `leave_search`:
-    leave the search to the reader of a range if every head has to be read."""
+    so that it is small to send. `search_times`: mode of the search for bounds by time.
+    `leave_search`: leave the search to the reader of a range if every head has to be read."""
 
     from_offset: int | None = None
     until_offset: int | None = None
@@ -98,11 +98,11 @@ def plan(
     provider: SegmentProvider, queues: Iterable[QueueFiles], bounds: ScanBounds = ALL
 ) -> Iterator[ScanRange]:
     """Yield ranges over the messages of `queues` within bounds, in the order of the queues and of
-    their offsets. Over a network several queues are planned concurrently. A queue of one range
-    without expired messages is planned without a read. Messages with lost units are separate
-    ranges, and reading one reports the loss. Ranges with time bounds also contain messages of other
-    times, which the reader leaves out. If time bounds are exact, large queues are searched first,
-    see `plan_each`. Raises Corrupt, Unavailable."""
+    their offsets. Over a network several queues are planned concurrently. A queue that has no
+    expired messages and fits in one range is planned without a read. Messages with lost units are
+    separate ranges, and reading one reports the loss. Ranges with time bounds also contain messages
+    of other times. The reader leaves them out. If time bounds are exact, large queues are searched
+    first (see `plan_each`). Raises Corrupt, Unavailable."""
 
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
         with open_queue(provider, queue) as reader:
@@ -191,7 +191,7 @@ def _find_wanted(
     reader: QueueReader, low: int, high: int, bounds: ScanBounds, *, has_lost: bool
 ) -> list[tuple[int, int, bool]]:
     """Return the runs of [low, high) that may have messages within the time bounds, each with a
-    flag: False if the reader must still search the run for the exact bounds."""
+    flag. The flag is False if the reader must still search the run for the exact bounds."""
     since_ms, until_ms = bounds.since_ms, bounds.until_ms
     if _are_within(reader.queue, since_ms, until_ms):
         return [(low, high, True)]
@@ -209,8 +209,8 @@ def _find_wanted(
 
 
 def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
-    """Return whether no bounds exist, or the metadata shows that all messages are within the
-    bounds."""
+    """Return whether all messages are within the time bounds, because no bounds exist or the
+    metadata shows it."""
     if since_ms is None and until_ms is None:
         return True
     return all(
@@ -246,8 +246,8 @@ def _estimate_bytes(queue: QueueFiles, start: int, end: int, most_bytes: int) ->
 
 
 def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
-    """Return the queue with only the segments of a range. Each end is determined by several units,
-    because one unit may be damaged, and its neighbours must stay in the range."""
+    """Return the queue with only the segments of a range. Several units determine each end, because
+    one unit may be damaged, and its neighbours must stay in the range."""
     if len(reader.queue.commit_log) < 2 and len(reader.queue.consume_queue) < 2:
         return reader.queue
     count = min(_WITNESSES, piece.count)

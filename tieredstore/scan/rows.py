@@ -37,8 +37,8 @@ COLUMNS = (
 """Fields of every row, in order. Times in epoch ms. Lengths in bytes: body_length after
 decompression, stored_length before it. body_crc is computed before decompression."""
 BODY_ERROR = "body_error"
-"""Reason why a body does not decompress. body and body_length are then null. This is the last
-field, and only rows with an error have it."""
+"""Field with the reason why a body does not decompress. body and body_length are then null. It is
+the last field, and only rows with an error have it."""
 ALL_COLUMNS = (*COLUMNS, BODY_ERROR)
 """Fields that a caller may request."""
 

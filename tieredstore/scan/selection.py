@@ -101,7 +101,7 @@ def split_topics(topics: Sequence[str]) -> tuple[tuple[str, ...] | None, str | N
 
 
 def is_pattern(topic: str) -> bool:
-    """Return whether a text is a shell pattern and not a topic name."""
+    """Return whether a text is a shell pattern instead of a topic name."""
     return re.search(r"[*?\[]", topic) is not None
 
 

@@ -67,11 +67,11 @@ def plan_ranges(
     use_index: bool = True,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> Iterator[ScanRange]:
-    """Yield ranges that contain every selected message, and others that the read leaves out by
-    tags, keys and times. Each range has at most about `range_bytes` of commit log. Keys are
-    searched in the index files of each broker, and in messages that are not indexed.
-    `use_index=False` reads all messages. Times are searched for. Raises Invalid, Corrupt,
-    Unavailable."""
+    """Yield ranges that contain every selected message. The ranges may also contain others, which
+    the read leaves out by tags, keys and times. Each range has at most about `range_bytes` of
+    commit log. Keys are searched in the index files of each broker, and in messages that are not
+    indexed. `use_index=False` reads all messages. Bounds by time are searched for. Raises Invalid,
+    Corrupt, Unavailable."""
     queues = selection.queues(catalogue)
     bounds = selection.bounds(range_bytes, search_times)
     if selection.keys is None or not use_index:

@@ -1,4 +1,4 @@
-"""Times in user input: epoch milliseconds, ISO 8601, or relative to now."""
+"""Parses times in user input: epoch milliseconds, ISO 8601, or relative to now."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def parse_span(span: str | timedelta, name: str, *, least_ms: int = 0) -> int:
 
 
 def require_order(since_ms: int | None, until_ms: int | None) -> None:
-    """Raise Invalid for a start after the end, since such a window would be silently empty."""
+    """Raise Invalid for a start after the end, because such a window would be silently empty."""
     if since_ms is not None and until_ms is not None and since_ms > until_ms:
         raise Invalid(
             f"since {since_ms} (epoch ms) is behind until {until_ms}: no message is stored then"
@@ -141,8 +141,8 @@ def _require_i64(time_ms: int, given: object) -> int:
 
 
 def _require_no_seconds(time_ms: int) -> int:
-    """Raise Invalid for epoch seconds of 1973 to 2286. Read as milliseconds, they would be within
-    four months of 1970, where no messages are."""
+    """Raise Invalid for epoch seconds of 1973 to 2286. Such numbers, read as milliseconds, would be
+    times in the first four months of 1970, when no messages were stored."""
     if not _LEAST_SECONDS <= time_ms < 100 * _LEAST_SECONDS:
         return time_ms
     raise Invalid(

@@ -22,9 +22,9 @@ Value: TypeAlias = "str | int | Iterable[str] | Mapping[str, object]"
 
 def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> DataFrame:
     """Read a tier as a DataFrame with the rows of `spark.read.format("rocketmq_tiered")`, with its
-    options by name. The plan is made in this process during the call. The data source starts a
-    Python process for each query instead, which takes some tenths of a second. Many queries may use
-    the DataFrame, and each sees the same snapshot. Values may be Python objects: True, 5,
+    options by name. The plan is made in this process during the call. In contrast, the data source
+    starts a Python process for each query, and this takes some tenths of a second. Many queries may
+    use the DataFrame, and each sees the same snapshot. Values may be Python objects: True, 5,
     ["orders", "refunds"], {"orders": {"broker-a": [0, 1]}}. Raises Invalid for wrong options,
     Corrupt, Unavailable."""
     from tieredstore.spark.batch import TieredBatchReader

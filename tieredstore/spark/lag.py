@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Unread offsets after a batch, by queue. Only offsets committed at the last listing count.
-    Holes count too."""
+    """Number of unread offsets after a batch, by queue. Only offsets that were committed at the
+    last listing count. Offsets in holes count too."""
 
     by_queue: Mapping[QueueKey, int]
 

@@ -87,12 +87,13 @@ class Bound:
         return self.by_queue.get(key, self.default)
 
     def time_of(self, key: QueueKey) -> int | None:
-        """Return the store time that bounds a queue (epoch ms), or None if an offset bounds it."""
+        """Return the store time (epoch ms) at which the read of a queue starts or ends, or None if
+        the bound is an offset."""
         return self.times_by_queue.get(key, self.time_ms)
 
     @property
     def has_times(self) -> bool:
-        """Return whether a time bounds any queue."""
+        """Return whether the bound of any queue is a time."""
         return self.time_ms is not None or bool(self.times_by_queue)
 
     @property
@@ -102,8 +103,8 @@ class Bound:
 
 
 _BATCH_BYTES = 8 << 20
-"""Maximum size of a batch, twice that of a scan. With Spark this size takes less CPU time
-(measured)."""
+"""Maximum size of a batch: twice the size of a scan's batches, because this takes less CPU time
+with Spark (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def tier_url(path: str) -> str:
 
 
 def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
-    """Warn of settings of S3A, which have no effect: the data source has its own S3 client."""
+    """Warn of S3A settings. They have no effect, because the data source has its own S3 client."""
     ignored = sorted(name for name in names if "fs.s3a." in name or "fs.s3." in name)
     if ignored:
         _log.warning(

@@ -1,4 +1,4 @@
-"""Writer of this package as a zip for Spark: python -m tieredstore.spark.package FILE.zip"""
+"""Writes this package as a zip for Spark: python -m tieredstore.spark.package FILE.zip"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark partitions from planned ranges: large ranges are cut, small ranges are combined."""
+"""Makes Spark partitions from planned ranges: large ranges are cut, small ranges are combined."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tieredstore.jobs.run import gather_groups
 from tieredstore.scan.plan import ScanRange
 
 MOST_PARTITIONS = 10_000
-"""Number of partitions above which partitions become larger than requested, because each task costs
-tens of milliseconds."""
+"""Maximum number of partitions of the requested size. If more were needed, partitions become
+larger, because each task costs tens of milliseconds."""
 
 
 class TieredPartition(InputPartition):

@@ -1,4 +1,4 @@
-"""Filters of a query that reduce the read. Spark's own filter objects are used as far as
+"""Reduces the read by the filters of a query. Spark's own filter objects are used as far as
 possible."""
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> Narrowing:
 
 
 def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
-    """Return the bound for a time. Store times are whole milliseconds."""
+    """Return the narrowing by a comparison of the store time with `value`. Store times are whole
+    milliseconds."""
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     floor_ms, beyond = divmod(moment - _EPOCH, _MS)
     low, high = _bounds_of(one, floor_ms, floor_ms + bool(beyond))
@@ -126,8 +127,8 @@ def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
 
 
 def _bounds_of(one: Filter, floor: int, ceiling: int) -> tuple[int | None, int | None]:
-    """Return the whole numbers [low, high) that pass a comparison with a value. `floor`, `ceiling`:
-    the whole numbers around the value."""
+    """Return the range [low, high) of the whole numbers that pass a comparison with a value.
+    `floor`, `ceiling`: the value, rounded down and up."""
     match one:
         case GreaterThan():
             return floor + 1, None

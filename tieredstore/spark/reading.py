@@ -1,5 +1,5 @@
-"""Reads of a task's partition. They return batches for Spark, and a clear error if the data differ
-from the plan."""
+"""Reads the partition of a task. Returns batches for Spark, or raises a clear error if the data
+differ from the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of a job on a Spark cluster, one partition per task."""
+"""Runs the tasks of a job on a Spark cluster, one partition per task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 _POLL_SECONDS = 0.2
 _FINAL = (Corrupt, Expired, Fenced, Invalid)
-"""Errors that every attempt would raise. They end the job immediately, without retries."""
+"""Errors that each retry would raise again. They end the job immediately, without retries."""
 
 
 class SparkRunner:

@@ -26,9 +26,8 @@ def spark_schema(columns: tuple[str, ...] | None) -> StructType:
 
 
 def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the columns of a schema, which is the user's schema or the schema of this source.
-    Raises Invalid if a name or a type is not one of a message, or if the option `columns`
-    differs."""
+    """Return the columns of a schema: the user's schema, or the schema of this source. Raises
+    Invalid if a name or a type is not one of a message, or if the option `columns` differs."""
     if not wanted.fields:
         raise Invalid("schema: expected at least one column, found none")
     try:

@@ -73,9 +73,9 @@ def resolve_bound(
     *,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> int:
-    """Return the offset of a bound in a queue. For an offset outside the queue, `on_out_of_range`
-    receives this offset and the queue's min and max offset, and returns the offset to use
-    instead."""
+    """Return the queue offset to which a bound resolves. For an offset outside the queue,
+    `on_out_of_range` receives this offset and the queue's min and max offset, and returns the
+    offset to use instead."""
     key = key_of(reader.queue)
     wanted, time_ms = bound.of(key), bound.time_of(key)
     most = reader.max_offset()
@@ -93,5 +93,5 @@ def resolve_bound(
 
 
 def listing_of(location: TierLocation) -> TierCatalogue:
-    """Return the present content of the tier. Raises Corrupt, Unavailable."""
+    """Return the current content of the tier. Raises Corrupt, Unavailable."""
     return Tier(location).catalogue()

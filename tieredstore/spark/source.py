@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
 
 _PUSHES_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Module of the worker in which Spark plans a query whose filters it pushes down."""
+"""Module of the worker process in which Spark plans a query with pushed filters."""
 
 _NO_WRITER = (
     "rocketmq_tiered reads tiers and writes none: a tier has one writer, which holds its writer "
@@ -68,7 +68,7 @@ class RocketmqTieredDataSource(DataSource):
         return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise Invalid, since the data source only reads. The job `backfill` writes rows to a
+        """Raise Invalid, because the data source only reads. The job `backfill` writes rows to a
         tier."""
         del schema, overwrite
         raise Invalid(_NO_WRITER)
@@ -81,7 +81,8 @@ class RocketmqTieredDataSource(DataSource):
 
 def _filters_are_pushed() -> bool:
     """Return whether this process plans queries with pushed filters. In other processes a reader
-    that accepts filters is an error. spark.sql.python.filterPushdown.enabled is false by default,
-    and data sources cannot read the setting."""
+    that accepts filters is an error. This check is needed because
+    spark.sql.python.filterPushdown.enabled is false by default, and data sources cannot read the
+    setting."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHES_FILTERS in sys.modules or getattr(main, "name", None) == _PUSHES_FILTERS

@@ -1,4 +1,4 @@
-"""Arrow arrays from parts of a buffer, without a loop over the parts."""
+"""Builds Arrow arrays from parts of a buffer, without a loop over the parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _FILTER_BYTES = 512
-"""Mean length of values above which Arrow's filter copies faster than its take (measured)."""
+"""Mean length of values above which Arrow's `filter` copies faster than its `take` (measured)."""
 
 
 def gather_values(
@@ -23,7 +23,7 @@ def gather_values(
 ) -> pa.Array:
     """Return binary[n] with buffer[start : start + length] for each row. `starts` is ascending.
     With `there`, starts and lengths are given only for the rows where `there` is true, and all
-    other rows are null. One array over the whole buffer has the wanted pieces as its even items and
+    other rows are null. An array over the whole buffer has the wanted pieces as its even items, and
     the bytes between them as its odd items. Arrow then copies the even items."""
     count = len(starts)
     ends = starts + lengths
@@ -51,8 +51,8 @@ def gather_values(
 
 
 def _places(there: Bools, step: int) -> pa.Array:
-    """Return, for each present row, its index among the present rows times `step`. All other rows
-    are null."""
+    """Return, for each row where `there` is true, its index among these rows times `step`. All
+    other rows are null."""
     places = (np.cumsum(there) - 1) * step
     return pa.array(places, mask=~there)
 
@@ -90,8 +90,8 @@ def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def make_constant_text(value: str, count: int) -> pa.Array:
-    """Return string[n] with the same text in each row. Bytes of a file name that are not Unicode
-    become U+FFFD."""
+    """Return string[n] with the same text in each row. Bytes of a file name that are not valid
+    Unicode become U+FFFD."""
     return _repeat_text(_show(value), 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 

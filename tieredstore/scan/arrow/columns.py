@@ -1,4 +1,4 @@
-"""Conversion of the checked records of a batch to Arrow columns."""
+"""Converts the checked records of a batch to Arrow columns."""
 
 from __future__ import annotations
 
@@ -140,20 +140,20 @@ class ArrowColumns:
         return pa.array(self._columns.body_lengths.astype(np.int32))
 
     def owner(self, name: str) -> pa.Array:
-        """Return string[n] of an attribute of each row's queue."""
+        """Return string[n]: an attribute of each row's queue."""
         owners = self._batch.owners()
         return make_repeated_text([(getattr(queue, name), rows) for queue, rows in owners])
 
 
 def find_compressed_rows(batch: MessageBatch | JoinedBatch) -> Bools:
-    """Return bool[n]: rows with a compressed body of at least one byte."""
+    """Return a mask (bool[n]) of the rows with a compressed body of at least one byte."""
     columns = batch.columns
     packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
     return packed
 
 
 def find_sayable_times(times_ms: Int64s) -> Bools:
-    """Return bool[n]: times that microseconds can represent."""
+    """Return a mask (bool[n]) of the times that microseconds can represent."""
     sayable: Bools = (times_ms <= _MOST_MS) & (times_ms >= -_MOST_MS)
     return sayable
 

@@ -15,13 +15,13 @@ from tieredstore.scan.arrow.pruning import Narrowing, find_columns, narrow
 from tieredstore.scan.arrow.schema import schema_of
 
 Read = Callable[[tuple[str, ...], Narrowing], Generator[pa.RecordBatch]]
-"""Function that yields batches of the named columns. They contain all messages within the bounds of
-the `Narrowing`, and may contain others."""
+"""Function that yields batches of the named columns. The batches contain all messages within the
+bounds of the `Narrowing`, and may contain others."""
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]
-    """Dataset of rows that each scanner reads again. A scanner reads only the needed columns, and
-    only messages in the queues, queue offsets and store times that its filter allows."""
+    """Dataset whose rows are read again by each scanner. A scanner reads only the needed columns,
+    and only messages in the queues, queue offsets and store times that its filter allows."""
 
     def __init__(self, schema: pa.Schema, read: Read) -> None:
         """`schema`: schema of all columns."""
@@ -29,8 +29,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         self._columns = schema
         self._read = read
         self.failure: BaseException | None = None
-        """Error that ended the last read. A caller in another language does not receive the error
-        itself."""
+        """Error that ended the last read, because a caller in another language does not receive the
+        error itself."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -43,8 +43,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **options: object,  # noqa: ARG002 - sizes and threads of pyarrow's own scanner
     ) -> RowScanner:
-        """Return a scanner of some columns of the rows for which `filter` is true, for one use.
-        Raises the errors of the read."""
+        """Return a scanner of some columns, for the rows where `filter` is true. The scanner can be
+        used once. Raises the errors of the read."""
         shown = self._columns.names if columns is None else list(columns)
         needed = {*shown, *find_columns(filter, self._columns)}
         names = tuple(name for name in self._columns.names if name in needed)
@@ -63,7 +63,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         return RowScanner(schema, read)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: object) -> int:
-        """Count the rows for which `filter` is true, with only the columns of the filter."""
+        """Count the rows for which `filter` is true. Reads only the columns that the filter
+        needs."""
         reader = self.scanner(self._columns.names[:1], filter, **options).to_reader()
         return sum(batch.num_rows for batch in reader)
 

@@ -1,5 +1,5 @@
-"""Conversion of record batches to the commit log bytes and consume queue units of a queue. The
-bytes equal those of `message.encoding.RecordEncoder`, made column by column."""
+"""Converts record batches to the commit log bytes and consume queue units of a queue. The bytes
+equal those of `message.encoding.RecordEncoder`, but are made column by column."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def encode_batch(
     physical_offset: int,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
 ) -> EncodedBatch:
-    """Encode the messages of a batch as messages [queue_offset, queue_offset + n) of a queue, whose
-    log continues at byte `physical_offset`. Columns are those of `schema`. Only `body` is required.
-    A missing column or a null has the default of a new message (0, no text, 127.0.0.1:0). `keys`,
+    """Encode a batch as the messages [queue_offset, queue_offset + n) of a queue. The queue's log
+    continues at byte `physical_offset`. Columns are those of `schema`. Only `body` is required. A
+    missing column or a null has the default of a new message (0, no text, 127.0.0.1:0). `keys`,
     `tags` and `msg_id` are used if the column `properties` is missing. Bodies are stored unchanged,
     so the compression bits are removed from `sys_flag`. `topic`, `broker`, `queue_id`,
     `queue_offset` and columns that are derived from the bytes are ignored. Raises Invalid."""
@@ -118,8 +118,8 @@ def encode_batch(
 def record_sizes(
     batch: pa.RecordBatch, body_lengths: Int64s, topic_lengths: Int64s, max_body_bytes: int
 ) -> Int64s:
-    """Return int64[n]: sizes in bytes of the records that `encode_batch` would make. Bodies may be
-    missing. `topic_lengths`: lengths of the topic fields. Raises Invalid like `encode_batch`."""
+    """Return int64[n]: the size in bytes of each record that `encode_batch` would make. Bodies may
+    be missing. `topic_lengths`: lengths of the topic fields. Raises Invalid like `encode_batch`."""
     property_lengths = np.diff(content(encode_column_properties(batch).encoded)[0])
     hosts = _hosts(batch, "born_host"), _hosts(batch, "store_host")
     sizes = _sizes(body_lengths, property_lengths, *hosts) + topic_lengths

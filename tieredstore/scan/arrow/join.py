@@ -1,5 +1,4 @@
-"""Joining of small batches. In queues with few messages, a batch per queue costs more than its
-rows."""
+"""Joins small batches, because for queues with few messages a batch costs more than its rows."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def join_small_batches(
 def _until_error(
     batches: Iterable[pa.RecordBatch], errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches until an error. The error is kept for later."""
+    """Yield the batches until an error. The error is added to `errors`."""
     try:
         yield from batches
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Conversion of the properties of many records to Arrow columns, by the rules of
+"""Converts the properties of many records to Arrow columns, by the rules of
 `message.properties`."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gather_values
 
 _NAME_END, _PAIR_END, _SPACE = 1, 2, 0x20
 _NUMBERS = {4: "u4", 8: "u8"}
-"""Number types by length of a name. Names are compared as numbers, which is several times faster
-than as texts."""
+"""Number types by length of a name. Comparing names as numbers is several times faster than
+comparing them as texts."""
 _PADDING = 8
 """Bytes after the last property, so that a number can be read at each property."""
 
@@ -63,8 +63,8 @@ class PropertyColumns:
         return starts[self._begins].reshape(-1, per_record)
 
     def _find_alike(self, name: bytes) -> tuple[Int64s, Int64s] | None:
-        """Return where the values of a name begin and end, if each record has the name once, at the
-        same position and with a value. Otherwise return None."""
+        """Return the begins and ends of the values of a name, if each record has the name once, at
+        the same position and with a value. Otherwise return None."""
         if self._alike is None:
             return None
         may_be = self._alike == np.frombuffer(name[:4], "u4")[0]
@@ -162,7 +162,8 @@ class PropertyColumns:
 
 
 def _blank(values: pa.Array) -> Bools:
-    """Return bool[n]: texts with only white space, by Java's rules. An empty text counts too."""
+    """Return a mask (bool[n]) of the texts with only white space, by Java's rules. An empty text
+    counts too."""
     ends, data = content(values)
     first = data[ends[:-1]]
     blank: Bools = (first <= _SPACE) | (first >= 0x80)
@@ -172,7 +173,8 @@ def _blank(values: pa.Array) -> Bools:
 
 
 def _distinct(rows: Int64s, names: pa.Array) -> tuple[Int64s, Int64s]:
-    """Return the first and the last of equal names in a row. The value of the last is valid."""
+    """Return the first and the last of the pairs of one row with equal names. The value of the last
+    pair is valid."""
     codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
     place = rows * (int(codes.max(initial=0)) + 1) + codes
     kept = np.sort(np.unique(place, return_index=True)[1])

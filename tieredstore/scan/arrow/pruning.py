@@ -1,6 +1,6 @@
 """Ranges of numbers and times for which a condition over columns may be true. Arrow does not expose
-the parts of an expression. It only reports for which fragments of a dataset a condition may be
-true, by the known values of each fragment. This module therefore tests the condition on invented
+the parts of an expression. It only reports the fragments of a dataset for which a condition may be
+true, by the known values of each fragment. This module therefore tests the condition on artificial
 fragments of decreasing size."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.fs
 
 _PARTS: Final = 16
 _MOST_QUEUES: Final = 1024
-"""Maximum number of queue ids that are tried one by one."""
+"""Maximum number of queue ids to try one by one."""
 _MOST_STEPS: Final = 1000
 _LAST_NUMBER: Final = 2**62
 _FIRST_TIME_US: Final = -(2**63)
@@ -48,7 +48,7 @@ def find_columns(condition: pc.Expression | None, schema: pa.Schema) -> list[str
 
 
 def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
-    """Return the bounds of a condition, which contain at least all matching rows. `schema`: schema
+    """Return bounds that contain at least all rows for which a condition is true. `schema`: schema
     of all columns."""
     if condition is None:
         return Narrowing()
@@ -79,8 +79,7 @@ def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
 
 
 class _Prober:
-    """Prober that asks Arrow whether a condition may be true if one column is within given
-    values."""
+    """Asks Arrow whether a condition may be true if one column is within given values."""
 
     def __init__(self, condition: pc.Expression, schema: pa.Schema) -> None:
         self._condition = condition
@@ -103,8 +102,8 @@ class _Prober:
 
     def _find_end(self, name: str, low: int, high: int, *, is_last: bool) -> int | None:
         """Return the smallest value of [low, high] for which the condition may be true, or with
-        `is_last` the largest such value. After many steps the result may be outside of the exact
-        bound. Return None if the condition is never true."""
+        `is_last` the largest such value. If the search takes many steps, the result may be wider
+        than the exact bound. Return None if the condition is never true."""
         waiting = [(low, high)]  # the next one is the last of them
         for _ in range(_MOST_STEPS):
             if not waiting:
@@ -119,8 +118,8 @@ class _Prober:
         return waiting[-1][is_last] if waiting else None
 
     def find_numbers(self, name: str, low: int, high: int) -> tuple[int, ...] | None:
-        """Return the values of [low, high] for which the condition may be true. Return None (all
-        values) if the range has too many values to try."""
+        """Return the values of [low, high] for which the condition may be true. None means all
+        values, because the range has too many values to try."""
         if high - low >= _MOST_QUEUES:
             return None
         values = range(low, high + 1)

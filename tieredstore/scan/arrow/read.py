@@ -1,7 +1,7 @@
-"""Reader of a planned range as Arrow record batches, with only the requested columns. Each record
-is compared with its consume queue unit, and its body with its CRC, unless the options disable this.
-Columns of `UNIT_COLUMNS` need only the consume queue. For these columns the only check is that a
-segment has the bytes of each message, so a message may still be damaged."""
+"""Reads a planned range as Arrow record batches, with only the requested columns. Each record is
+compared with its consume queue unit, and its body with its CRC, unless the options disable this.
+The `UNIT_COLUMNS` need only the consume queue. For them the only check is that a segment has the
+bytes of each message, so a message may still be damaged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tieredstore.scan.rows import describe_body_error
 _UNITS_PER_BATCH = 1 << 16
 _INFLATED_BYTES = 64 << 20
 INFLATED_COLUMNS = frozenset({"body", "body_length", "body_error"})
-"""Columns of a compressed body that need its decompression."""
+"""Columns that need the decompression of a compressed body."""
 
 
 def arrow_batches(
@@ -46,7 +46,7 @@ def arrow_batches(
     `arrow.schema.schema(columns)`. `with_time_ms`: append the column STORE_TIME_MS. Damage is
     passed to `on_finding`. By default this raises Corrupt at the first damage, with segment and
     byte. If `on_finding` returns, the message is left out. The bodies of a batch have at most 64
-    MiB after decompression, or the batch has one body. Raises Invalid for unknown columns,
+    MiB after decompression, unless the batch has only one body. Raises Invalid for unknown columns,
     Unavailable."""
     names = choose_columns(columns)
     if with_time_ms:
@@ -109,7 +109,7 @@ def _from_records(
 
 
 def _select_matching(batch: MessageBatch, options: ReadOptions) -> MessageBatch:
-    """Return the messages whose own tags and keys match. Units have only hashes."""
+    """Return the messages whose own tags and keys match, because units have only hashes."""
     if options.tags is None and options.keys is None:
         return batch
     properties = ArrowColumns(batch).properties

@@ -1,5 +1,5 @@
-"""Conversion of whole batches to rows, column by column. For many messages this is several times
-faster than `rows.message_row`, with the same rows."""
+"""Converts whole batches to rows, column by column. For many messages this is several times faster
+than `rows.message_row`, with the same rows."""
 
 from __future__ import annotations
 

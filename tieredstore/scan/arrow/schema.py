@@ -39,14 +39,14 @@ TYPES: dict[str, pa.DataType] = {
 """Types by name, in the order of `rows.ALL_COLUMNS`."""
 
 STORE_TIME_MS = "store_time_ms"
-"""The exact store time, epoch ms, for internal readers. Microseconds in 64 bits cannot represent
-all of these times. Scans do not have this column."""
+"""Column of the exact store time, epoch ms, for internal readers. Needed because 64-bit
+microseconds cannot represent all of these times. Scans do not have this column."""
 
 UNIT_COLUMNS = frozenset({"topic", "queue_id", "queue_offset", "broker", "physical_offset"})
 """Columns that need only the consume queue."""
 DEFAULT_COLUMNS = tuple(name for name in ALL_COLUMNS if name != "properties")
-"""Columns that are read if the caller chooses none: all except the properties, which cost more than
-all other columns together."""
+"""Columns that are read if the caller chooses none: all except the properties, because these cost
+more than all other columns together."""
 
 
 def choose_columns(columns: Iterable[str] | None) -> tuple[str, ...]:

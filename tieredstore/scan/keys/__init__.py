@@ -1,1 +1,1 @@
-"""Search for messages by key, in the index files and in messages without an index."""
+"""Searches for messages by key, in the index files and in messages that are not indexed."""

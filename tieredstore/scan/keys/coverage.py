@@ -1,7 +1,7 @@
-"""Coverage of a queue by the index files. It is found by probes: a probe looks up the key of one
-message in the index. The coverage is not recorded. An index may begin late or lag behind the
-queues, and store times follow a clock that may be set. But each queue is indexed in offset
-order."""
+"""Finds the part of a queue that the index files cover. A probe looks up the key of one message in
+the index. Probes are needed because the coverage is not recorded. An index may begin late or lag
+behind the queues, and store times follow a clock that may be set. But each queue is indexed in
+offset order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITNESSES = 16
 """Maximum number of messages that one probe reads to find a key. A damaged message, or a message
 without a key, proves nothing."""
 _PLACES = 32
-"""Number of probes in a queue of which neither end is indexed."""
+"""Number of probes in a queue if neither of its ends is indexed."""
 
 
 def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) ->
 
 
 def _places_between(low: int, high: int) -> Iterable[int]:
-    """Yield positions that divide the range into halves, quarters and so on, each once."""
+    """Yield, each once, the positions that divide the range into halves, quarters and so on."""
     parts = 2
     while parts <= _PLACES:
         for part in range(1, parts, 2):

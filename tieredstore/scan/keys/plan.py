@@ -1,4 +1,4 @@
-"""Plan of a read for some keys: indexed messages with a key, and messages that are not indexed."""
+"""Plans a read for some keys: indexed messages with a key, and messages that are not indexed."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ INDEX_LAG_MS = 3_600_000
 """Maximum time between consecutive index files of one broker. In a longer gap either no message was
 stored, or messages were not indexed."""
 SMALL_QUEUE_BYTES = 256 << 10
-"""Size of a commit log below which reading it is faster than querying the index."""
+"""Commit log size below which reading the log is faster than querying the index."""
 _GAP_BYTES = 512 << 10
-"""Maximum number of bytes between two hits that are read rather than skipped."""
+"""Maximum number of bytes between two hits to read instead of skipping them."""
 _WHOLE = 1 << 62
 _MOST_RANGES = 4096
-"""Maximum number of ranges of one queue. With more index hits, the ranges include other
-messages."""
+"""Maximum number of ranges of one queue. If there are more index hits, the ranges also include
+other messages."""
 
 
 def plan_by_keys(
@@ -186,8 +186,8 @@ class _Planner:
     def _find_unindexed(
         self, reader: QueueReader, whole: ScanRange
     ) -> tuple[list[Interval], Interval]:
-        """Divide a run of units by the index files. Return the intervals that are missing in the
-        index, and the intervals that are indexed."""
+        """Divide a run of units into the intervals that are missing in the index and those that are
+        indexed. Returns both."""
         low, high = whole.from_offset, whole.until_offset
         found = [find_indexed(reader, run, low, high) for run in self._runs]
         indexed = [(start, end) for start, end in found if start < end]
@@ -205,7 +205,7 @@ class _Planner:
         return _join([(low, first), *gaps, (until, high)]), (first, until)
 
     def _plan_piece(self, reader: QueueReader, whole: ScanRange) -> list[ScanRange]:
-        """Return the ranges to read of one run of units. Messages with lost units may have had any
+        """Return the ranges to read in one run of units. Messages with lost units may have had any
         key."""
         if whole.is_lost:
             return [whole]
@@ -253,8 +253,8 @@ class _Planner:
             warn_unrecorded(chain.from_iterable(map_ahead(self._provider, find, large)))
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:
-        """Return the queue offsets in [first, until) of messages stored in a time between two index
-        files."""
+        """Return those queue offsets in [first, until) whose messages were stored at a time between
+        two index files."""
         if not self._windows or first >= until:
             return []
         with open_queue(self._provider, queue) as reader:
@@ -277,7 +277,7 @@ class _Planner:
         return find_places(reader, first, until, starts, ends)
 
     def _find_items(self, topic: str) -> Items:
-        """Return all items of the keys in a topic. The items are looked up once."""
+        """Return all index items of the wanted keys in a topic. The items are looked up once."""
         with self._lock:
             lock, found = self._items.setdefault(topic, (Lock(), []))
         with lock:
@@ -288,7 +288,7 @@ class _Planner:
 
 
 def _clip_gaps(gaps: Iterable[tuple[int, int]], bounds: ScanBounds) -> Iterator[Window]:
-    """Yield the times between index files within the bounds."""
+    """Yield those parts of the time gaps between index files that are within the bounds."""
     for since_ms, until_ms in gaps:
         low = since_ms if bounds.since_ms is None else max(since_ms, bounds.since_ms)
         high = until_ms if bounds.until_ms is None else min(until_ms, bounds.until_ms)

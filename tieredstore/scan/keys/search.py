@@ -1,4 +1,4 @@
-"""Search for messages by key or message id in a tier, with or without its state directory."""
+"""Searches for messages by key or message id in a tier, with or without its state directory."""
 
 from __future__ import annotations
 
@@ -301,8 +301,8 @@ def _message_starting_at(
 
 
 def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> list[IndexItem]:
-    """Read the items of a local file that its owner may be writing. The read uses pread, not a
-    mapping."""
+    """Read the items of a local file that its owner may be writing. The read uses pread instead of
+    a mapping."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # uploaded meanwhile
@@ -339,7 +339,7 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
 
 
 def _chain(fd: int, slots: int, key_hash: int, first: int, items: int) -> Iterable[tuple[int, ...]]:
-    """Yield the items of a slot, newest first, up to a link that does not lead to an older item.
+    """Yield the items of a slot, newest first. Ends at a link that does not lead to an older item.
     `first`: number of the file's first item."""
     slot = os.pread(fd, 4, HEADER_SIZE + key_hash % slots * SLOT_SIZE)
     number, limit = int.from_bytes(slot, "big", signed=True), first + items

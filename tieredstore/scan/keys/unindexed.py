@@ -1,4 +1,4 @@
-"""Search for messages with a key among messages that are not indexed yet, up to a limit of
+"""Searches for messages with a key among messages that are not indexed yet, up to a limit of
 bytes."""
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from tieredstore.scan.selection import Selection
 
 @dataclass(slots=True)
 class Unindexed:
-    """Result of a search in messages without index. `hits`: found messages by queue and offset.
-    `messages`: number of messages read. `left_messages`: number of messages beyond the limit."""
+    """Result of a search in messages that are not indexed. `hits`: found messages by queue and
+    offset. `messages`: number of messages read. `left_messages`: number of messages beyond the
+    limit."""
 
     hits: list[Hit]
     messages: int = 0
@@ -43,8 +44,9 @@ def find_unindexed(
     on_finding: OnFinding,
 ) -> Unindexed:
     """Search for messages with a key (`is_id` as for `find_by_key`) that are missing in the index
-    files. Each queue is searched from its newest message on. All queues together read about
-    `most_bytes` of the commit log. Raises Corrupt for queues that cannot be planned, Unavailable.
+    files. Each queue is searched backwards, starting at its newest message. All queues together
+    read about `most_bytes` of the commit log. Raises Corrupt for queues that cannot be planned,
+    Unavailable.
     """
     bounds = Selection(since_ms=since_ms, until_ms=until_ms).bounds()
     found = Unindexed([])
@@ -84,8 +86,8 @@ def _look_at(
     *,
     is_id: bool,
 ) -> int:
-    """Search a range from its end on. Return the number of messages that were not read because the
-    search stopped."""
+    """Search a range backwards, starting at its end. Return the number of messages that were not
+    read because the search stopped."""
     batch_bytes = min(BATCH_BYTES, most_bytes - found.size_bytes)
     batches = read_batches_backwards(provider, one, batch_bytes=batch_bytes, on_finding=on_finding)
     with closing(batches):

@@ -22,8 +22,8 @@ Bools = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
     """Messages of one queue over one buffer, in queue offset order. Arrays have one item each.
-    `buffer`: commit log bytes from `base_offset` (of the queue's log) on. `columns`: positions are
-    bytes in the buffer. `tags_codes`: from the consume queue."""
+    `buffer`: commit log bytes, starting at `base_offset` of the queue's log. `columns`: positions
+    are bytes in the buffer. `tags_codes`: from the consume queue."""
 
     queue: QueueFiles
     buffer: memoryview
@@ -119,7 +119,8 @@ def find_owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
 
 
 def find_whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
-    """Return bool[n]: whether a single commit log segment has all bytes [offset, offset + size)."""
+    """Return bool[n]: whether all bytes [offset, offset + size) are in a single commit log
+    segment."""
     bases, ends = find_borders(queue)
     owner = find_owners(bases, offsets)
     whole: Bools = (sizes >= MIN_RECORD_SIZE) & (offsets >= bases[owner])
@@ -144,7 +145,7 @@ def deliver_in_order(
     *,
     backwards: bool = False,
 ) -> Iterator[Part]:
-    """Yield the rows, and report each finding when the read reaches its queue offset. Findings
+    """Yield the rows, and report each finding when the rows reach its queue offset. Findings
     without an offset are reported first. `take`: selects rows. `backwards`: start at the highest
     offset."""
     low, high = 0, 0 if found is None else len(found.queue_offsets)

@@ -1,7 +1,7 @@
-"""Reader of a planned range. It returns columns in batches of bounded size and checks every record.
-It checks the unit (size, position), the record (size, magic, queue offset, queue id, topic,
-physical offset, inner lengths) and, unless disabled, the body CRC. A record that fails is reported
-and never served."""
+"""Reads a planned range. Returns columns in batches of bounded size, and checks every record. It
+checks the unit (size, position), the record (size, magic, queue offset, queue id, topic, physical
+offset, inner lengths) and, unless disabled, the body CRC. A record that fails is reported and never
+served."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from tieredstore.scan.time_search.search import narrow_by_heads
 BATCH_BYTES = 4 << 20
 """Maximum commit log bytes of one batch (a batch has at least one message)."""
 BATCH_ROWS = 1 << 13
-"""Maximum number of messages of one batch. The fields of this number of messages fit into a
-processor's cache."""
+"""Maximum number of messages of one batch. The fields of so many messages fit into a processor's
+cache."""
 UNITS_PER_READ = 1 << 14
 _FIRST_UNITS = 1 << 11
-"""Number of units in the first read of a range. This read is short, because the first messages wait
+"""Number of units in the first read of a range. This read is small, because the first messages wait
 for its end."""
 _GAP_BYTES = 64 << 10
-"""Maximum number of bytes between two messages that are read rather than skipped."""
+"""Maximum number of bytes between two messages to read instead of skipping them."""
 
 
 def read_batches(
@@ -63,7 +63,7 @@ def read_batches(
 ) -> Generator[MessageBatch]:
     """Read one range in batches, within its time bounds. `tags_codes`: leave out messages whose
     unit shows that they have no tag with one of these hashes. Remaining messages may have other
-    tags. Damage is passed to `on_finding`, which by default raises Corrupt at the first damage. If
+    tags. Damage is passed to `on_finding`. By default this raises Corrupt at the first damage. If
     `on_finding` returns, the damaged record is left out and the read continues. Memory: one batch
     and 16,384 units. On an object store, four more batches are read ahead. Raises Unavailable."""
     queue = scan_range.queue
@@ -132,7 +132,7 @@ def _read_run(
     body_crcs: bool = True,
     backwards: bool = False,
 ) -> Iterator[MessageBatch]:
-    """Read like `read_checked_run`, and report damage at its place between the messages."""
+    """Read like `read_checked_run`, and report damage in the order of the messages."""
     findings: list[Finding] = []
     found = read_checked_run(reader, run, load, findings.append, body_crcs=body_crcs)
     return deliver_in_order(found, MessageBatch.rows, findings, on_finding, backwards=backwards)
@@ -226,7 +226,8 @@ def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[in
 
 
 def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
-    """Return the units from queue offset `first` on whose messages are each within one segment."""
+    """Return the units, and a mask of the units whose message is within one segment. The first unit
+    has queue offset `first`."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = find_borders(reader.queue)
@@ -274,8 +275,8 @@ def runs_of_units(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterat
 def cut_runs(
     queue: QueueFiles, offsets: Int64s, sizes: Int64s, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[slice]:
-    """Cut whole records into runs that are each read in one piece: within one segment, ascending,
-    without large gaps, at most `batch_bytes` (at least one record)."""
+    """Cut whole records into runs. Each run is read in one piece: it is in one segment, ascending,
+    without large gaps, and has at most `batch_bytes` (but at least one record)."""
     bases, _ = find_borders(queue)
     owner = find_owners(bases, offsets)
     ends = offsets + sizes
@@ -304,7 +305,7 @@ def make_unusable_finding(
     reader: QueueReader, offset: int, size: int, first: int, last: int
 ) -> Finding:
     """Return the finding that the units of queue offsets `first` to `last` refer to no whole
-    record. The first of these units contains `offset` and `size`."""
+    record. `offset`, `size`: fields of the first of these units."""
     segment, position = reader.unit_place(first)
     queue = reader.queue
     begin, end = queue.commit_log_min_offset, queue.commit_log_max_offset

@@ -1,8 +1,8 @@
 """Messages in blocks with a wrong checksum, for providers with checksums.
 
 A damaged block may have intact messages, but intact messages cannot be recognised, so none is
-served. Messages that fail another check are reported. A unit is right if its record is right. Only
-its tags code is recomputed from the record.
+served. Messages that fail another check are reported. A unit whose record passes all checks is
+right. Only its tags code is recomputed from the record.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def leave_out_damaged(
     queue: QueueFiles, error: BlocksDamaged, run: UnitRun, on_finding: OnFinding, *, body_crcs: bool
 ) -> UnitRun | None:
     """Return the units of a run whose records touch no damaged block. None if every record touches
-    one. Damage of other records is reported first, then the blocks."""
+    a damaged block. Damage of other records is reported first, then the blocks."""
     starts, ends = run.offsets, run.offsets + run.sizes + CODA_SIZE
     touched = find_overlaps([error], starts, ends)
     if touched.any():

@@ -1,6 +1,6 @@
-"""Joint read of many small ranges, whose messages are checked together. Only a separate read of a
-range finds its damage. This module finds the ranges that need a separate read. Sound ranges, nearly
-all of a tier, then cost two reads each, and share the work on columns."""
+"""Joint read of many small ranges. Their messages are checked together. The joint read only finds
+the ranges that need a separate read, and the separate read of a range finds its damage. Sound
+ranges, nearly all of a tier, then cost two reads each, and share the work on columns."""
 
 from __future__ import annotations
 
@@ -84,10 +84,9 @@ def group_small(ranges: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
 def read_joined(
     provider: SegmentProvider, ranges: Sequence[ScanRange]
 ) -> tuple[list[bool], JoinedBatch | None]:
-    """Find the sound ranges. In a sound range the units refer to adjacent whole records, which are
-    the messages of the units, and bodies have the right CRC. Times are not compared. Returns
-    whether each range is sound, and the messages of the sound ranges (None without a sound range).
-    Raises Unavailable."""
+    """Find the sound ranges. In a sound range the units refer to adjacent whole records that belong
+    to them, and bodies have the right CRC. Times are not compared. Returns whether each range is
+    sound, and the messages of the sound ranges (None without a sound range). Raises Unavailable."""
     found = list(map_ahead(provider, lambda one: _read(provider, one), ranges))
     sound = np.array([piece is not None for piece in found], np.bool_)
     batch, right = _check([piece for piece in found if piece is not None])
@@ -131,7 +130,7 @@ def read_within(
 
 
 def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
-    """Return the messages of the sound pieces, and which pieces are sound."""
+    """Return the messages of the sound pieces, and whether each piece is sound."""
     sound = np.ones(len(pieces), np.bool_)
     if not pieces:
         return None, sound
@@ -173,7 +172,7 @@ def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
 
 
 def _check_rest(pieces: Sequence[_Piece], bad: Int64s) -> tuple[JoinedBatch | None, Bools]:
-    """Check again without the pieces that were found to be bad."""
+    """Repeat the check without the bad pieces."""
     sound = np.ones(len(pieces), np.bool_)
     sound[bad] = False
     batch, right = _check([pieces[number] for number in np.flatnonzero(sound).tolist()])

@@ -1,7 +1,7 @@
 """Distinguishes damage from messages that have expired or were not completely written. Bytes may be
 missing because their messages expired after the plan. A crash, or a running write, leaves units
-without messages at the end of a queue. Readers do not serve such units and do not fail for them,
-and the writer overwrites them. Messages recorded in the metadata did exist."""
+without messages at the end of a queue. Readers neither serve such units nor fail because of them,
+and the writer overwrites them. Messages that the metadata records did exist."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.read.batches import BATCH_BYTES
 
 MOST_BATCH_BYTES = 1 << 30
-"""Maximum size of a batch. Arrow's offsets have 32 bits, and a batch is in memory several times."""
+"""Maximum size of a batch, because Arrow's offsets have 32 bits, and a batch is in memory several
+times."""
 
 
 @dataclass(frozen=True, slots=True)

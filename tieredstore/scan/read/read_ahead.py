@@ -1,4 +1,4 @@
-"""Read-ahead of later runs while the caller works on the present run. An object store needs many
+"""Reads later runs ahead while the caller works on the current run. An object store takes many
 times longer to answer than the check of a record takes. But it answers several concurrent requests
 in about the time of one."""
 
@@ -41,9 +41,9 @@ _Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryv
 def load_ahead(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]], read: Read, on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
-    """Yield the runs in order, and read the next few in the meantime. `runs_of`: creates the runs
-    in its own thread. Its argument receives findings about units. Findings and errors are delivered
-    in order, as without reading ahead."""
+    """Yield the runs in order, and read the next few runs in the meantime. `runs_of`: creates the
+    runs in its own thread. Its argument receives findings about units. Findings and errors are
+    delivered in order, as without reading ahead."""
     planned: SimpleQueue[_Planned] = SimpleQueue()
     room = Semaphore(RUNS_PLANNED)
     stopping = Event()

@@ -1,4 +1,4 @@
-"""Comparison of records with their consume queue units."""
+"""Compares records with their consume queue units."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def find_right_heads(
 
 
 def place_of(queue: QueueFiles, offset: int) -> tuple[SegmentId, int]:
-    """Return the commit log segment of a byte, and the byte's position in the segment."""
+    """Return the commit log segment that contains `offset`, and the position of `offset` in it."""
     extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= offset)
     return extent.id, offset - extent.base_offset
 

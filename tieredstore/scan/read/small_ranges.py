@@ -16,8 +16,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SMALL_BYTES = 1 << 20
-"""Maximum commit log bytes of a range that is read ahead as a whole. In larger ranges, runs are
-read ahead."""
+"""Maximum commit log bytes of a range that is read ahead as a whole. Larger ranges are read ahead
+run by run."""
 AHEAD_BYTES = 16 << 20
 """Maximum commit log bytes of the ranges that are read ahead."""
 _BATCHES = 2
@@ -25,8 +25,8 @@ _BATCHES = 2
 second request finds its end."""
 
 Read: TypeAlias = Callable[[T, OnFinding], Generator[R]]
-"""Function that reads an item in batches. One thread at a time reads the batches of an item, but
-not always the same thread."""
+"""Function that reads an item in batches. Only one thread at a time reads the batches of an item,
+but it may be another thread each time."""
 
 
 def read_small_ahead(

@@ -1,6 +1,6 @@
 """Finds the end of a queue: its last consume queue unit whose message exists. Writers append to the
-commit log before they append the units. The length of a file proves nothing: a write may be
-running, or a crash may have left a file longer than its data."""
+commit log before they append the units. The length of a file is no proof: a write may be running,
+or a crash may have left a file longer than its data."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 class Proof(enum.Enum):
     """Required proof that the message of a unit exists. HEAD: its record begins with the unit's
-    size and a magic, or with damage (bytes that no interrupted write leaves). An expired message
-    counts, and an unreadable segment raises Corrupt. RECORD: its record is whole and belongs to the
-    message of the queue, or its head is damaged. BODY: in addition, the body has the right CRC.
-    With RECORD and BODY, expired and unreadable messages do not count."""
+    size and a magic, or with damage (bytes that an interrupted write cannot leave). An expired
+    message counts, and an unreadable segment raises Corrupt. RECORD: its record is whole and
+    belongs to the message of the queue, or its head is damaged. BODY: in addition, the body has the
+    right CRC. With RECORD and BODY, expired and unreadable messages do not count."""
 
     HEAD = "head"
     RECORD = "record"
@@ -49,10 +49,10 @@ class QueueTail(NamedTuple):
 def find_tail(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> QueueTail | None:
-    """Return the end of the last existing message at or after queue offset `floor`, or None without
-    such a message. The search reads backwards from the end of the consume queue, usually one unit
-    and one record. `lists_again`: list the commit log once more if units refer to bytes beyond its
-    listing (then `reader.queue` has the longer listing). Raises Unavailable. With HEAD also
+    """Return the end of the last existing message at or after queue offset `floor`, or None if no
+    message exists there. The search reads backwards from the end of the consume queue, usually one
+    unit and one record. `lists_again`: list the commit log once more if units refer to bytes beyond
+    its listing (then `reader.queue` has the longer listing). Raises Unavailable. With HEAD also
     Corrupt."""
     search = _TailSearch(reader, proof, lists_again)
     for start, end in reversed(reader.queue.unit_spans()):
@@ -68,7 +68,7 @@ def find_tail(
 
 
 class _TailSearch(NamedTuple):
-    """Rules of `find_tail` for the existence of a message."""
+    """Rules by which `find_tail` decides whether a message exists."""
 
     reader: QueueReader
     proof: Proof
@@ -126,8 +126,8 @@ class _TailSearch(NamedTuple):
 def read_message(
     reader: QueueReader, offset: int, *, check_body: bool = False
 ) -> StoredMessage | None:
-    """Return message `offset` of the queue, or None if the record is missing, damaged or another
-    message's. `check_body`: treat a wrong body CRC as damage. Raises Unavailable."""
+    """Return message `offset` of the queue, or None if the record is missing, is damaged or belongs
+    to another message. `check_body`: treat a wrong body CRC as damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
         size = int(unit["size"])
@@ -150,8 +150,8 @@ def find_committed_end(
     """Return the queue offset after the last message that exists (`find_tail`) or is recorded in
     the metadata. Readers then report lost messages. Without a message the result is the start of
     the queue, and without a commit log the end of all units. `floor`: an end that was proven
-    before. Lower offsets are not read. The call warns of a tail of units without messages, which a
-    crash leaves."""
+    before. Lower offsets are not read. Logs a warning for units without messages at the end, which
+    are left by a crash."""
     written = find_written_end(reader, proof, floor=floor, lists_again=lists_again)
     behind = reader.max_offset()
     end = behind if written is None else min(written, behind)

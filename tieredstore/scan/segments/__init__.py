@@ -1,1 +1,1 @@
-"""Store times, read from the files of a queue."""
+"""Reads store times from the files of a queue."""

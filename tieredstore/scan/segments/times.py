@@ -1,4 +1,4 @@
-"""Store times of the copied part of a segment, for its metadata entry."""
+"""Finds the store times of the copied part of a segment, for its metadata entry."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def segment_times(
     target: FileSegmentMetadata | None,
 ) -> Times:
     """Return the store times of all copied messages of a segment. The origin's times are used if
-    its state describes the same bytes. Otherwise the messages that neither the origin's nor the
-    target's entry covers are read. Raises Unavailable, and Corrupt if a segment is missing."""
+    its state describes the same bytes. Otherwise the call reads the messages that neither the
+    origin's nor the target's entry covers. Raises Unavailable, and Corrupt if a segment is
+    missing."""
     times, covered = NO_TIMES, 0
     for entry in (target, origin):
         if (
@@ -71,8 +72,8 @@ def index_times(provider: SegmentProvider, extent: SegmentExtent) -> Times:
 
 
 def first_unit_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
-    """Return the first unit of a span whose message begins at or after a commit log offset, or the
-    end of the span. O(log n) reads."""
+    """Return the first unit of a span whose message begins at or after the commit log offset
+    `offset`, or the end of the span. O(log n) reads."""
     low, high = span
     while low < high:
         middle = (low + high) // 2

@@ -1,6 +1,6 @@
 """Exact search for the start and end of a time range in a queue. Store times of a queue may
-decrease: clocks are set back, and brokers fail over. The bounds that the writer recorded exclude
-pieces of a queue. In a piece without bounds, every head is read."""
+decrease, because clocks are set back and brokers fail over. Time bounds that the writer recorded
+exclude pieces of a queue. In a piece without bounds, every head is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.time_search.store_times import StoreTimes, read_times
 
 _AT_ONCE = 1 << 14
-"""Number of messages whose times are read in one step."""
+"""Number of messages to read the times of in one step."""
 
 
 class Window(NamedTuple):
@@ -28,13 +28,13 @@ class Window(NamedTuple):
         return self.since_ms is None and self.until_ms is None
 
     def may_have(self, least_ms: int, most_ms: int) -> bool:
-        """Return whether a time in [least, most] can be within the window."""
+        """Return whether any time in [least_ms, most_ms] is within the window."""
         return (self.since_ms is None or most_ms >= self.since_ms) and (
             self.until_ms is None or least_ms < self.until_ms
         )
 
     def select(self, found: StoreTimes) -> np.ndarray:
-        """Return bool[n]: known times within the bounds."""
+        """Return a mask (bool[n]) of the known times within the bounds."""
         wanted = found.known.copy()
         if self.since_ms is not None:
             wanted &= found.times >= self.since_ms
@@ -76,7 +76,7 @@ def join_times(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[in
 
 
 def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -> int:
-    """Return a queue offset before which no message is stored at or after a time. An unreadable
+    """Return a queue offset. All messages before it are stored before `since_ms`. An unreadable
     message has the time of the message before it. Raises Unavailable."""
     window, begin = Window(since_ms, None), low
     for piece in pieces:
@@ -96,8 +96,8 @@ def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -
 
 
 def find_end(heads: Heads, pieces: Sequence[Piece], high: int, until_ms: int) -> int:
-    """Return a queue offset from which on no message is stored before a time. An unreadable message
-    has the time of the message after it. Raises Unavailable."""
+    """Return a queue offset. All messages at or after it are stored at or after `until_ms`. An
+    unreadable message has the time of the message after it. Raises Unavailable."""
     window, end = Window(None, until_ms), high
     for piece in reversed(pieces):
         if not piece.may_have(window):

@@ -1,4 +1,4 @@
-"""`search_times`: the method to find the messages of a time."""
+"""Values of the option `search_times`: modes of the search for messages by store time."""
 
 from __future__ import annotations
 

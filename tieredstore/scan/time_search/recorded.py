@@ -29,7 +29,7 @@ class RecordedTimes:
         self._ranges: dict[int, Sequence[TimedRange]] = {}
 
     def of(self, segment: SegmentExtent) -> Sequence[TimedRange]:
-        """Return the ranges with recorded times of a commit log segment, ascending."""
+        """Return the ranges of a commit log segment that have recorded times, ascending."""
         base = segment.base_offset
         if base not in self._ranges:
             self._ranges[base] = self._read(base)
@@ -55,7 +55,8 @@ class RecordedTimes:
 
 
 def load_ranges(reader: QueueReader) -> list[TimedRange]:
-    """Return the ranges with recorded times of a queue, ascending. Each reader loads them once."""
+    """Return the ranges of a queue that have recorded times, ascending. Each reader loads them
+    once."""
     if reader.recorded_times is None:
         recorded = RecordedTimes(reader)
         ascending: list[TimedRange] = []

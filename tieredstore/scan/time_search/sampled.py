@@ -1,6 +1,6 @@
-"""Estimate of the start and end of a time range in a large queue, from the times of some messages.
+"""Estimates the start and end of a time range in a large queue, from the times of some messages.
 Samples cover the queue, and are closer together near the start and the end of the range. The start
-is accepted only if all samples before it, and all times that are possible between them, are earlier
+is accepted only if all samples before it, and all possible times between these samples, are earlier
 than the range. For the end, all later samples and times must be later than the range. A queue whose
 times do not ascend therefore needs more reads. The reader then compares each message within the
 bounds."""
@@ -19,7 +19,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.time_search.store_times import read_times_at
 
 STEP_MS = 60_000
-"""Maximum clock change that is not detected. Bounds are wider by this time."""
+"""Maximum clock change that may stay undetected. Bounds are wider by this time."""
 _BLOCK_BYTES = 1 << 20
 """Approximate commit log bytes of a gap between two samples. A smaller gap is not divided
 further."""
@@ -27,7 +27,7 @@ _FIRST_SAMPLES = 64
 _PARTS = 8
 """Number of parts into which new samples divide the gap between two samples."""
 _TRIES = 4
-"""Number of messages that are tried for one sample if the first are damaged."""
+"""Maximum number of messages to try for one sample if the first ones are damaged."""
 
 
 def narrow_by_samples(
@@ -48,8 +48,8 @@ def narrow_by_samples(
 
 
 def _median_around(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the median of each value and of three values on each side, so that outliers do not
-    count."""
+    """Return, for each value, the median of this value and of three values on each side, so that
+    outliers do not count."""
     if not len(values):
         return values
     around = np.lib.stride_tricks.sliding_window_view(np.pad(values, 3, "reflect"), 7)
@@ -76,7 +76,7 @@ class SampledSearch:
             self._take_samples([*range(0, self.count - 1, step), self.count - 1])
 
     def find_begin(self, since_ms: int) -> int:
-        """Return the first position whose message may be stored at or after a time."""
+        """Return the first position whose message may be stored at or after `since_ms`."""
         while True:
             late = np.flatnonzero(self._guess_bounds()[1] >= since_ms - STEP_MS)
             gap = int(late[0]) if len(late) else len(self._places)
@@ -86,7 +86,7 @@ class SampledSearch:
         return self._widen_begin(begin, since_ms)
 
     def find_end(self, until_ms: int) -> int:
-        """Return the first position from which no message is stored before a time."""
+        """Return the first position at and after which no message is stored before `until_ms`."""
         while True:
             early = np.flatnonzero(self._guess_bounds()[0] < until_ms + STEP_MS)
             gap = int(early[-1]) if len(early) else 0
@@ -114,7 +114,8 @@ class SampledSearch:
         )
 
     def offset_at(self, place: int) -> int:
-        """Return the queue offset of a position among the messages of all spans."""
+        """Return the queue offset of the position `place`, counted over the messages of all
+        spans."""
         span = bisect.bisect_right(self._ends, place)
         end = self._spans[span][1]
         return end - (self._ends[span] - place)
@@ -163,7 +164,7 @@ class SampledSearch:
         return end
 
     def _place_behind(self, log_offset: int, low: int, high: int) -> int:
-        """Return the first position of [low, high) whose unit refers to a byte after `log_offset`,
+        """Return the first position of [low, high) whose unit refers to bytes after `log_offset`,
         or `high`."""
 
         def named(place: int) -> int:

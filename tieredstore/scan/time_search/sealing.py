@@ -1,4 +1,4 @@
-"""Recorder of the store times of queues whose writer kept no records."""
+"""Records the store times of queues whose writer kept no records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _AT_ONCE = 1 << 14
 
 
 def record_queue(provider: SegmentProvider, place: TimesPlace, queue: QueueFiles) -> int:
-    """Record the times of all messages of a large queue without recorded times, from their heads.
-    The caller must hold the writer epoch. Returns the number of segments with a new record. Raises
-    Unavailable."""
+    """Record the times of all messages of a large queue that has no recorded times. Reads the heads
+    of the messages. The caller must hold the writer epoch. Returns the number of segments with a
+    new record. Raises Unavailable."""
     if is_read_whole(queue):
         return 0
     with QueueReader(provider, queue) as reader:

@@ -1,4 +1,4 @@
-"""Search for the messages of a time range in a queue."""
+"""Searches for the messages of a time range in a queue."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tieredstore.tier.recorded_times import MOST_UNRECORDED_BYTES
 _log = logging.getLogger(__name__)
 
 READ_WHOLE_BYTES = 8 << 20
-"""Commit log bytes up to which all times are read, because a search would take as long."""
+"""Maximum commit log bytes of which all times are read, because a search would take as long."""
 TOLD_BYTES = 16 << 20
 """Minimum size of a queue without recorded times for a warning, in bytes of its commit log.
 Messages that a writer has not recorded yet do not count."""
 _NEAR: Final = 8
 """Maximum number of unwanted pieces between two wanted pieces that are read too, so that one read
-covers all. The unwanted pieces have recorded times."""
+covers all of them. The unwanted pieces have recorded times."""
 
 
 class Unrecorded(NamedTuple):
@@ -61,8 +61,8 @@ def narrow_by_time(
 ) -> tuple[int, int]:
     """Return a range of queue offsets within [low, high). No message outside of the range is stored
     within [since, until), epoch ms. Messages in the range may have other times. Damaged messages
-    have the times of their neighbours. SAMPLED reads only some messages of a queue above 8 MiB, see
-    `narrow_by_samples`. Raises Unavailable."""
+    have the times of their neighbours. SAMPLED reads only some messages of a queue above 8 MiB (see
+    `narrow_by_samples`). Raises Unavailable."""
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
         return narrow_by_samples(reader, low, high, since_ms, until_ms)
     return _narrow(reader, find_pieces(reader, low, high), low, high, since_ms, until_ms)
@@ -126,9 +126,9 @@ def find_runs(reader: QueueReader, low: int, high: int, window: Window) -> list[
 def find_intervals(
     reader: QueueReader, low: int, high: int, windows: Sequence[Window]
 ) -> Iterator[Interval]:
-    """Yield ranges of queue offsets of [low, high) that contain every message of some windows, and
-    few others. An unreadable message may have any time. Each head is read at most once. Raises
-    Unavailable."""
+    """Yield ranges of queue offsets in [low, high) that contain every message stored within
+    `windows`, and few others. An unreadable message may have any time. Each head is read at most
+    once. Raises Unavailable."""
     for piece in find_pieces(reader, low, high):
         if piece.times is not None:
             if any(piece.may_have(window) for window in windows):
@@ -164,8 +164,8 @@ def find_unrecorded(reader: QueueReader) -> Iterator[Unrecorded]:
 
 
 def warn_unrecorded(found: Iterable[Unrecorded]) -> None:
-    """Warn of the number of heads that a search will read, if it reads many. The fields of the
-    warning are for lines of JSON."""
+    """Warn of the number of heads that a search will read, if it reads many. The warning has
+    fields, for logs in JSON lines."""
     by_queue: dict[str, list[Unrecorded]] = {}
     for one in found:
         by_queue.setdefault(one.queue, []).append(one)
@@ -215,8 +215,8 @@ def find_first(
 
 
 def _is_small(reader: QueueReader, low: int, high: int) -> bool:
-    """Return whether [low, high) has so few bytes that the times of all messages are read, and not
-    samples."""
+    """Return whether [low, high) has so few bytes that the times of all messages are read instead
+    of samples."""
     spans = reader.queue.unit_spans()
     held = sum(end - start for start, end in spans)
     count = sum(end - start for start, end in clip_spans(spans, low, high))

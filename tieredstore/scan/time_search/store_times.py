@@ -28,19 +28,19 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 _READ_BYTES = 1 << 20
 """Maximum commit log bytes of one read (a read has at least one head)."""
 _GAP_BYTES = 16 << 10
-"""Maximum number of bytes between two heads that are read rather than skipped."""
+"""Maximum number of bytes between two heads to read instead of skipping them."""
 
 
 class StoreTimes(NamedTuple):
-    """Store times: int64[n] epoch ms, and bool[n]: whether the time is known. Unknown times have no
-    meaning."""
+    """Store times (int64[n], epoch ms), and whether each time is known (bool[n]). The value of an
+    unknown time has no meaning."""
 
     times: Int64s
     known: Bools
 
 
 def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
-    """Read the store times of messages [first, first + count), which one span of units covers.
+    """Read the store times of messages [first, first + count). Their units must be in one span.
     Heads that are close together are read in one piece. Unreadable times are marked as unknown.
     Raises Unavailable, Expired if segments were deleted in the meantime."""
     found = StoreTimes(np.zeros(count, np.int64), np.zeros(count, np.bool_))

@@ -1,2 +1,2 @@
-"""Verification of a tier: it checks every byte that its formats allow to check, and reports all
+"""Verification of a tier: checks every byte that the tier's formats allow to check, and reports all
 damage."""

@@ -53,7 +53,7 @@ class QueueFindings:
         self.box.add(anchor, finding)
 
     def lose_units(self, first: int, last: int) -> None:
-        """Record that the times of some messages are unknown."""
+        """Record that the times of the messages `first` to `last` are unknown."""
         self._damaged.update(
             extent.id
             for extent in self.queue.consume_queue
@@ -64,8 +64,8 @@ class QueueFindings:
         return self._times.setdefault(segment, SegmentTimes(int(segment.type), segment.base_offset))
 
     def check_unnamed(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
-        """Report the content of the bytes [low, high), which have no unit. `anchor`: queue offset
-        at which the findings appear in a report."""
+        """Report the content of the bytes [low, high) that have no unit. `anchor`: queue offset at
+        which the findings appear in a report."""
         for extent in self.queue.commit_log:
             start, end = max(low, extent.base_offset), min(high, extent.end_offset)
             if start >= end or is_coda(reader, start, end):
@@ -92,9 +92,9 @@ class QueueFindings:
 
 
 def _walk(reader: QueueReader, low: int, high: int, times: SegmentTimes) -> tuple[int, bool]:
-    """Walk the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time. Store
-    times of records are added to `times`. Returns the number of whole records, and whether the
-    bytes contain only whole records. Raises Corrupt if the segment has become shorter."""
+    """Read the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time. Add the
+    store times of records to `times`. Returns the number of whole records, and whether the bytes
+    contain only whole records. Raises Corrupt if the segment has become shorter."""
     position, messages, is_readable = low, 0, True
     while position < high:
         window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))

@@ -34,7 +34,7 @@ from tieredstore.scan.verify.outcome import FindingsBox, IndexOutcome
 from tieredstore.scan.verify.topic_probes import TopicProbes
 
 ITEMS_PER_PASS = 1 << 22
-"""Number of items that are sorted together. They take about 200 MB of memory."""
+"""Maximum number of items to sort together. They take about 200 MB of memory."""
 _SLOTS_PER_READ = 1 << 16
 Progress = Callable[[str, int], None]
 Int64s = npt.NDArray[np.int64]
@@ -233,7 +233,8 @@ class _FileCheck:
     def _repair_lengths(
         self, positions: Int64s, lengths: Int64s, bad: npt.NDArray[np.bool_]
     ) -> Int64s:
-        """Correct wrong lengths by the positions of later slots, which show where items end."""
+        """Correct wrong lengths by the positions of later slots, because these show the ends of the
+        items."""
         lengths = lengths.copy()
         for i in np.flatnonzero(bad).tolist():
             following = positions[i + 1] if i + 1 < len(positions) else positions[i]

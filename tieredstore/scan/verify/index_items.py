@@ -1,4 +1,4 @@
-"""Comparison of index file items with their messages."""
+"""Compares the items of index files with their messages."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tieredstore.scan.verify.topic_probes import TopicProbes
 _PROBE_ITEMS = 64
 _TRIES = 4096
 _TRIES_A_QUEUE = 4
-"""Additional number of tries per queue of the broker (see `_TRIES`). A try looks for the topic of
-an index file's items in one queue, if no probe finds the topic."""
+"""Additional number of tries per queue of the broker (see `_TRIES`). If no probe finds the topic of
+an index file's items, each try searches one queue for it."""
 
 
 @dataclass(slots=True)
@@ -144,8 +144,8 @@ class ItemChecker:
         self._on_finding(one)
 
     def _learn(self, group: ItemGroup) -> str | None:
-        """Find the topic of an id without a state directory: the topic whose messages match the
-        items, if no other id has the topic."""
+        """Find the topic of an id, without a state directory. It is the topic whose messages match
+        the items, if no other id has this topic."""
         if not self._may_learn:
             return None
         # The last ones: those in front may have expired.

@@ -1,8 +1,8 @@
-"""Index items and their statements about messages, and the joint check of many small queues. Only a
-separate check of a queue finds the faults of its items (`index_items`). The joint check finds the
-queues that need a separate check. Sound queues then cost one read each and share the work on
-columns. With 3,000 queues of 20 messages, a verification takes 0.6 ms of CPU time per queue, and
-1.8 ms without this check (`benchmarks.verify_queues`)."""
+"""Joint check of the index items of many small queues. It only finds the queues that need a
+separate check, and the separate check of a queue finds the faults of its items (`index_items`).
+Sound queues then cost one read each and share the work on columns. With 3,000 queues of 20
+messages, a verification takes 0.6 ms of CPU time per queue, and 1.8 ms without this check
+(`benchmarks.verify_queues`)."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class ItemGroup:
-    """Items of one topic id and queue id, sorted by offset and size. `start`, `end`: the bytes
-    [start, end) of the queue's log that the items refer to. `smallest`: the smallest size in an
-    item."""
+    """Items of one topic id and queue id, sorted by offset and size. `start`, `end`: the items
+    refer to the bytes [start, end) of the queue's log. `smallest`: the smallest size in an item."""
 
     items: Items
     topic_id: int
@@ -130,7 +129,7 @@ def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_
 def find_sound_queues(
     provider: SegmentProvider, queues: Sequence[QueueItems], begin_timestamp_ms: int
 ) -> tuple[list[bool], list[Int64s]]:
-    """Find the queues in which all items match an intact message with their key and time. Only
+    """Find the queues in which each item matches an intact message with its key and time. Only
     small queues are checked. Returns the result for each queue, and the store times of the messages
     of the sound queues, as this program and as Java read them (epoch ms). Raises Unavailable."""
     pieces: list[_Piece] = []
@@ -146,7 +145,7 @@ def find_sound_queues(
 
 
 def _check(pieces: list[_Piece], begin_timestamp_ms: int) -> tuple[Bools, list[Int64s]]:
-    """Return which pieces are sound, and the store times of their messages."""
+    """Return whether each piece is sound, and the store times of the messages."""
     if not pieces:
         return np.zeros(0, np.bool_), []
     queues, groups, data = zip(*pieces, strict=True)

@@ -1,4 +1,4 @@
-"""Comparison of a queue's metadata and time records with its contents."""
+"""Compares a queue's metadata and time records with its contents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_metadata(
 ) -> None:
     """Compare the metadata of a queue with its segments. `times`: store times seen in each segment.
     The times of `damaged` segments are incomplete. Units before `first_alive` refer to expired
-    messages, whose times are unknown."""
+    messages. The times of these are unknown."""
     for extents in (queue.commit_log, queue.consume_queue):
         for extent in extents:
             entry = known.get(extent.id)
@@ -92,8 +92,8 @@ def _check_times(
 
 
 def is_unknown_time(time_ms: int) -> bool:
-    """Return whether a time in the metadata means an unknown time in Java: bytes beside a store
-    time, or the number for no time."""
+    """Return whether a recorded time is not a plausible store time: Java read it from the wrong
+    bytes, or it is the number for no time."""
     return not _LEAST_MS <= time_ms < _MOST_MS
 
 

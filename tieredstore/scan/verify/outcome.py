@@ -14,8 +14,8 @@ from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.read.batch import Int64s
 
 MOST_FINDINGS = 4096
-"""Maximum number of findings of one piece that are kept separately. Later findings of the same kind
-in the same segment become one finding, with their number and position."""
+"""Maximum number of findings of one piece to keep separately. Later findings of the same kind in
+the same segment become one finding, with their number and position."""
 
 
 class Anchored(msgspec.Struct, frozen=True, array_like=True):
@@ -129,9 +129,9 @@ class TimeAt(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Coverage:
-    """Log bytes that the units of a range refer to, for the checks between neighbouring ranges.
-    Only the positions of good messages are certain. `head`: bytes to which units before the first
-    good message refer. `head_start`: start of the first good message, None without one.
+    """Bytes of the log to which the units of a range refer, for the checks between neighbouring
+    ranges. Only the positions of good messages are certain. `head`: bytes to which units before the
+    first good message refer. `head_start`: start of the first good message, None without one.
     `head_offset`: queue offset of that message. `tail_end`: end of the last good message. `tail`:
     bytes to which later units refer."""
 

@@ -1,4 +1,4 @@
-"""Check of one queue: cut the queue into ranges, and combine the outcomes of the ranges."""
+"""Check of one queue: cuts the queue into ranges, and combines the outcomes of the ranges."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def needs_planning(queue: QueueFiles) -> bool:
 
 @dataclass(slots=True)
 class Assembly:
-    """Combined outcomes of one queue's ranges, in order. The bytes without a unit between ranges
-    (`gaps`) are then checked, and their outcomes added, before `findings`."""
+    """Combined outcomes of one queue's ranges, in order. Before `findings`, the caller checks the
+    bytes without a unit between ranges (`gaps`) and adds their outcomes."""
 
     plan: QueuePlan
     provider: SegmentProvider
@@ -247,8 +247,8 @@ def _surplus_findings(
     what: str, extents: tuple[SegmentExtent, ...], provider: SegmentProvider
 ) -> Iterator[Finding]:
     """Yield findings about bytes of a segment after the next segment's start. On a backend without
-    rewrites, a writer that finds another writer's bytes leaves them, and continues in a new
-    segment."""
+    rewrites, a writer that finds another writer's bytes leaves them unchanged, and continues in a
+    new segment."""
     kind = damage if provider.capabilities.rewritable else note
     for extent in extents:
         if extent.surplus_bytes:

@@ -1,6 +1,7 @@
-"""Check of the messages of one range of a queue against their units. A range needs only the
-adjacent units of its neighbours. Bytes between two ranges are judged from the outcomes of both
-ranges (`queue.Assembly`), so the findings of a queue do not depend on how the queue is divided."""
+"""Check of the messages of one range of a queue against their units. The check of a range needs
+only the adjacent units of its neighbours. Bytes between two ranges are judged from the outcomes of
+both ranges (`queue.Assembly`), so the findings of a queue do not depend on its division into
+ranges."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ class VerifyRange:
     """Units [from, until) of a queue, within a span [span_start, span_end) without a hole.
     Picklable. `expired_from`: units [expired_from, from) refer to expired messages. They are
     checked as well. `size_bytes`: approximate commit log bytes. `with_probes`: whether the check
-    also returns probes, from which topic ids are found (`topic_probes`)."""
+    also returns probes, which are used to find topic ids (`topic_probes`)."""
 
     queue: QueueFiles
     from_offset: int
@@ -142,7 +143,7 @@ class RangeVerifier:
                 )
 
     def _look_back(self, reader: QueueReader) -> None:
-        """Read the unit before the range, which another range checks."""
+        """Read the unit before the range. Another range checks this unit."""
         before = self._range.from_offset - 1
         if before < self._range.span_start:
             return

@@ -1,7 +1,7 @@
-"""Keys of a few messages of each queue, from which index items reveal the ids of topics. Without a
-state directory, the topic ids of a tier are unknown. To try each topic for each id would take
-quadratic time. So each check of messages returns some keys and positions (probes). An index item
-with the key and position of a probe shows the id of the probe's topic."""
+"""Keys of a few messages of each queue, used to find topic ids in the index. Without a state
+directory, the topic ids of a tier are unknown. Trying each topic for each id would take quadratic
+time. So each check of messages returns some keys and positions (probes). An index item with the key
+and position of a probe shows the id of the probe's topic."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class TopicProbes:
         return cls(np.array(rows, dtype=_ROW).tobytes(), tuple(topics))
 
     def find_topics(self, items: npt.NDArray[np.void]) -> dict[int, str]:
-        """Find the topic of each topic id in these index items. The id of a topic is the id in most
-        items of its messages. A topic whose ids are tied is left out."""
+        """Find the topic of each topic id in these index items. The id of a topic is the most
+        frequent id in the items of its messages. A topic with a tie is left out."""
         votes = TopicVotes(self)
         votes.add(items)
         ids: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Reader of consume queue units for a verification, and collector of units without a record."""
+"""Reads consume queue units for a verification, and collects units without a record."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BadUnits:
         return self._first is not None
 
     def begin_before(self, last: int) -> None:
-        """Record that the units up to `last` are bad too. Another check reports these units."""
+        """Record that the units up to `last` are also bad. Another check reports these units."""
         self.last = last
 
     def add(self, units: UnitRun, usable: Bools) -> None:

@@ -138,7 +138,7 @@ def verify(
 
 @dataclass(eq=False)
 class Verification:
-    """One verification, whose tasks `stages` runs. `provider`: for requests between the stages.
+    """One verification. `stages`: runs its tasks. `provider`: for requests between the stages.
     `now`: returns a new listing of the tier. The function is called if bytes cannot be read,
     because they may have expired."""
 
@@ -324,7 +324,7 @@ class Verification:
                 yield Anchored(one.anchor, note("segment-expired", text, segment))
 
     def _find_gone_segments(self) -> frozenset[SegmentId]:
-        """Return the listed segments that have expired: they are missing in the present listing and
+        """Return the listed segments that have expired: they are missing in the current listing and
         metadata. Without metadata, only segments before all others of their file count."""
         if self.now is None:
             return frozenset()
@@ -345,9 +345,9 @@ class Verification:
 def _find_expired(
     files: tuple[tuple[SegmentExtent, ...], ...], left: set[SegmentId], has_metadata: bool
 ) -> Iterator[SegmentId]:
-    """Yield the listed segments of a queue's files that no longer exist. Without metadata, only
-    deletions in the order of expiry count: from the front, and a whole consume queue before the
-    last segment of its commit log."""
+    """Yield those listed segments of a queue's files that no longer exist. Without metadata, a
+    deletion counts only in the order of expiry: the first segments first, and a whole consume queue
+    before the last segment of its commit log."""
     must_begin = False
     for extents in files:
         is_left = [extent.id in left for extent in extents]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
-"""Setting without which Spark passes no filters to a data source in Python."""
+"""Setting that lets Spark pass filters to a data source in Python."""
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",

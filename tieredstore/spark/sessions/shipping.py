@@ -78,8 +78,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def _make_own_zip() -> Path:
-    """Write a zip with its digest in the name. Spark serves the file as long as the session exists,
-    and refuses changed bytes under a known name."""
+    """Write a zip with its digest in the name, because Spark serves the file as long as the session
+    exists, and refuses changed bytes under a known name."""
     folder = Path(tempfile.mkdtemp(prefix="tieredstore-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     built = folder / "built.zip"

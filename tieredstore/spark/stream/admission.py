@@ -53,7 +53,7 @@ def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K
 
 
 def rotate(keys: Sequence[QueueKey], place: QueueKey | None) -> list[QueueKey]:
-    """Return the sorted keys, rotated so that the keys from `place` on are first."""
+    """Return the sorted keys, rotated so that the keys at or after `place` come first."""
     first = 0 if place is None else bisect.bisect_left(keys, place)
     return [*keys[first:], *keys[:first]]
 
@@ -65,9 +65,9 @@ def admit_messages(
     most_messages: int | None,
     most_bytes: int | None,
 ) -> tuple[dict[QueueKey, int], QueueKey | None]:
-    """Return the end of each queue in a batch, and the first queue of the next batch. If a limit is
-    too small for all queues with a backlog, the queues take turns in the order of their names. Each
-    queue is served within as many batches as one round needs."""
+    """Return the end offset of each queue in a batch, and the queue that comes first in the next
+    batch. If a limit is too small for all queues with a backlog, the queues take turns in the order
+    of their names. Each queue is served within as many batches as one round needs."""
     ends = {key: one.start for key, one in backlogs.items()}
     waiting = sorted(key for key, one in backlogs.items() if one.end > one.start)
     served = rotate(waiting, place)
@@ -89,9 +89,9 @@ def admit_messages(
 def _fit_bytes(
     backlogs: Mapping[QueueKey, Backlog], goals: Mapping[QueueKey, int], most_bytes: int
 ) -> dict[QueueKey, int]:
-    """Return the end of each queue in the batch, as near to its goal as the limit of bytes allows.
-    Queues that are not served in this batch are left out. Over a network, several queues are
-    measured together."""
+    """Return the end offset of each queue in the batch, as near to its goal as the limit of bytes
+    allows. Queues that are not served in this batch are left out. Over a network, several queues
+    are measured together."""
     provider = backlogs[next(iter(goals))].view.provider
 
     def measure(key: QueueKey) -> tuple[int, int]:

@@ -36,7 +36,7 @@ from tieredstore.timestamps import format_time
 
 BROKERS, NEXT = "@brokers", "@next"
 INCARNATIONS, BEGINS = "@incarnations", "@begins"
-"""Keys of older versions in the JSON: identities of queues, and start offsets of new queues."""
+"""JSON keys of older versions: identities of queues, and start offsets of new queues."""
 _WHAT = "the checkpoint's offset"
 _MARK_BITS = 30
 _MARK_CHARS = 5
@@ -72,8 +72,8 @@ class Incarnation:
         return ", ".join(parts) or "nothing known of it"
 
     def contradicts(self, other: Incarnation) -> bool:
-        """Return whether two identities cannot belong to one queue, by the values that both
-        have."""
+        """Return whether two identities cannot belong to one queue, because they differ in a value
+        that both have."""
         if None not in (self.topic_id, other.topic_id) and self.topic_id != other.topic_id:
             return True
         return self.message == other.message is not None and self.mark != other.mark

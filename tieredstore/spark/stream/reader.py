@@ -58,12 +58,12 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _LATEST = Bound(LATEST, {})
 _REPETITIONS = 2
-"""Maximum number of repetitions of a step whose segments were deleted."""
+"""Maximum number of repetitions of a step because its segments were deleted."""
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader in a process of the driver. Copies without a connection read in the
-    executors."""
+    """Stream reader in a process of the driver. The executors read with copies that have no
+    connection."""
 
     def __init__(
         self, options: SourceOptions, shape: Shape, *, clock: Clock = SYSTEM_CLOCK
@@ -113,7 +113,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Store the committed end, up to which the query reads."""
+        """Store the current committed end, at which the query stops."""
         views = self._with_present_segments(lambda: self._look(now=True))
         self._target = {key: view.end for key, view in views.items()}
 
@@ -224,8 +224,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Steps
 
     def _with_present_segments(self, step: Callable[[], T]) -> T:
-        """Run a step. If segments are deleted during the step, or were since the last listing, list
-        again and repeat it, so that the loss is found. Raises the errors of the step."""
+        """Run a step. If segments were deleted during the step or since the last listing, list
+        again and repeat the step, so that the loss is found. Raises the errors of the step."""
         for _ in range(_REPETITIONS):
             try:
                 return step()

@@ -28,11 +28,12 @@ _DISTANCES = 1, 0, *(2**power for power in range(1, 24))
 _PAGE_OBJECTS = 1000
 """Number of objects in one page of a listing."""
 _FEW_LISTINGS = 16
-"""Number of topics up to which topics are listed one by one, even if a listing of the whole tier
-takes fewer requests."""
+"""Maximum number of topics to list one by one, even if a listing of the whole tier takes fewer
+requests."""
 _SLOW_LOOK_MS = 10_000
-"""Duration in ms above which a refresh is slow. After a slow refresh, the next refresh waits for as
-long as the slow one took. Otherwise the stream would list all pages for a few new objects."""
+"""Duration in ms above which a refresh counts as slow. After a slow refresh, the next refresh waits
+for as long as the slow one took. Otherwise the stream would list all pages for a few new
+objects."""
 _WHOLE_INTERVALS = 30
 """Number of refreshes after which a stream of named topics lists the whole tier, to find new
 brokers."""
@@ -53,7 +54,8 @@ class QueueView:
 
     @contextmanager
     def open(self) -> Iterator[QueueReader]:
-        """Open a reader of the queue, whose segments may be deleted since it was listed."""
+        """Open a reader of the queue. Segments of the queue may have been deleted since the
+        listing."""
         with (
             expiry_told(self.provider, self.queue),
             QueueReader(self.provider, self.queue, self.least) as reader,
@@ -61,8 +63,8 @@ class QueueView:
             yield reader
 
     def incarnation(self, offset: int) -> Incarnation:
-        """Return the queue's identity at a position. The call reads few messages, for queues of any
-        size."""
+        """Return the queue's identity at the queue offset `offset`. Reads only a few messages,
+        however large the queue is."""
         for witness in witnesses_of(offset, self.least, self.end):
             found = self._hear(witness)
             if found.message is not None:
@@ -70,7 +72,7 @@ class QueueView:
         return Incarnation(self.topic_id)
 
     def incarnation_like(self, then: Incarnation) -> Incarnation:
-        """Return the queue's identity with the present mark of the message that `then` names. If
+        """Return the queue's identity with the current mark of the message that `then` names. If
         the message no longer exists, the identity has no mark."""
         witness = then.message
         if witness is None or not self.least <= witness < self.end:
@@ -87,7 +89,7 @@ class QueueView:
         return next(witnesses_of(offset, self.least, self.end), None) in self._witnesses
 
     def _hear(self, witness: int) -> Incarnation:
-        """Return the incarnation of the queue with the mark of one message. Each message is read
+        """Return the queue's incarnation with the mark of one message. Each message is read
         once."""
         if witness not in self._witnesses:
             with self.open() as reader:
@@ -117,8 +119,8 @@ class QueueView:
             return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """Return the largest end in [start, end) whose messages fit these bytes. At least one
-        message is included."""
+        """Return the largest end in [start, end] such that the messages before it fit into
+        `size_bytes`. At least one message is included."""
         found, least = start, self.end_of(start, 1)
         with self.open() as reader:
             for first, last in self._spans(start, end):
@@ -152,9 +154,9 @@ class QueueView:
 class TierView:
     """Connection to a tier, and the results of the last refresh. `check_bodies`: whether a message
     with a wrong body CRC counts as missing. `topics`: topics that the stream names, or None if any
-    topic may match. `interval_ms`: minimum time between two listings of the tier. A topic that grew
-    between the last two refreshes is listed individually in the meantime. A refresh of 10 s or more
-    delays the next refresh by the same time."""
+    topic may match. `interval_ms`: minimum time between two listings of the tier. In the meantime,
+    topics that grew between the last two refreshes are listed individually. A refresh of 10 s or
+    more delays the next refresh by the same time."""
 
     def __init__(
         self,
@@ -188,7 +190,7 @@ class TierView:
         now: bool = False,
         hears_first: bool = False,
     ) -> dict[QueueKey, QueueView]:
-        """Return the queues that `select` accepts and that have units. `known`: ends that were
+        """Return the queues that have units and that `select` accepts. `known`: ends that were
         proven before. `now`: ignore the interval. `hears_first`: the caller will request the
         identity of new queues at their start. Raises Corrupt, Unavailable."""
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
@@ -240,7 +242,7 @@ class TierView:
         return self._load_catalogue(listings)
 
     def _list_topics(self, topics: Collection[str]) -> TierCatalogue:
-        """Return a catalogue in which at least the given topics are current."""
+        """Return a catalogue that is current for at least the given topics."""
         before = self.catalogue
         assert before is not None
         brokers = before.brokers if self._location.broker is None else [self._location.broker]
@@ -332,9 +334,9 @@ def _end_of(reader: QueueReader) -> Callable[[int], int]:
 
 
 def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
-    """Yield the messages of [least, end) that identify a queue at a position, best first: the
-    message before the position, the message at it, and if both are damaged, some earlier
-    messages."""
+    """Yield the messages of [least, end) that identify a queue at the queue offset `offset`, best
+    first: the message before `offset`, the message at `offset`, and if both are damaged, some
+    earlier messages."""
     for distance in _DISTANCES:
         if least <= offset - distance < end:
             yield offset - distance
