@@ -20,7 +20,7 @@ def shared(tmp_path: Path) -> SharedTier:
 
 
 def take_over(shared: SharedTier, folder: Path) -> Stopped:
-    """Start a copy of the store, which acquires the epoch while the first store still runs."""
+    """Start a copy of the store. It acquires the epoch while the first store still runs."""
     first = shared.open(folder / "first")
     first.put("A", b"a0", b"a1", b"a2")
     first.upload()

@@ -268,7 +268,7 @@ def test_t32_an_expiry_deletes_nothing_while_the_backup_cannot_be_renewed(
 def test_t33_a_follower_stops_serving_a_deleted_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool
 ) -> None:
-    """A read-only follower stops serving a deleted topic, which was the tier's only topic. With
+    """A read-only follower stops serving the tier's only topic after the topic was deleted. With
     `is_refused`, the backend refuses to delete the segments for some time."""
     world = TieredLocal(tmp_path / "w", ManualClock(START_MS), tieredStorageLevel="NOT_IN_DISK")
     world.put("T", *OLD, key="old")

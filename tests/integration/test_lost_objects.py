@@ -1,5 +1,5 @@
 """An object of a tier is lost. Consumers get the messages before the lost object, and then an error
-that names the place. They continue when the object is back."""
+that names its location. They continue when the object is restored."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FLIPS = [15, pytest.param(1_000, marks=pytest.mark.slow)]
 
 
 def flip(path: Path, position: int, bits: int = 1) -> None:
-    """Flip bits of a byte behind the store's back, as a disk fault does."""
+    """Flip bits of a byte without the store's knowledge, as a disk fault does."""
     before = path.stat()
     fd = os.open(path, os.O_RDWR)
     try:

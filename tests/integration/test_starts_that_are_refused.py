@@ -236,7 +236,7 @@ def test_w70_a_store_that_takes_messages_since_is_compared_with_again(
 def test_w73_a_deletion_that_an_older_tier_lacks_is_finished_there(
     shared: SharedTier, kind: str
 ) -> None:
-    """The tier is replaced by an older one, which still has the segments of a deleted topic. The
+    """The tier is replaced by an older one that still has the segments of a deleted topic. The
     deletion is completed in this tier, although the metadata does not list the segments."""
     broker = shared.root / "broker"
     open_store = make_opener(kind, shared)
@@ -375,7 +375,7 @@ def test_w93_rebuilt_metadata_of_an_older_tier_does_not_bring_a_deleted_topic_ba
     shared: SharedTier, stop: str
 ) -> None:
     """Metadata rebuilt from an older tier does not bring a deleted topic back. The current tier is
-    lost for good, and the operator follows the procedure in the error. Only the state directory
+    lost permanently, and the operator follows the procedure in the error. Only the state directory
     records the deletion."""
     broker = shared.root / "broker"
     open_store = make_opener("posix", shared)

@@ -1,5 +1,5 @@
 """Messages of every kind for the Java checker, and the fields that it compares. The fields are
-computed from the messages before they are put, not from stored messages."""
+computed from the messages before they are put, instead of from stored messages."""
 
 from __future__ import annotations
 

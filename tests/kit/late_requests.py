@@ -20,8 +20,9 @@ CHANGING = frozenset({"PUT", "COMPLETE_UPLOAD", "DELETE"})
 
 class LateClient(MemoryObjectClient):
     """In-memory object store whose client pauses at the request that `watch` chooses. `ahead_ms`:
-    lead of the gateway clock, which answers have, over the clock that stamps objects. With
-    `stamps_beginning`, a multipart object gets the time at which its upload began, as at Amazon."""
+    lead of the gateway's clock over the clock that stamps objects. Replies have the time of the
+    gateway's clock. With `stamps_beginning`, a multipart object gets the time at which its upload
+    began, as at Amazon."""
 
     def __init__(
         self, *, ahead_ms: int = 0, stamps_beginning: bool = False, **settings: Any

@@ -1,4 +1,4 @@
-"""Requests of clients that pop messages, and such a client's parsing of the answers."""
+"""Requests of clients that pop messages. Parses the answers like these clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A request for every request code, and the permissions that its sender needs. A right is a
-resource with a list of actions, one of which is sufficient. `#name#` in a field or a body is
-replaced by a value of the broker under test, such as an offset or a message id."""
+resource with a list of actions. One of these actions is sufficient. `#name#` in a field or a body
+is replaced by a value of the broker under test, such as an offset or a message id."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_damage_met_by_an_executor(cluster: Cluster, tier: GrowingTier, tmp_path
 def test_duplicates_are_found_by_executors(
     cluster: Cluster, tier: GrowingTier, tmp_path: Path
 ) -> None:
-    """Executors find duplicates of a key in two queues, and duplicates that a later run exports."""
+    """Executors find duplicates of a key across two queues, and across two runs."""
     tier.append("paid", 0, 4, uniq_keys=["a", "b", "a", "c"])
     tier.append("paid", 1, 2, uniq_keys=["c", "d"])
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)

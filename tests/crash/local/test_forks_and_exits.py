@@ -40,7 +40,7 @@ def _run_child(action: Callable[[], object]) -> int:
 
 @pytest.fixture
 def forked_child() -> Callable[[], Callable[[], None]]:
-    """Start a forked child, which lives until the yielded function is called."""
+    """Start a forked child. It lives until the yielded function is called."""
 
     def begin() -> Callable[[], None]:
         begun, told = os.pipe()

@@ -26,7 +26,7 @@ OLD = [b"old%d" % number for number in range(6)]
 
 
 class Copies:
-    """Copies of a tier, made at each change of the tier."""
+    """Copies of a tier. One copy is made at each change of the tier."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root

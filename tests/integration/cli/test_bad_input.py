@@ -266,8 +266,8 @@ def test_a_job_on_a_folder_whose_name_is_no_utf8_is_refused(
 
 @pytest.mark.parametrize("stream", [1, 2])
 def test_a_closed_stream_stops_no_command(tier: BuiltTier, stream: int) -> None:
-    """A command works even if a standard stream is closed, because some services start commands in
-    this way."""
+    """A command works even if a standard stream is closed, because some services start commands
+    with closed streams."""
     command = f"{sys.executable} -m tieredstore ls --tier {tier.url} {stream}>&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -25,7 +25,8 @@ WHERE: list[tuple[str, Test]] = [
 
 
 def build(root: Path, rng: random.Random) -> tuple[GrowingTier, list[Row]]:
-    """Build a tier, and return its messages. Some writers' clocks are set back while they write."""
+    """Build a tier, and return its messages. During the writing, some writers' clocks are set
+    back."""
     tier, rows = GrowingTier(root), list[Row]()
     for topic in ("orders", "%RETRY%g", "x_y"):
         for queue_id in range(rng.randrange(1, 4)):

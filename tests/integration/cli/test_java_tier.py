@@ -1,4 +1,4 @@
-"""All verbs that only read work on a tier that a Java broker wrote, with and without its state."""
+"""All read-only verbs work on a tier that a Java broker wrote, with and without its state."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _read(client: ClientProcess, topic: str, queue_id: int) -> list[list[Any]]:
 
 
 def _consume_all(client: ClientProcess, namesrv: str, topic: str, wanted: dict[Place, str]) -> None:
-    """Consume with a new group, which begins at the first message and receives each message
+    """Consume with a new group. The group begins at the first message and receives each message
     once."""
     client.call("collect", name=topic, namesrv=namesrv, group="pushed", topics=[topic])
     wait_for(lambda: client.call("collected_count", topic=topic) >= len(wanted))

@@ -1,5 +1,5 @@
-"""mqadmin 5.5.0 runs against a broker. The tests compare the output of each command with the right
-answer. The slow run also tests the Java broker, which is the reference."""
+"""mqadmin 5.5.0 runs against a broker. The tests compare the output of each command with the
+correct output. The slow run also tests the Java broker, which is the reference."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def store(versitygw: ObjectStore) -> ObjectStore:
 
 @pytest.fixture
 def provider(store: ObjectStore, proxy: FaultProxy) -> Iterator[S3Provider]:
-    """A provider behind the proxy that owns the writer epoch."""
+    """A provider that owns the writer epoch, behind the proxy."""
     with closing(open_tier(store.through(proxy.endpoint).url(**OPTIONS))) as provider:
         epoch = provider.acquire_writer(BROKER)
         yield provider

@@ -45,7 +45,7 @@ test."""
 
 class BrokerProcess:
     """A broker on `folder/store` and `folder/tier`, with the same ports at each start. `settings`
-    are keys and values of a broker.conf, which override SMALL. As a context manager, it starts the
+    are keys and values of a broker.conf. They override SMALL. As a context manager, it starts the
     broker on entry and kills it on exit."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:

@@ -128,7 +128,7 @@ class suppress_close:
 
 
 def places_of(tier: GrowingTier) -> Counter[Place]:
-    """Return a Counter of the messages of a tier, by place. Each has the count 1."""
+    """Count the messages of a tier by place. Each count is 1."""
     import tieredstore
 
     rows = tieredstore.open(tier.url).scan(columns=["topic", "queue_id", "queue_offset"])

@@ -143,7 +143,7 @@ class World:
         ]
 
     def items(self) -> Counter[Item]:
-        """Return the items of the index segments to which the metadata gives a size."""
+        """Return the items of the index segments that have a size in the metadata."""
         sizes = {base: size for base, size, _, _ in self.entries()}
         whole = [data for base, data in self.index().items() if sizes.get(base)]
         return sum(map(items_of, whole), Counter())

@@ -1,4 +1,4 @@
-"""Small tiers in memory, which the flat files write."""
+"""Small in-memory tiers that the flat files write."""
 
 from __future__ import annotations
 

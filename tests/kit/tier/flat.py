@@ -276,7 +276,7 @@ def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[Stored
 
 
 def bodies(file: FlatMessageFile, first: int = 0) -> list[tuple[int, bytes]]:
-    """Return (queue offset, body) of all readable messages from `first` on."""
+    """Return (queue offset, body) of all readable messages, starting at queue offset `first`."""
     found = []
     offset = max(first, file.consume_queue_min_offset)
     while offset < file.consume_queue_commit_offset:

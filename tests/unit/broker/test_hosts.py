@@ -1,4 +1,4 @@
-"""No host takes all places of a limit, and each place comes back."""
+"""No host can use up a limit on its own, and each used place is released."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_many_places_are_taken_together_or_not_at_all() -> None:
 
 
 def count_until_refused(call: Callable[[int], object], refusal: type[Exception]) -> int:
-    """Return the number of successful calls with 0, 1, … before a refusal."""
+    """Call a function with 0, 1, … until it refuses. Return the number of successful calls."""
     for number in range(100):
         try:
             call(number)
@@ -177,7 +177,7 @@ def test_i03_one_host_does_not_take_all_locks(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Peer:
-    """Connection of a host, as `BufferedBytes` sees it."""
+    """Stand-in for a connection of a host, with the members that `BufferedBytes` uses."""
 
     def __init__(self, host: str) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Errors that peers cause are logged once per minute, however often they occur."""
+"""Errors that peers cause are logged once per minute, even if they occur often."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def test_j44_a_query_leaves_damaged_messages_out_when_it_is_told_to(tier: Growin
 def test_j45_all_messages_with_an_id_are_found_and_no_message_with_such_a_key(
     tmp_path: Path,
 ) -> None:
-    """A message that was sent again has the id of the first. Java's query by id also ignores
-    KEYS."""
+    """All messages with an id are found. A message that was sent again has the id of the first one.
+    A message with the id among its KEYS is not found, as in Java's query by id."""
     tier, first = GrowingTier(tmp_path), 1_700_000_000_000
     for run in range(2):  # only the first is in the index
         ids = [f"ID-{number}" for number in range(150)]

@@ -248,8 +248,8 @@ def test_the_shape_of_index_files_is_inferred(golden: Path, public_a: Path) -> N
 
 
 def test_addresses_in_a_consume_queue_extension_are_read_as_tags_codes(tmp_path: Path) -> None:
-    """A broker with enableConsumeQueueExt writes addresses in a consume queue extension into the
-    units. A reader returns tags codes in place of these addresses."""
+    """With enableConsumeQueueExt, units contain addresses in a consume queue extension. A reader
+    returns tags codes in place of these addresses."""
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=n) for n in range(25)])  # Tag0, Tag1, Tag2, Tag0, ...
         put_all(store, [plain(number=25, tags=None)])

@@ -76,7 +76,7 @@ def test_i04_many_small_frames_stop_at_the_limit_too() -> None:
 
 
 def compress_with_window(window_log: int) -> bytes:
-    """Return BODY as a ZSTD frame that asks for a window of 2^`window_log` bytes."""
+    """Return BODY as a ZSTD frame that requires a window of 2^`window_log` bytes."""
     parameters = zstandard.ZstdCompressionParameters(
         window_log=window_log, write_content_size=False
     )
@@ -108,7 +108,8 @@ def test_j43_bytes_behind_a_zlib_stream_are_ignored_as_in_java(rest: bytes) -> N
 
 @pytest.mark.parametrize("length", [0, 3, 300])
 def test_j43_skippable_frames_are_no_part_of_the_body_as_in_java(length: int) -> None:
-    """LZ4 and ZSTD share the magic numbers of such frames."""
+    """As in Java, skippable frames are no part of a body. LZ4 and ZSTD use the same magic numbers
+    for such frames."""
     for number in (0, 15):
         skippable = struct.pack("<II", 0x184D2A50 + number, length) + bytes(length)
         for compression in (CompressionType.LZ4, CompressionType.ZSTD):
@@ -122,7 +123,8 @@ def test_j43_skippable_frames_are_no_part_of_the_body_as_in_java(length: int) ->
 
 
 def test_j43_a_cut_frame_behind_a_whole_one_ends_a_zstd_body_as_in_java() -> None:
-    """zstd-jni 1.5.2 reports no error if another frame ended in the same read of 131,075 bytes."""
+    """As in Java, an incomplete frame after a complete one ends a ZSTD body without an error.
+    zstd-jni 1.5.2 reports no error if another frame ended in the same read of 131,075 bytes."""
     frame = zstandard.compress(BODY)
     for cut in (b"x", b"\0" * 4, frame[:3], frame[:20], b"\x50\x2a\x4d\x18\x09\0\0\0s"):
         assert decompress(frame + cut, flag(CompressionType.ZSTD)) == BODY

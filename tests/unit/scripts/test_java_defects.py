@@ -1,5 +1,5 @@
-"""Java's defects can be put back into the code. Each defect names the lines to change, their file,
-and the tests that must fail."""
+"""Java's defects can be reintroduced into the code. Each defect names the lines to change, their
+file, and the tests that must fail."""
 
 from __future__ import annotations
 

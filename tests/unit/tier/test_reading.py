@@ -45,7 +45,7 @@ class Segment:
 
 
 def read(segment: Segment, position: int, length: int) -> SegmentRead:
-    """Return a read of a fake segment, which has only the methods that a `Reading` calls."""
+    """Return a read of a fake segment that has only the methods a `Reading` calls."""
     return SegmentRead(cast("FileSegment", segment), position, length)
 
 

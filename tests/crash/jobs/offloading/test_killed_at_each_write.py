@@ -15,7 +15,7 @@ from tests.kit.tier.contents import tier_contents
 
 CASES_OF_THE_DAILY_LANE = 15
 LATER = [15, pytest.param(5, marks=pytest.mark.slow)]
-"""Number of additional writes before each further kill."""
+"""Number of writes by which each kill is later than the previous one."""
 
 
 @pytest.fixture(scope="module")

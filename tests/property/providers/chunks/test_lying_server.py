@@ -39,8 +39,8 @@ ALL = [one for pair in PAIRS.values() for one in pair]
 
 
 class Run:
-    """One run of the test, with one writer at a time. `stored` has the bytes that the writer takes
-    as written, `sure` the confirmed bytes."""
+    """One run of the test, with one writer at a time. `stored` has the bytes that the writer
+    assumes to be written, `sure` the confirmed bytes."""
 
     def __init__(self, server: ScriptedServer, seed: int) -> None:
         self.random = random.Random(seed)

@@ -84,8 +84,8 @@ LIKE_NAMES = st.lists(
 
 @st.composite
 def rows_alike(draw: st.DrawFn) -> list[bytes]:
-    """Draw the properties of rows as one producer writes them. In all rows except one or two, their
-    names and positions are equal."""
+    """Draw the properties of rows as one producer writes them. In all rows except one or two, the
+    properties have the same names and positions."""
     names = draw(LIKE_NAMES)
     values = st.sampled_from(["a", "b c", "", "é", "KEYS", "TAGS"])
     end = draw(st.sampled_from(["\x02", ""]))

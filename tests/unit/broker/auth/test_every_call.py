@@ -1,5 +1,5 @@
-"""Every gRPC call is sent once without each right that it needs, including rights that it needs
-only indirectly. The test fails for a call without a row in this module's table."""
+"""Every gRPC call is sent once without each permission that it needs, including permissions that it
+needs only indirectly. The test fails for a call without a row in this module's table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every request of both protocols is sent once without each right that it needs, including indirect
-rights, and with aliases of its fields. The test fails for a request code or a call without a row in
-its table of rows."""
+"""Every request of both protocols is sent once without each permission that it needs, including
+indirect ones, and with aliases of its fields. The test fails for a request code or a call without a
+row in its table."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ REQUEST = ReceiveRequest(
 
 
 class LiteLab:
-    """Subscriptions and ready lite topics of group L, which is bound to parent P, over a store."""
+    """Subscriptions and ready lite topics of group L over a store. The group is bound to parent
+    P."""
 
     def __init__(self, on: Receiving, **attributes: str) -> None:
         self.on = on

@@ -161,7 +161,7 @@ def read_units(root: Path, queue_id: int) -> bytes:
 
 
 def write_at(root: Path, folder: str, position: int, data: bytes) -> None:
-    """Write bytes at a position of a store's log or queue."""
+    """Write `data` at byte `position` of the log or a queue, whose files are in `folder`."""
     files = sorted((root / folder).iterdir())
     size = files[0].stat().st_size
     with files[position // size].open("r+b") as file:
@@ -170,7 +170,8 @@ def write_at(root: Path, folder: str, position: int, data: bytes) -> None:
 
 
 def read_all(root: Path, *more: object) -> tuple[int, list[tuple[int, int]]]:
-    """Return the exit code, and the queues and offsets of messages."""
+    """Run `cat` over a store. Return its exit code, and the queue id and offset of each printed
+    message."""
     ran = command("cat", "--store", root, "--topic", "orders", "--output", "ndjson", *more)
     return ran.code, sorted((row["queue_id"], row["queue_offset"]) for row in ran.rows)
 
@@ -183,7 +184,8 @@ EVERY = [(queue_id, offset) for queue_id in (0, 1) for offset in range(20)]
 def test_j50_a_false_unit_hides_no_message(
     tmp_path: Path, number: int, place: tuple[int, int]
 ) -> None:
-    """The unit names no record, or a byte within one. Its message is found in the log."""
+    """A damaged unit points to no record, or into the middle of a record. `cat` finds the unit's
+    message in the log."""
     root = tmp_path / "store"
     write(root, count=40)
     write_at(root, "consumequeue/orders/0", 20 * number, struct.pack(">qi", *place))
@@ -196,8 +198,8 @@ def test_j50_a_false_unit_hides_no_message(
 def test_j50_a_message_without_unit_and_with_a_false_offset_is_named(
     tmp_path: Path, offset: int, is_lost: bool
 ) -> None:
-    """Its unit is empty, or its whole queue is lost. It does not pass for another generation of its
-    topic."""
+    """A message has a damaged queue offset, and its unit is empty or its whole queue is lost. The
+    error names the message. The message does not count as another generation of its topic."""
     root, number = tmp_path / "store", 5
     write(root, count=40)
     place = int.from_bytes(read_units(root, 0)[20 * number :][:8], "big")
@@ -226,7 +228,8 @@ def test_j50_a_message_without_unit_and_with_a_false_queue_is_named(
 
 
 def test_j50_a_damaged_unit_ends_no_queue_of_a_store_with_an_owner(tmp_path: Path) -> None:
-    """The end of such a queue is searched by times."""
+    """A damaged unit does not end a queue. The store has an owner, so the end of the queue is
+    searched by times."""
     root = tmp_path / "store"
     write(root, count=40)
     (root / "abort").touch()

@@ -1,4 +1,5 @@
-"""`cat --store --since --until` reads a store. The clock of its broker was set back and ahead."""
+"""`cat --store --since --until` reads the store of a broker whose clock was set back and
+forward."""
 
 from __future__ import annotations
 

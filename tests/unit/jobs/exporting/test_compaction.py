@@ -1,4 +1,4 @@
-"""A compaction merges small Parquet files into larger ones. It keeps all rows, also after
+"""A compaction merges small Parquet files into larger ones. It keeps all rows, even after
 interruptions."""
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
 
 
 def test_messages_that_can_be_read_no_more_are_counted_once(world: TieredLocal) -> None:
-    """Unreadable messages are counted once, whether their units or their bytes are lost, and
-    whichever segment ends first."""
+    """Unreadable messages are counted once. Either their units or their bytes are lost, and either
+    segment may end first."""
     times = [m.store_timestamp_ms for m in stored(world, "T")]
     gone = 0
     for time in [*times, times[-1] + 1]:

@@ -1,4 +1,5 @@
-"""Choice of the units that a queue lacks: generations of a topic, and damaged queue offsets."""
+"""Tests of the choice of the units that a queue lacks: generations of a topic, and damaged queue
+offsets."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ SIZE = 100
 
 
 def choose(root: Path, offsets: list[int]) -> tuple[list[tuple[int, int, int]], int]:
-    """Return first offset, end offset and first position of each run, and the number of messages
-    that are named."""
+    """Choose the units for records with these queue offsets. Return first offset, end offset and
+    first position of each run, and the number of messages that are reported as unread."""
     rows = SpilledRows(Spill(), FOUND_DTYPE)
     found = np.zeros(len(offsets), FOUND_DTYPE)
     found["offset"] = offsets
@@ -40,7 +41,8 @@ def choose(root: Path, offsets: list[int]) -> tuple[list[tuple[int, int, int]], 
 def test_j50_the_last_generation_of_a_topic_is_taken_as_a_whole(
     tmp_path: Path, length: int
 ) -> None:
-    """A Java broker records no deletion."""
+    """The log has several generations of a topic, because a Java broker records no deletion. The
+    last generation is taken as a whole."""
     offsets = [*range(length), *range(length - 1), *range(length + 9)]
     assert choose(tmp_path, offsets) == ([(0, length + 9, SIZE * (2 * length - 1))], 0)
     assert choose(tmp_path, [*range(length), 0]) == ([(0, 1, SIZE * length)], 0)

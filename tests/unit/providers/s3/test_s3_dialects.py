@@ -149,8 +149,8 @@ def test_an_upload_whose_key_is_taken_may_end_at_its_beginning(
 def test_nothing_is_composed_of_a_source_that_is_not_whole(
     server: ScriptedServer, source: Reply, found: str
 ) -> None:
-    """No object is composed of a truncated source. The dialect has no copies of parts, so the
-    client reads the source and puts it as one object."""
+    """No object is composed of a truncated source. The dialect cannot copy parts, so the client
+    reads the source and puts it as one object."""
     server.otherwise = lambda request: source if request.method == "GET" else Reply()
     with (
         s3_client(server.url, tieredStoreS3Dialect="google") as client,

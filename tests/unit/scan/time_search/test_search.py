@@ -144,8 +144,8 @@ def test_damage_loses_no_other_message_and_does_not_stop_a_search_elsewhere(tmp_
 
 
 def test_a_head_that_is_of_another_message_has_no_time(tmp_path: Path) -> None:
-    """Units 2 and 3 both point to message 2. The head that unit 3 locates is that of another
-    message, so it gives no time."""
+    """Units 2 and 3 both point to message 2. The head at unit 3's position belongs to another
+    message, so unit 3 has no time."""
     tier, stored = build(tmp_path, [START_MS + number * SECOND for number in range(6)])
     units = tier.path(SegmentId(LOG.path, FileSegmentType.CONSUME_QUEUE, 0))
     data = bytearray(units.read_bytes())

@@ -1,4 +1,4 @@
-"""Tests of `end_within`: the queue offset at which a batch with a limit of bytes ends."""
+"""Tests of `end_within`: the queue offset at which a batch with a byte limit ends."""
 
 from __future__ import annotations
 

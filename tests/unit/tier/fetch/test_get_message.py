@@ -330,7 +330,7 @@ def test_a_get_goes_through_two_windows_at_most_however_much_is_cached(tmp_path:
 
 def test_what_expires_while_a_get_goes_on_is_not_passed(tmp_path: Path) -> None:
     """A get does not skip messages that expire in the tier during the get. The next get asks the
-    next store, which may have these messages, and knows if they are missing."""
+    next store. That store may have these messages, and knows if they are missing."""
     tier = Tier(tmp_path)
     tier.add(10)
     tier.get(0)

@@ -17,7 +17,7 @@ CALLERS = 8
 
 
 class CountingCondition(threading.Condition):
-    """Condition that counts the waits that have begun."""
+    """Condition that counts each wait at its beginning."""
 
     waits = 0
 

@@ -153,7 +153,7 @@ def test_o03_an_inheritance_whose_reply_was_lost_is_sent_again(
 
 
 def test_o03_what_was_sent_once_is_never_changed(store: Store) -> None:
-    """After the first attempt to send an epoch manifest, a writer never changes it. Here the first
+    """A writer never changes an epoch manifest after the first attempt to send it. Here the first
     request for the manifest was applied, although it seemed to fail. The manifest lacks the bytes
     that a late writer has written since."""
     late = store.process().append(b"abc")
