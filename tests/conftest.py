@@ -88,7 +88,8 @@ def public_a_manifest(public_a: Path) -> dict[str, Any]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the Spark tests first. Py4J waits with `select`, which accepts only file descriptors
-    below 1,024, and crash tests leave the files of many stores open."""
+    below 1,024. Crash tests leave the files of many stores open, so later descriptors are
+    larger."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 

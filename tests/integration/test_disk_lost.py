@@ -127,7 +127,7 @@ def test_l16_a_tier_that_is_switched_off_and_whose_metadata_is_lost_is_refused(
     world: TieredLocal, is_damaged: bool
 ) -> None:
     """A start with a disabled tier and lost metadata is refused. Otherwise new messages would get
-    offsets that the tier already has, and could never be uploaded."""
+    offsets that the tier has already used, and could never be uploaded."""
     world.open(tieredStoreAdopt=True)
     world.close()
     config = world.root / "store" / "config"

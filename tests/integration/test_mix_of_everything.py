@@ -38,7 +38,7 @@ def make_body(topic: str, number: int) -> bytes:
 
 
 class Mix:
-    """State that the threads share. `numbers` has for each offset the number of the message that
+    """State that the threads share. `numbers` maps each offset to the number of the message that
     was first read at this offset."""
 
     def __init__(self, world: TieredLocal) -> None:

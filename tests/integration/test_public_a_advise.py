@@ -1,4 +1,4 @@
-"""`tieredstore advise` runs on the store of public-a, and on Java's tier of it."""
+"""`tieredstore advise` runs on the store of public-a, and on the tier that Java made of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""This project reads Java's tier in the public-a fixture: every message, and every query of the
-manifest."""
+"""This project reads Java's tier in the public-a fixture. Every message and every query of the
+manifest is checked."""
 
 from __future__ import annotations
 

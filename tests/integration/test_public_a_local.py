@@ -1,5 +1,5 @@
-"""This project reads Java's local store in the public-a fixture, with every query of the
-manifest."""
+"""This project reads Java's local store in the public-a fixture. Every query of the manifest is
+checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start that was refused or killed leaves no data that makes the next start fail."""
+"""A start that was refused or killed leaves no data that prevents the next start."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_w70_the_newer_store_starts_after_an_older_copy_was_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_w71_an_older_copy_is_refused_where_it_lacks_a_queue(shared: SharedTier, kind: str) -> None:
-    """An older copy is refused because it lacks a queue. Only segments that the copy's metadata
-    does not list have this queue."""
+    """An older copy is refused because it lacks a queue. The tier has this queue only in segments
+    that the copy's metadata does not list."""
     store = shared.root / "broker/store"
     open_store = make_opener(kind, shared)
     world = open_store()

@@ -1,5 +1,5 @@
-"""The published Java broker continues a tier whose metadata `tieredstore rebuild metadata`
-created."""
+"""The published Java broker continues a tier whose metadata was created by `tieredstore rebuild
+metadata`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published Java broker opens a tier that has backups, and a store that was restored from these
+"""The published Java broker opens a tier with backups, and a store that was restored from these
 backups."""
 
 from __future__ import annotations

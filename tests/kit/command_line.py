@@ -45,7 +45,7 @@ def tieredstore(*arguments: object) -> Ran:
 
 def one_line(ran: Ran) -> str:
     """Return the only line that a failing command prints to stderr. There must be no traceback. A
-    job that has completed steps first prints how to continue."""
+    job with completed steps first prints how to continue."""
     lines = [line for line in ran.err.splitlines() if " the same command continues: " not in line]
     assert len(lines) == 1, ran.err
     assert lines[0].startswith("tieredstore: error: ")

@@ -65,7 +65,7 @@ class Refused:
 
 
 def lose_disk(world: TieredLocal) -> None:
-    """Kill the broker and delete its local disk. The tier keeps its state of that moment."""
+    """Kill the broker and delete its local disk. The tier keeps its current state."""
     for service in (world.store.dispatcher, world.store.expiry, world.store.backup):
         service.stop()
     shutil.copytree(world.root / "tier", world.root / "kept-tier")

@@ -15,8 +15,8 @@ from tieredstore.providers.posix.provider import PosixProvider
 
 
 class HangingProvider(WrapperProvider):
-    """A Posix provider whose writes, and whose acquisition of the epoch, wait while a file exists
-    beside the tier."""
+    """A Posix provider whose writes and epoch acquisitions wait while a file exists beside the
+    tier."""
 
     def __init__(self, wrapped: PosixProvider, folder: Path) -> None:
         super().__init__(wrapped)

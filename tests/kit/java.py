@@ -283,7 +283,7 @@ def _run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in its own process group. Whatever happens, stop the group at the end."""
+    """Run a command in its own process group. In any case, stop the group at the end."""
     with subprocess.Popen(
         command,
         cwd=cwd,

@@ -42,7 +42,7 @@ class LateClient(MemoryObjectClient):
     def watch(
         self, number: int = 0, how: str = "", meanwhile: Callable[[], None] | None = None
     ) -> None:
-        """Choose a request to watch. Number 1 is the next request, and 0 disables watching."""
+        """Choose a request to watch. Number 1 is the next request. Number 0 disables watching."""
         self.requests.clear()
         self.is_over = False
         self._number, self._how = number, how

@@ -133,6 +133,6 @@ def is_right(
     answer: list[list[Any]], right: set[tuple[int, int, int, str]], max_count: int
 ) -> bool:
     """Return whether an answer to a key query is correct. It must have no wrong or repeated
-    message, and may lack messages only if `max_count` limits it."""
+    message, and may lack messages only because of `max_count`."""
     rows = [tuple(row) for row in answer]
     return len(rows) == len(set(rows)) == min(len(right), max_count) and set(rows) <= right

@@ -74,7 +74,7 @@ def test_sent_and_registered_by_hand(cluster: Cluster, zipped: Path, url: str) -
 def run(
     command: list[str | Path], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Spark program in an environment in which this checkout is not installed."""
+    """Run a Spark program in an environment where this checkout is not installed."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     done = subprocess.run(
         command,

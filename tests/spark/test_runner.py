@@ -105,8 +105,8 @@ def test_a_task_that_fails_in_all_attempts_ends_the_job_as_unavailable(
 
 @pytest.fixture(params=["spark", "cluster"])
 def call(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Return a function that calls its argument with a Spark session: that of this process, or that
-    of the cluster."""
+    """Return a function that calls its argument with a Spark session. The session is that of this
+    process, or that of the cluster."""
     where = request.getfixturevalue(request.param)
     return where.call if isinstance(where, Cluster) else functools.partial(_call, where)
 

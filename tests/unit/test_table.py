@@ -65,7 +65,7 @@ def test_each_query_over_one_relation_reads_the_tier_anew(tier: Tier) -> None:
 
 
 def test_libraries_take_a_scan_itself(tier: Tier) -> None:
-    """Libraries accept a scan itself, through Arrow's C stream. Each use reads it again."""
+    """Libraries accept a scan itself, through Arrow's C stream. Each use reads the scan again."""
     import duckdb
     import polars as pl
     import pyarrow as pa

@@ -1,5 +1,5 @@
 """A broker ends under load in one of several ways. After the next start it has every acknowledged
-message once, in the order of its queue."""
+message once, in queue order."""
 
 from __future__ import annotations
 

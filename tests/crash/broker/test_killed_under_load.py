@@ -40,7 +40,7 @@ FIFO_TOPIC, FIFO_GROUP = "CheckedFifo", "checked_fifo"
 
 @pytest.fixture
 def remoting(java_remoting: Program) -> Iterator[ClientProcess]:
-    """Start a client process for one test. The process keeps all messages that it sent and
+    """Start a client process for one test. The process remembers all messages that it sent and
     received."""
     with java_remoting.start("Loads", "Collectors", "Readers", options=FAST_CLIENT) as process:
         yield process

@@ -305,8 +305,8 @@ def test_l07_short_reads_and_writes_are_completed(
 
 
 def _is_flush(thread: threading.Thread) -> bool:
-    """Return whether the current thread may flush the log: it is the test's own thread or the
-    store's flush thread."""
+    """Return whether the current thread may flush the log. Only the test's own thread and the
+    store's flush thread may."""
     return thread is threading.main_thread() or thread.name == "flush-commit-log"
 
 

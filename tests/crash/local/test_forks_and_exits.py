@@ -25,8 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 
 
 def _run_child(action: Callable[[], object]) -> int:
-    """Run a function in a forked child. Return the child's exit code, which is 0 if no exception
-    was raised."""
+    """Run a function in a forked child. Return the child's exit code. It is 0 if no exception was
+    raised."""
     child = os.fork()
     if child == 0:
         try:

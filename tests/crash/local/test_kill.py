@@ -29,8 +29,8 @@ def driver() -> Iterator[Driver]:
 
 
 def read_acks(path: Path) -> dict[tuple[str, int], int]:
-    """Return the number of acknowledged messages of each queue. Check that their numbers count up
-    from 0."""
+    """Return the number of acknowledged messages of each queue. Check that the message numbers
+    count up from 0."""
     counts: dict[tuple[str, int], int] = defaultdict(int)
     if path.exists():
         for line in path.read_bytes().split(b"\n")[:-1]:

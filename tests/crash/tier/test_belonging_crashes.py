@@ -1,5 +1,5 @@
-"""A start writes marks by which a store, its state and its tier recognise each other. The process
-ends at any of these writes."""
+"""A start writes marks that show whether a store, its state and its tier belong together. The
+process ends at any of these writes."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def end_state(world: World) -> dict[str, Any]:
 
 
 def check_consistent(world: World) -> None:
-    """Check right after the crash that the content is complete, in order, and equal to the
+    """Check immediately after the crash that the content is complete, in order, and equal to the
     source."""
     with world.process(Faults()) as (_, store, _, _):
         file = store.get(*KEY)
@@ -175,8 +175,8 @@ def check_consistent(world: World) -> None:
 
 @functools.cache
 def points() -> list[CrashPoint]:
-    """Return the crash points. They are the same for every backend, because `Faults` does not count
-    seals and calls of the writer epoch."""
+    """Return the crash points. They are the same for every backend, because `Faults` counts neither
+    seals nor calls of the writer epoch."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

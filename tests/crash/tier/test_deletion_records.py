@@ -63,7 +63,7 @@ class Killer:
 
 
 def kill(world: TieredLocal) -> None:
-    """End the process. The next process starts with the disk as it is at this moment."""
+    """End the process. The next process starts with the disk in its current state."""
     root = world.root
     for service in (world.store.dispatcher, world.store.expiry, world.store.backup):
         service.stop()

@@ -26,7 +26,7 @@ backups of a broker's files."""
 
 
 def _walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the full names of all verbs as a user types them. Groups of verbs are left out."""
+    """Yield the full names of all verbs as a user types them. Groups of verbs are omitted."""
     if not isinstance(command, click.Group):
         yield names
         return

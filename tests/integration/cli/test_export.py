@@ -70,7 +70,7 @@ def test_topics_that_are_not_there_are_refused_and_nothing_is_left(
     tmp_path: Path, topics: str, target: str
 ) -> None:
     """An export of missing topics is refused. Otherwise the target would record misspelt names, and
-    later refuse the correct names."""
+    refuse the correct names later."""
     tier = GrowingTier(tmp_path / "source")
     tier.append("orders", 0, 2)
     done = tieredstore(

@@ -345,8 +345,8 @@ def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path
 def test_j54_a_round_in_which_a_queue_failed_is_not_good(
     growing: DefaultMessageStore, tmp_path: Path
 ) -> None:
-    """A round in which a queue failed does not count as good. Metrics, health and the alarm on the
-    last good round agree, and all report the same backlog."""
+    """A round with a failed queue does not count as good. Metrics, health and the alarm on the last
+    good round agree, and all report the same backlog."""
     stop = StopSignal()
     put(growing, 0, 10)
     growing.put_message(Message.create("U", b"good"))

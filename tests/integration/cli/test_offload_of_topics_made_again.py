@@ -22,8 +22,8 @@ OLD = [*(Message("A", b"old%d" % number) for number in range(3)), Message("B", b
 
 
 def make_again(store: Path, count: int) -> None:
-    """Recreate the topic as Java does: delete the files of its queues, and leave its old records in
-    the log."""
+    """Recreate the topic as Java does: delete its queue files, and leave its old records in the
+    log."""
     shutil.rmtree(store / "consumequeue" / "A")
     fill(store, *[Message("A", b"new%d" % number) for number in range(count)], Message("B", b"b"))
 
@@ -36,8 +36,8 @@ def check_refused(tmp_path: Path, failed: Sequence[tuple[object, object]]) -> No
 
 
 def check_way_on(tmp_path: Path, store: Path, count: int) -> None:
-    """Follow the procedure that the error names. Check that no message is lost, and that no queue
-    has messages of both topics."""
+    """Follow the procedure in the error. Check that no message is lost, and that no queue has
+    messages of both the old and the new topic."""
     location = locate(f"file://{tmp_path / 'tier'}", state=options(store).state_path)
     delete_topic(location, "A", yes=True)
     assert offload_store(options(store)).failed == []

@@ -1,5 +1,5 @@
-"""An offload of an unchanged store opens no queue and writes nothing. A part of the store that may
-have changed is read as usual."""
+"""An offload of an unchanged store opens no queue and writes nothing. A possibly changed part of
+the store is read as usual."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ CHANGES = [
 def test_what_has_changed_is_looked_at(
     store: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
-    """An offload after a change has the same result as a run that has no record of the last run."""
+    """After a change, an offload has the same result as a run without a record of the last run."""
     change(store)
     copies = tmp_path / "copies"
     for name in ("tier", "state"):

@@ -1,4 +1,5 @@
-"""mqadmin 5.5.0 sets users and policies, and clients of both protocols get the permitted access."""
+"""mqadmin 5.5.0 sets users and policies. Clients of both protocols get exactly the permitted
+access."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Apache's push consumer 5.5.0 with setClientRebalance(false): the broker assigns queues to the
-consumer, and decides whether it pulls or pops. The slow run also tests the Java broker."""
+"""Apache's push consumer 5.5.0 runs with setClientRebalance(false). The broker then assigns queues
+to the consumer, and decides whether it pulls or pops. The slow run also tests the Java broker."""
 
 from __future__ import annotations
 

@@ -332,8 +332,8 @@ def test_the_words_of_another_vendor_open_no_tier(
 def test_a_wrong_secret_is_one_clear_error(
     vendors: Callable[[str], VendorStore], dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each dialect a wrong secret causes one clear error. The servers check the signatures,
-    which include the vendor's own headers."""
+    """In each dialect, a wrong secret causes one clear error. The servers check the signatures, and
+    these include the vendor's own headers."""
     spoken = vendors(dialect)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with (

@@ -20,7 +20,7 @@ MESSAGES = 2103
 """Number of public-a's messages in topics that are uploaded to the tier."""
 GROUP_BYTES = 16 << 20
 DAILY = [("moto", GROUP_BYTES), ("versitygw", 0)]
-"""Pairs of server and group size that the daily run tests. The slow run tests all pairs."""
+"""Pairs of server and group size for the daily run. The slow run tests all pairs."""
 
 
 @dataclass(frozen=True, slots=True)

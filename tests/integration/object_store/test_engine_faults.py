@@ -1,4 +1,4 @@
-"""Faults of an object store affect offloads, the tiered store and the command line."""
+"""An object store fails during offloads, in the tiered store, and under the command line."""
 
 from __future__ import annotations
 

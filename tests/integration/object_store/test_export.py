@@ -29,7 +29,8 @@ from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.location import TierLocation, locate
 
 SERVERS = ["versitygw", pytest.param("moto", marks=pytest.mark.slow)]
-"""Servers for tests whose requests `test_from_bucket_to_bucket` already sends to both servers."""
+"""Servers for tests that need only one server. `test_from_bucket_to_bucket` already sends their
+requests to both."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The servers that `localstack/up` starts run an example of the documentation."""
+"""An example of the documentation runs on the servers that `localstack/up` starts."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def proxy(strict_proxy: FaultProxy) -> FaultProxy:
 
 @pytest.fixture
 def store(versitygw: ObjectStore) -> ObjectStore:
-    """A store with the objects `old` and `large`, which were written without the proxy."""
+    """A store with the objects `old` and `large`. They were written without the proxy."""
     versitygw.put(["tier/old"], DATA)
     versitygw.put(["tier/large"], bytes(PART))
     return versitygw

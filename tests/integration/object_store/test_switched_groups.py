@@ -1,4 +1,4 @@
-"""Group objects are switched on and off between runs, on a real server. The tier stays
+"""Group objects are enabled and disabled between runs, on a real server. The tier stays
 consistent."""
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ class TakeOver:
 
 
 def test_w02_a_switch_of_writers_at_every_step_of_an_upload(versitygw: ObjectStore) -> None:
-    """After a switch of writers at any step of an upload, the segment has no hole and no duplicate
-    range, and contains everything that either writer acknowledged."""
+    """Writers are switched at any step of an upload. Afterwards the segment has no hole and no
+    duplicate range, and contains everything that either writer acknowledged."""
     for number in range(100):
         prefix = f"tier-{number}"
         switch = TakeOver(versitygw, prefix, number)

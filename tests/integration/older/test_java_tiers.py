@@ -74,8 +74,8 @@ def test_j53_all_topics_of_an_old_tier_are_read(java: OlderStore) -> None:
 
 @pytest.mark.parametrize(("topic", "key"), KEYS)
 def test_j53_the_index_of_an_old_broker_is_read(java: OlderStore, topic: str, key: str) -> None:
-    """An index file of 5.1.4 has 4 additional bytes, and times in milliseconds. The newest keys
-    were in a file that the broker had not uploaded, so queries do not find those messages."""
+    """An index file of 5.1.4 has 4 additional bytes, and times in milliseconds. The broker had not
+    uploaded the file with the newest keys, so queries do not find those messages."""
     expected = find_expected(java, topic, key)
     assert expected
     found = find_by_key(java, topic, key)

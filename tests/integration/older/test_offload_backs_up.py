@@ -163,8 +163,8 @@ def test_j92_rights_of_a_java_broker_are_backed_up_and_users_are_named(tmp_path:
 
 
 def test_j92_rights_that_have_no_meaning_here_are_left_out_as_a_whole(tmp_path: Path) -> None:
-    """If one access rule of a Java broker cannot be interpreted, none of the rules is backed up,
-    because the unknown rule may be a denial."""
+    """If one access rule of a Java broker cannot be interpreted, none of the rules is backed up.
+    The unknown rule might deny access."""
     older = unpack_older("4.9.7-plain", tmp_path / "older")
     acl = ACL_OF_JAVA.replace(b'"resourceType":4', b'"resourceType":3')  # of a namespace
     make_java_database(older.store / "config/acls", {b"User:app": acl})

@@ -160,8 +160,8 @@ class BrokerProcess:
 
 
 def _free_ports(count: int) -> set[int]:
-    """Return free ports outside the range from which the system assigns ports. So no other program
-    gets one of these ports while the broker is down."""
+    """Return free ports outside the range from which the system assigns ports, so that no other
+    program gets one of them while the broker is down."""
     lowest = 32_768
     with suppress(OSError):  # Linux says it
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

@@ -27,8 +27,8 @@ SETTINGS = {
 def reading_broker(
     tier: str, folder: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, str]]:
-    """Yield the broker's addresses by protocol. The broker's state is in `folder/state`. `settings`
-    are keys and values of its broker.conf."""
+    """Yield the broker's addresses by protocol. The broker keeps its state in `folder/state`.
+    `settings` are keys and values of its broker.conf."""
     folder.mkdir(exist_ok=True)
     conf = folder / "broker.conf"
     keys = SETTINGS | dict(settings or {})

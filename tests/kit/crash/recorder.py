@@ -90,8 +90,8 @@ Operation = Write | Resize | SyncFile | SyncFolder | Link | MakeFolder | Remove 
 
 @dataclass(slots=True)
 class Recording:
-    """File operations below `root`. `first_files` has the content of each file that existed before,
-    by the file's number in the recording."""
+    """File operations below `root`. `first_files` has the content of each file that existed at the
+    beginning, by the file's number in the recording."""
 
     root: Path
     operations: list[Operation] = field(default_factory=list)

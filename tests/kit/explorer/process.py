@@ -145,7 +145,7 @@ class Process:
         self.go_on()
 
     def go_on(self) -> None:
-        """Run all tasks until they wait for replies. Waits with a time limit time out."""
+        """Run all tasks until they wait for replies. Waits that have a time limit time out."""
         while True:
             task = next((task for task in self._tasks if task.can_go_on()), None)
             if task is None and not self.waiting:

@@ -1,4 +1,5 @@
-"""Requests and replies as plain values, the client that sends them, and the store that answers."""
+"""Requests and replies as plain values, the client that sends the requests, and the store that
+answers them."""
 
 from __future__ import annotations
 

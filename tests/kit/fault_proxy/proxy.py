@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server, which injects faults (loopback, plain HTTP, path-style).
+"""A proxy that injects faults in front of an S3 server (loopback, plain HTTP, path-style).
 
     with FaultProxy("http://127.0.0.1:5602") as proxy:
         lost = proxy.inject(lose_reply(), "PutObject", key=r"/c\\.", calls={2})

@@ -132,7 +132,7 @@ class _KillableAppend:
 
 
 class KillableRuns:
-    """Runs of a module of work. Each run completes, or is killed at a write."""
+    """Runs of one work module that can be killed. Each run completes, or is killed at a write."""
 
     def __init__(self, module: str, **inputs: Path) -> None:
         self._driver = Driver(module)

@@ -138,7 +138,7 @@ class ScriptedServer:
 
 
 def s3_settings(endpoint: str, **properties: object) -> S3Settings:
-    """Return the settings of an endpoint, as a configuration makes them. `properties` have Java
+    """Return the settings of an endpoint as loaded from a configuration. `properties` have Java
     names."""
     values = {
         "objectStoreEndpoint": endpoint,

@@ -60,5 +60,6 @@ def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[s
 
 
 def latest(reader: TieredStreamReader, start: Offset, limit: Any = None) -> Offset:
-    """Return the end of the next batch. `limit`, or else the options, limit the batch."""
+    """Return the end of the next batch. `limit` limits the batch, or the options if `limit` is
+    missing."""
     return through_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))

@@ -16,7 +16,7 @@ from tieredstore.scan.verify.verification import verify
 
 
 def tier_contents(root: Path) -> dict[str, object]:
-    """Return the parts of a tier that must be equal in both runs: the bytes of commit logs and
+    """Return the parts of a tier that must be equal after both runs: the bytes of commit logs and
     consume queues, the index items, and the metadata without the creation times of its entries."""
     provider = PosixProvider(root / "tier", "cluster-a")
     metadata = DefaultMetadataStore(

@@ -17,8 +17,8 @@ from tieredstore.providers.memory.provider import MemoryProvider
 
 
 class AppendOnlySegment(WrapperSegment):
-    """Rejects each write that begins before the segment's end, even if the bytes are equal. `stale`
-    is the field of that name in the result."""
+    """Segment that rejects each write before its end, even if the bytes are equal. `stale` is the
+    field of that name in the result."""
 
     stale = False
 

@@ -1,4 +1,4 @@
-"""Lookups that wait for a tier delay neither the event loop nor the writing of files."""
+"""Lookups that wait for a tier do not delay the event loop or the writing of files."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def test_the_package_shows_its_doors_and_stays_cheap() -> None:
 
 
 def test_no_room_takes_the_name_of_a_call() -> None:
-    """No submodule of `tieredstore.jobs` has the name of a function, because its import would
-    replace the function by the module."""
+    """No submodule of `tieredstore.jobs` has the name of a function, because an import of the
+    submodule would replace the function."""
     home = Path(inspect.getfile(jobs)).parent
     modules = {path.stem for path in home.iterdir()}
     assert modules.isdisjoint(jobs.__all__)

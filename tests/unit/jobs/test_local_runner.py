@@ -141,8 +141,8 @@ def has_ended(pid: int) -> bool:
     "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda n: n.name
 )
 def test_j01_no_worker_outlives_its_job(tmp_path: Path, number: signal.Signals) -> None:
-    """No worker process survives its job. Otherwise workers would finish their task and wait for
-    tasks for ever."""
+    """No worker process survives its job. Otherwise workers would finish their task, and then wait
+    forever for tasks."""
     script = tmp_path / "job.py"
     script.write_text(LONG_JOB)
     pids = tmp_path / "pids"

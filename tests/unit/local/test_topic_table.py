@@ -266,8 +266,8 @@ def test_a_file_that_nobody_changed_is_not_parsed_again_and_each_change_is_seen(
 
 
 def test_a_file_that_was_changed_just_now_is_read_each_time(config: Path) -> None:
-    """A topics file that was changed just now is read each time, because another change of the same
-    size could leave the file with an equal time."""
+    """A recently changed topics file is read each time, because another change of the same size
+    could leave the file with an equal time."""
     path = config / "topics.json"
     path.write_bytes(TOPICS)
     reader = TopicTableReader(config.parent)

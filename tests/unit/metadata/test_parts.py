@@ -104,7 +104,7 @@ def test_whatever_changes_the_file_is_what_the_store_says(
 
 
 def test_no_dict_grows_with_a_table() -> None:
-    """No dict grows with the size of a table, because growing a dict would block all readers for
+    """No dict grows with the size of a table, because a growing dict would block all readers for
     milliseconds."""
     table: parts.Table[Row[TopicMetadata]] = parts.Table()
     for number in range(20_000):

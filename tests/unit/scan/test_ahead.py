@@ -1,5 +1,5 @@
-"""Several tasks run concurrently over a network, and one after the other elsewhere. Results are
-always in order."""
+"""Tasks run concurrently if the tier is reached over a network, otherwise one after the other.
+Results are always in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of times on the command line."""
+"""Tests of time arguments on the command line."""
 
 from __future__ import annotations
 

@@ -281,9 +281,8 @@ def lose_object(world: World, file_type: str, number: int) -> None:
 def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
     file_type: str, is_paired: bool, number: int, is_restarted: bool
 ) -> None:
-    """A lost object costs only its own messages, and not the uploads after them. In an earlier
-    version, the queue was never uploaded again: its active segment has a hole, and accepts no
-    further write."""
+    """A lost object costs only its own messages. Later uploads continue. In an earlier version, the
+    queue was never uploaded again: its active segment has a hole, and accepts no further write."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):

@@ -110,8 +110,8 @@ def test_killed_at_every_write_the_rerun_ends_equal(
 def test_killed_again_and_again_it_still_ends_equal(
     runner: KillableRuns, whole: Whole, tmp_path: Path, later: int
 ) -> None:
-    """A backfill is killed again and again, each time a little later, until a run finishes. The
-    result equals that of an undisturbed run."""
+    """A backfill is killed repeatedly, each time a little later, until a run finishes. The result
+    equals that of an undisturbed run."""
     root = tmp_path / "run"
     for step in range(0, 4 * len(whole[1]), later):
         if runner.run(root, step, torn=bool(step % 2)) == 0:

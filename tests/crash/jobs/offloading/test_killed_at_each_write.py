@@ -83,8 +83,8 @@ def test_w04_killed_again_and_again_it_still_ends_equal(
     tmp_path: Path,
     later: int,
 ) -> None:
-    """An offload is killed again and again, each time a little later, until a run finishes. The
-    result equals that of an undisturbed run."""
+    """An offload is killed repeatedly, each time a little later, until a run finishes. The result
+    equals that of an undisturbed run."""
     whole, writes = uninterrupted
     root = tmp_path / "run"
     for step in range(0, 4 * len(writes), later):

@@ -129,7 +129,8 @@ class GatheringMachine(RuleBasedStateMachine):
         self.taken[log] += text
 
     def find_out(self) -> None:
-        """Find out whether a write without a reply was stored, once the store answers again."""
+        """Find out whether a write without a reply was stored. Wait until the store answers
+        again."""
         self.faults.clear()
         self.epoch.confirm()
         for name, before in self.taken.items():

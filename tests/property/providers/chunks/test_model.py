@@ -1,5 +1,5 @@
-"""For any sequence of calls, a segment has the same content as a bytearray. Its object store's
-requests fail in any way."""
+"""For any sequence of calls, a segment has the same content as a bytearray. Requests to its object
+store fail in any way."""
 
 from __future__ import annotations
 

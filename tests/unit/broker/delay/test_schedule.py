@@ -1,4 +1,4 @@
-"""Messages with a delay level arrive at their due time, even if faults happen before."""
+"""Messages with a delay level arrive at their due time, even if faults happen before that time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timer messages arrive at their time, across restarts. Recalled messages do not arrive."""
+"""Timer messages arrive at their time, also across restarts. Recalled messages do not arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ReceiveMessage, AckMessage, ChangeInvisibleDuration and the dead letters."""
+"""Tests of ReceiveMessage, AckMessage, ChangeInvisibleDuration and dead letters."""
 
 from __future__ import annotations
 

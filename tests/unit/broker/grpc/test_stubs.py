@@ -1,5 +1,4 @@
-"""The generated messages and the messages of RocketMQ's Python client can be used in one
-process."""
+"""The generated messages and those of RocketMQ's Python client can be used in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of receives from retry topics that a Java broker left, and from single queues."""
+"""Tests of receives from single queues, and from retry topics that a Java broker left."""
 
 from __future__ import annotations
 

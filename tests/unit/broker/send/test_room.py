@@ -1,5 +1,5 @@
-"""Accepted messages stay deliverable, even if the limits of producers change or the messages'
-properties leave little room."""
+"""Accepted messages stay deliverable. The limits of producers may change, and the messages'
+properties may leave little room."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ async def test_p31_a_producer_is_asked_about_a_half_message_without_room(
 
 @on_loop
 async def test_p31_a_message_with_a_bad_time_becomes_a_dead_letter(tmp_path: Path) -> None:
-    """The copy of a timer message with an invalid time becomes a dead letter, because its
-    properties are checked only when it is sent."""
+    """The copy of a timer message with an invalid time becomes a dead letter, because the message's
+    properties are checked only when the copy is sent."""
     with producing(tmp_path) as parts:
         bad = {"TIMER_OUT_MS": "x", "TIMER_DELIVER_MS": "abc"}
         await parts.send(queue_id=0, properties=bad)

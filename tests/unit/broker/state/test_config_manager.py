@@ -108,7 +108,7 @@ def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
 def test_a_crash_at_each_step_leaves_the_old_or_the_new_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill after any file operation of a persist leaves the old or the new state."""
+    """A kill after any file operation of a `persist` call leaves the old or the new state."""
 
     class Crash(BaseException):
         pass

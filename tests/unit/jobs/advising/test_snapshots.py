@@ -1,4 +1,4 @@
-"""Two files of consumer offsets are read. The progress of each group between them is computed."""
+"""Two files of consumer offsets are read. Each group's progress between them is computed."""
 
 from __future__ import annotations
 

@@ -272,8 +272,8 @@ def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: P
 def test_a_topic_that_is_made_later_in_the_target_gets_an_id_of_its_own(
     built: BuiltTier, tmp_path: Path
 ) -> None:
-    """A topic that is created in the target after a copy gets an id that no topic has. The source's
-    ids have gaps, because topics were deleted in the source."""
+    """After a copy, a new topic in the target gets an id that no topic has. The source's ids have
+    gaps, because topics were deleted in the source."""
     topic = built.metadata.topic("orders")
     assert topic is not None
     topic.topic_id = 7

@@ -278,8 +278,8 @@ def test_another_writers_commit_is_no_matter(
 
 @dataclass
 class Twice:
-    """A runner that executes each task in two threads at the same time. Either outcome may be the
-    one that counts."""
+    """A runner that executes each task in two threads at the same time. Either outcome may
+    count."""
 
     description: str = "twice"
 

@@ -59,7 +59,7 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
     tier: GrowingTier,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An interrupted export whose target was deleted begins again. `earlier` is the number of
+    """An interrupted export whose target was deleted starts over. `earlier` is the number of
     commits before the interrupted one."""
     exported = Export(tmp_path / "exported", form, tier)
     for _ in range(earlier):
@@ -80,7 +80,7 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
 def test_files_that_are_gone_alone_begin_it_anew(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """An operator deletes the staged files of an export as orphans. The export begins again."""
+    """An operator deletes the staged files of an export as orphans. The export starts over."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 4)

@@ -222,7 +222,7 @@ def test_no_reader_of_delta_skips_rows_with_far_times_of_birth(
 
 def test_columns_without_values_hide_no_rows_of_delta(tmp_path: Path) -> None:
     """Columns without values hide no rows of a Delta table. deltalake's dataset interprets missing
-    bounds of a column as an empty range, so a filter would omit rows."""
+    bounds of a column as an empty range, so a filter on the column would omit rows."""
     builder = TierBuilder(tmp_path / "source")
     builder.queue("tagged", 0, [message("tagged", 0, n) for n in range(3)])
     builder.queue("bare", 0, [message("bare", 0, n, tags=None) for n in range(4)])

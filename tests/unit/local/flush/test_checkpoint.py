@@ -62,8 +62,8 @@ def test_the_checkpoint_is_written_after_what_it_tells_of(
 
 
 def test_a_flush_beside_puts_and_dispatch_says_what_is_dispatched(tmp_path: Path) -> None:
-    """A flush during puts records only dispatched messages in the checkpoint, even if other
-    messages of the same millisecond are put and not yet dispatched."""
+    """A flush during puts records only dispatched messages in the checkpoint. Other messages of the
+    same millisecond may be put and not yet dispatched."""
     root = tmp_path / "s"
     clock = ManualClock(START_MS)
     with running(small_config(root), clock) as store:

@@ -1,4 +1,4 @@
-"""Commit log files are created ahead of their writer."""
+"""Commit log files are created before their writer needs them."""
 
 from __future__ import annotations
 

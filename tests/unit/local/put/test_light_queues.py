@@ -1,4 +1,4 @@
-"""The key `enableMultiDispatch` of light queues is changed while the store runs."""
+"""The key `enableMultiDispatch`, which controls light queues, is changed while the store runs."""
 
 from __future__ import annotations
 

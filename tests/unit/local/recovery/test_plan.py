@@ -241,7 +241,7 @@ def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
 
 def test_messages_behind_a_lost_write_were_not_promised(tmp_path: Path) -> None:
     """Messages after a lost write are cut off, because they were not acknowledged. After a power
-    cut a sector of the unsynced data is missing, while later writes exist."""
+    cut, a sector of the unsynced data is missing, although later writes exist."""
     root = tmp_path / "s"
     results = fill(root)
     leave_unclean(root, checkpoint=Checkpoint(logics_physical_offset=results[40].physical_offset))

@@ -292,7 +292,7 @@ def test_o07_a_file_that_is_added_during_a_listing_in_memory_is_no_error(
     assert client.put_if_absent("t/c.0", [b"abc"], STAMP)
 
     class Growing(dict[str, Any]):
-        """A dictionary of files to which another thread adds a file during the first copy."""
+        """A dictionary of files. Another thread adds a file to it during the first copy."""
 
         copies = 0
 

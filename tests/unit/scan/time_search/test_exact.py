@@ -1,4 +1,4 @@
-"""A condition on times is exact in every interface, also after a clock step in a large queue."""
+"""A condition on times is exact in every interface, even after a clock step in a large queue."""
 
 from __future__ import annotations
 

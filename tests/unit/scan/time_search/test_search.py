@@ -1,5 +1,5 @@
-"""The bounds of a search by store time include every message within the times, for any clock of a
-queue."""
+"""The bounds of a search by store time include every message within the queried times, for any
+clock of a queue."""
 
 from __future__ import annotations
 

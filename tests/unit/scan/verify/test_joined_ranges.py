@@ -24,7 +24,7 @@ TOLD: list[tuple[str, int]] = []
 
 @pytest.fixture(params=[False, True], ids=["plain", "checksums"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> BuiltTier:
-    """A tier of queues with one segment each, one queue of several segments, and one with a
+    """A tier of queues with one segment each, one queue with several segments, and one queue with a
     compressed body."""
     builder = TierBuilder(tmp_path, messages_per_segment=10, checksums=request.param)
     builder.queue("a", 0, [message("a", 0, n) for n in range(3)])

@@ -1,5 +1,5 @@
-"""Tests of a writer's requests to an object store for time records. Times come from memory, and one
-request records many messages."""
+"""Tests of a writer's requests to an object store for time records. The writer has the times in
+memory, and one request records many messages."""
 
 from __future__ import annotations
 

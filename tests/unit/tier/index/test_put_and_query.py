@@ -198,7 +198,7 @@ def test_the_hash_of_the_java_test_is_in_the_file(node: Node) -> None:
 
 def test_times_are_right_to_the_second_in_both_directions(node: Node) -> None:
     """Queries by time are correct to the second in both directions. The index has whole seconds,
-    rounded down relative to the file's begin time, and no message may be missed."""
+    rounded down relative to the file's begin time. Still, no message may be missed."""
     service = node.open()
     times = {"before": NOW - 1999, "near": NOW - 500, "at": NOW, "after": NOW + 2999}
     put(service, ["at"], times=times["at"])
@@ -246,8 +246,8 @@ def test_defect_d05_a_file_created_after_the_window_is_asked(node: Node) -> None
 
 
 def test_a_file_of_old_messages_is_named_by_the_first_of_them(node: Node) -> None:
-    """A file of old messages is named by the time of its first message, because Java decides by the
-    name whether to search a file."""
+    """A file of old messages is named by the time of its first message, because Java uses the name
+    to decide whether to search a file."""
     service = node.open()
     put(service, ["a"] * 19, times=NOW - 5000)
     put(service, ["b"] * 19, times=NOW - 9000)

@@ -98,8 +98,8 @@ def test_l06_messages_that_wait_for_others_are_not_held_by_a_damaged_one(world: 
 
 
 def test_behind_the_last_good_record_the_queue_waits_for_a_good_one(world: World) -> None:
-    """After the last good record, a queue waits for a good record to continue with. A log that ends
-    with damaged records may be incomplete."""
+    """After the last good record, a queue waits for another good record before it continues. A log
+    that ends with damaged records may be incomplete."""
     world.source.put(KEY, 0, 5)
     world.damage(3, 4)
     for _ in range(2):

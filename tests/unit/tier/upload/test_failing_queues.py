@@ -132,7 +132,7 @@ def test_of_queues_that_failed_those_that_work_again_need_not_wait_for_the_other
 
 def test_queues_that_fail_slowly_take_turns_within_their_time() -> None:
     """Queues whose uploads fail slowly take turns, so that the next scan begins in time. Each
-    failure takes all retries of its client."""
+    failure takes as long as all retries of its client."""
     world = World(dispatch_threads=1)
     bad = queues("Bad", 24)
     world.put(*bad, GOOD)

@@ -236,7 +236,7 @@ def test_a_queue_that_is_no_longer_chosen_counts(tmp_path: Path, source: Growing
 
 
 def test_a_damaged_message_is_not_the_first_of_its_key(tmp_path: Path, source: GrowingTier) -> None:
-    """A message with a damaged body, but an intact key, does not count as the first with its
+    """A message with a damaged body, but an intact key, does not count as the first message of its
     key."""
     put(source, 0, ("a", 1))
     put(source, 1, ("a", 2), ("a", 3))
@@ -253,7 +253,7 @@ def test_a_damaged_message_is_not_the_first_of_its_key(tmp_path: Path, source: G
 def test_a_body_that_does_not_inflate_is_not_the_first_of_its_key(
     tmp_path: Path, source: GrowingTier
 ) -> None:
-    """A message whose body does not decompress does not count as the first with its key. Only
+    """A message whose body does not decompress does not count as the first message of its key. Only
     readers of the body detect this damage."""
     source.append("orders", 0, 1, uniq_keys=["a"], times_ms=[START_MS], sys_flag=COMPRESSED)
     put(source, 1, ("a", 2), ("a", 3))

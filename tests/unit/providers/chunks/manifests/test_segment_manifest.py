@@ -326,7 +326,7 @@ def test_the_objects_of_format_1_are_refused() -> None:
 
 def test_t71_an_object_of_which_a_part_is_still_needed_is_no_garbage() -> None:
     """An object is no garbage while a part of it is needed. Here a former writer has merged its
-    bytes before and after the bytes of another epoch into one object."""
+    bytes before and after another epoch's bytes into one object."""
     former, other, own = Generation(2, 1), Generation(1, 1), Generation(3, 1)
     inherited = ManifestEntry((Span(former, 0, 5), Span(other, 5, 9), Span(former, 9, 20)))
     objects = objects_in(other, c5=4) + objects_in(former, m0_20=20)

@@ -1,5 +1,4 @@
-"""Tests of reads of the chunk log: the requests that they make, and the bytes that they must not
-return."""
+"""Tests of reads of the chunk log: their requests, and the bytes that they must not return."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two objects contain the same bytes. A writer that deletes one of them and a successor that lists
-both must keep the same object. The writer has checked its epoch, and is paused in a deletion while
-the successor begins."""
+"""Two objects contain the same bytes. A writer deletes one of them, and a successor lists both. The
+writer and the successor must keep the same object. The writer has checked its epoch, and is paused
+in a deletion while the successor begins."""
 
 from __future__ import annotations
 
