@@ -62,8 +62,8 @@ class _Decorator(Protocol[_P, _Options_co]):
 
 
 def _with_arguments_of(kind: Callable[_P, _Options]) -> _Decorator[_P, _Options]:
-    """Return a decorator that replaces the last parameter of a function, a dataclass, by the fields
-    of that dataclass."""
+    """Return a decorator for functions whose last parameter is the dataclass `kind`. It replaces
+    this parameter by the fields of the dataclass."""
 
     def decorate(job: Callable[..., JobReport]) -> Any:
         own = list(inspect.signature(job).parameters.values())[:-1]
@@ -153,8 +153,8 @@ def compact_export(options: CompactExportOptions) -> JobReport:
 def verify(tier: Tier, options: VerifyOptions) -> JobReport:
     """Check every byte of a tier. With a topic or queue, only its messages are checked, without the
     index. The check continues after damage. The report has the first 10,000 findings, and
-    `on_finding` receives all. Without `work` no journal is kept, since the tier may have changed at
-    the next call. `seal` needs the writer epoch."""
+    `on_finding` receives all. Without `work` no journal is kept, because the tier may have changed
+    before the next call. `seal` needs the writer epoch."""
     from tieredstore.jobs.verifying import run_verify
 
     location, index = find_location(tier), options.index
@@ -262,8 +262,8 @@ def compact_index(tier: Tier, options: CompactIndexOptions) -> JobReport:
 
 @_with_arguments_of(BackfillTierOptions)
 def backfill(tier: str, table: str | Path, options: BackfillTierOptions) -> JobReport:
-    """Append the messages of a Parquet table (a file or a folder) to the queues of a tier, which is
-    created if missing.
+    """Append the messages of a Parquet table (a file or a folder) to the queues of a tier. The tier
+    is created if missing.
 
     Raises Fenced (a broker runs), Corrupt.
     """
@@ -318,7 +318,8 @@ def copy(tier: Tier, options: CopyTierOptions) -> JobReport:
 
 
 def _format_times(**times: Time | None) -> dict[str, object]:
-    """Return the time arguments as given. A resolved relative time would differ in the next run."""
+    """Return the time arguments as given, because a resolved relative time would differ in the next
+    run."""
     return {
         name: time.isoformat() if isinstance(time, datetime) else time
         for name, time in times.items()

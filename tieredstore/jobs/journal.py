@@ -1,7 +1,7 @@
 """Journal of the finished steps of a job, so that a run after a kill does not repeat them.
 
 One file of JSON lines: first the identity of the job, then a line for each finished step. A line is
-synced before the step counts as done. A torn last line does not count.
+synced before the step counts as done. An incomplete last line does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Journal:
     process has the same journal open. Without a path, the steps are not saved."""
 
     def __init__(self, path: Path | None, identity: dict[str, object]) -> None:
-        """`path`: a file, created with its folder if missing. `identity`: the job and its
+        """`path`: a file. It is created with its folder if missing. `identity`: the job and its
         arguments. Raises Invalid for another job's journal."""
         self._steps: dict[str, object] = {}
         self._identity = _encode(identity)
@@ -82,7 +82,7 @@ class Journal:
         self._append(encoded)
 
     def begin_anew(self) -> None:
-        """Discard all steps because their results are useless. The same run repeats them."""
+        """Discard all steps, because their results are useless. The current run repeats them."""
         self._steps.clear()
         if self._file is not None:
             os.ftruncate(self._file, 0)
@@ -114,7 +114,7 @@ class Journal:
         self.close()
 
     def _leave_nothing(self) -> None:
-        """Remove the files of a run that was rejected before its first step."""
+        """Delete the files of a run that was rejected before its first step."""
         path, file = self.path, self._file
         if path is None or file is None or not is_file_at(path, file):
             return
@@ -160,7 +160,8 @@ class Journal:
 
 
 def _lock(path: Path) -> int:
-    """Lock a journal. A listing of journals locks each journal for a moment. Raises Busy."""
+    """Lock a journal. Waits briefly, because a listing of journals locks each journal for a moment.
+    Raises Busy."""
     for pause_seconds in (0.05, None):
         try:
             return lock_file(path, 0o600)
@@ -177,7 +178,7 @@ def journal_path(folder: Path, identity: dict[str, object]) -> Path:
 
 
 def _encode(identity: dict[str, object], option: int | None = None) -> bytes:
-    """Encode the arguments of a job as JSON. Raises Invalid for names outside UTF-8."""
+    """Encode the arguments of a job as JSON. Raises Invalid for names that UTF-8 cannot encode."""
     try:
         return orjson.dumps(identity, option=option)
     except TypeError:

@@ -3,7 +3,7 @@
 A job that succeeds deletes its journal. The remaining journals belong to jobs that were killed,
 stopped or failed, and the same command continues with them. Old journals in the user's state
 directory expire, except for jobs that write into a tier. Only the journal records the finished
-steps of such a job, and a run without the journal may repeat them.
+steps of such a job, so a run without the journal may repeat them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ KEEP_VARIABLE = "TIEREDSTORE_JOURNAL_DAYS"
 DEFAULT_KEEP_DAYS = 30
 DAY_MS = 86_400_000
 EXPIRING = frozenset({"export", "compact-export", "report", "verify"})
-"""Jobs that lose only time when they start from the beginning. They do not write into a tier, or
-the target of the export records where to continue."""
+"""Jobs that only lose time if they start from the beginning, because they do not write into a tier,
+or because the target of the export records where to continue."""
 _NAME = re.compile(r"([a-z][a-z-]*)-[0-9a-f]{16}", re.ASCII)
 _PIECE_BYTES = 1 << 20
 _PLACES = ("target", "to", "table", "tier")
-"""Arguments that identify a job in a list of journals. The list shows the first of them that the
+"""Arguments that identify a job in a list of journals. The list shows the first of these that the
 job has."""
 
 
@@ -68,7 +68,7 @@ def state_directory() -> Path:
 
 
 def keep_days() -> int:
-    """Return the retention of unused journals in days, or 0 for ever. Raises Invalid."""
+    """Return the retention of unused journals in days. 0 means for ever. Raises Invalid."""
     given = os.environ.get(KEEP_VARIABLE, "").strip()
     if not given:
         return DEFAULT_KEEP_DAYS
@@ -116,8 +116,9 @@ def forget_journal(path: Path) -> bool:
 def forget_old_journals(
     folder: Path, days: int, *, but: Path | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> list[Path]:
-    """Delete journals that were unused for `days`, of jobs that lose only time without them. Return
-    the deleted paths. `but`: a journal that a run is about to continue. `days`: 0 deletes none."""
+    """Delete journals that were unused for `days`. Only journals of jobs that lose nothing but time
+    without them are deleted. Return the deleted paths. `but`: a journal that a run is about to
+    continue. `days`: 0 deletes none."""
     gone: list[Path] = []
     if not days:
         return gone
@@ -166,7 +167,7 @@ def _look_at(path: Path) -> KeptJournal:
 
 
 def _target_of(line: bytes) -> str:
-    """Return the target of the job from the first line, or "" if the file is not a journal."""
+    """Return the job's target from the first line of a file, or "" if the file is not a journal."""
     try:
         identity = orjson.loads(line)
     except ValueError:

@@ -1,5 +1,5 @@
 """Options of the jobs: the arguments of `tieredstore.jobs.export(…)`, `verify(…)`, … with their
-defaults. The command line has the same."""
+defaults. The command line has the same options."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ DEFAULT_INTERVAL = "60s"
 class RunOptions:
     """Options of a run.
 
-    `workers`: number of processes on this machine. With 1 the work is done in this process. With
-    more, a script must have `if __name__ == "__main__":`.
-    `runner`: runs the tasks elsewhere, such as `tieredstore.spark.runner.SparkRunner`.
-    `progress`: called with each `JobProgress`.
-    `work`: folder of the journal. With the journal, a killed job continues when it is called again
-    with the same arguments. Default: the user's state directory.
-    `stop`: can be set from another thread or a signal handler. It ends the run after the current
-    tasks. The call then raises `tieredstore.jobs.stopping.Stopped`, and the next call continues.
+    `workers`: number of processes on this machine. With 1 the work is done in this process. For
+    more, a script needs `if __name__ == "__main__":`. `runner`: runs the tasks elsewhere, such as
+    `tieredstore.spark.runner.SparkRunner`. `progress`: called with each `JobProgress`. `work`:
+    folder of the journal. With the journal, a killed job continues when it is called again with the
+    same arguments. Default: the user's state directory. `stop`: can be set from another thread or a
+    signal handler. It ends the run after the current tasks. The call then raises
+    `tieredstore.jobs.stopping.Stopped`, and the next call continues.
     """
 
     workers: int = 1
@@ -55,30 +54,25 @@ class ExportOptions(RunOptions):
     """Options of an export.
 
     `to`: folder of the target as a URL or a path. For Iceberg, location of a new table (default:
-    the catalog's).
-    `format`: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table`, as
-    `namespace.name`, of a pyiceberg `catalog`). With `{topic}` in `to` or `table`, each topic has
-    its own target.
-    `topics`: names, or shell patterns such as `order_*`. Empty for all.
-    `from_offset`, `since`: begin of a queue that the target does not have yet.
-    `until_offset`, `until`: end of this run.
-    `search_times`: `exact` or `sampled`, as in `Tier.scan`.
-    `columns`: columns to export, by default all except properties. Topic, store time, and the
-    bucket column are always included.
-    `target_file_bytes`: approximate size of a data file.
+    the catalog's). `format`: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table`,
+    as `namespace.name`, of a pyiceberg `catalog`). With `{topic}` in `to` or `table`, each topic
+    has its own target. `topics`: names, or shell patterns such as `order_*`. Empty for all.
+    `from_offset`, `since`: where the export of a queue begins that the target does not have yet.
+    `until_offset`, `until`: end of this run. `search_times`: `exact` or `sampled`, as in
+    `Tier.scan`. `columns`: columns to export, by default all except properties. Topic, store time,
+    and the bucket column are always included. `target_file_bytes`: approximate size of a data file.
     `accept`: conditions that end the job unless they are accepted: `gap` (messages that expired
     before they were exported), `remade` (a recreated topic), `moved` (a target of a tier at another
-    URL), `topics` (a target of another choice of topics, brokers or queues).
-    `partition_by`: any of topic, day, hour, bucket(N), bucket(N, column), or `none`.
-    `body_schema`: members of JSON bodies that become columns, such as `id BIGINT, at TIMESTAMP, …`,
-    or a file (a Path) with such a text. The name of each column is `body_prefix` and the member.
-    `on_unfit`: a body that does not fit gives nulls (`null`) or ends the job (`fail`).
-    `dedup`: export only the first message with a UNIQ_KEY in a topic. Later messages are dropped if
-    they were stored within `dedup_window` (default `10m`).
-    `target_options`: options of the target's file system, or properties of the catalog
-    (`docs/jobs.md`).
-    `follow`: continue until `stop` is set, which a signal handler may do. `every` is the interval
-    between exports (`30s`, `10m`, `2h`, default one minute). `every` alone implies `follow`.
+    URL), `topics` (a target of another choice of topics, brokers or queues). `partition_by`: any of
+    topic, day, hour, bucket(N), bucket(N, column), or `none`. `body_schema`: members of JSON bodies
+    that become columns, such as `id BIGINT, at TIMESTAMP, …`, or a file (a Path) with such a text.
+    The name of each column is `body_prefix` and the member. `on_unfit`: a body that does not fit
+    gives nulls (`null`) or ends the job (`fail`). `dedup`: export only the first message with a
+    UNIQ_KEY in a topic. Later messages are dropped if they were stored within `dedup_window`
+    (default `10m`). `target_options`: options of the target's file system, or properties of the
+    catalog (`docs/jobs.md`). `follow`: continue until `stop` is set. A signal handler may set it.
+    `every` is the interval between exports (`30s`, `10m`, `2h`, default one minute). `every` alone
+    implies `follow`.
     """
 
     to: str | Path | None = field(default=None, kw_only=False, repr=False)
@@ -156,11 +150,11 @@ class VerifyOptions(RunOptions):
 class ReportOptions(RunOptions):
     """Options of a report.
 
-    `keys_percent`: percentage of the blocks of 2,048 messages whose records are read, for keys,
-    tags and their distribution. With 0 only consume queues are read.
-    `prices`: USD by field of `Prices`, overriding the configured ones of a tier that charges for
-    requests, or the defaults. Without prices, the report of a tier that does not charge has no
-    costs. `as_of`: end of all ages. Default: the time of the first run.
+    `keys_percent`: percentage of the blocks of 2,048 messages whose records are read, for
+    statistics of keys and tags. With 0 only consume queues are read. `prices`: USD by field of
+    `Prices`. They override the configured prices of a tier that charges for requests, or the
+    default prices. Without prices, the report of a tier that does not charge has no costs. `as_of`:
+    time at which ages are computed. Default: the time of the first run.
     """
 
     keys_percent: int = 100
@@ -172,11 +166,9 @@ class ReportOptions(RunOptions):
 class RebuildMetadataOptions(RunOptions):
     """Options of a rebuild of metadata.
 
-    `exact_times`: read every message for the times of segments, not only the first and the last of
-    each.
-    `force`: replace existing metadata.
-    `take_over`: take epoch ownership from another writer if the backend can.
-    `dry_run`: write nothing and take no ownership.
+    `exact_times`: read every message for the times of segments, instead of only the first and the
+    last of each. `force`: replace existing metadata. `take_over`: take epoch ownership from another
+    writer if the backend can. `dry_run`: write nothing and take no ownership.
     """
 
     exact_times: bool = False
@@ -233,9 +225,8 @@ class BackfillOptions(RunOptions):
 class NamedTierOptions:
     """Options of a tier that may be new.
 
-    `state`: state directory of the tier's writer, which may be new too.
-    `cluster`, `broker`: names in the tier, unless `config` (a broker.conf) or `properties` (its
-    settings) contain them.
+    `state`: state directory of the tier's writer. It may also be new. `cluster`, `broker`: names in
+    the tier, unless `config` (a broker.conf) or `properties` (its settings) contain them.
     """
 
     state: str | Path
@@ -262,21 +253,16 @@ class BackfillTierOptions(NamedTierOptions, BackfillOptions):
 class OffloadOptions(NamedTierOptions):
     """Options of an offload.
 
-    `store`: a broker's storePathRootDir.
-    `topics`: shell patterns of the topics to copy, such as `order_*`. Empty for all.
-    `workers`: number of threads that upload. Default: the configured number.
-    `take_over`: take epoch ownership from another writer if the backend can.
-    `dry_run`: write nothing and take no ownership.
-    `follow`: continue as the store grows, until it is stopped.
-    `recovered`: copy the messages that a recovery would keep, from a store that was not stopped
-    cleanly and has no owner.
-    `standby`: with `follow`, for a replica's store. Wait for the take-over order.
-    `upload_index`: upload the current, incomplete index file too.
-    `progress`: called with each `JobProgress`.
-    `stop`: ends the run in an orderly way. It can be set from a signal handler.
+    `store`: a broker's storePathRootDir. `topics`: shell patterns of the topics to copy, such as
+    `order_*`. Empty for all. `workers`: number of threads that upload. Default: the configured
+    number. `take_over`: take epoch ownership from another writer if the backend can. `dry_run`:
+    write nothing and take no ownership. `follow`: continue as the store grows, until it is stopped.
+    `recovered`: for a store without an owner that was not stopped cleanly, copy the messages that a
+    recovery would keep. `standby`: with `follow`, wait for the take-over order. For the store of a
+    replica. `upload_index`: upload the current, incomplete index file too. `progress`: called with
+    each `JobProgress`. `stop`: ends the run in an orderly way. A signal handler may set it.
     `on_failure`: called with each error that prevented a part of the work. The report has the text
-    of the error.
-    `watch`: receives the state of a run with `follow`.
+    of the error. `watch`: receives the state of a run with `follow`.
     """
 
     tier: str = field(kw_only=False)
@@ -303,11 +289,10 @@ class OffloadOptions(NamedTierOptions):
 class CopyOptions:
     """Options of a copy.
 
-    `topics`: shell patterns of the topics to copy. Empty for all.
-    `workers`: number of threads. Each copies one queue at a time.
-    `replace`: delete queues (and an index) of the target that are not the origin's, and copy them
-    again.
-    `take_over`: take epoch ownership from another writer if the backend can.
+    `topics`: shell patterns of the topics to copy. Empty for all. `workers`: number of threads.
+    Each copies one queue at a time. `replace`: delete queues (and an index) of the target that do
+    not match the origin, and copy them again. `take_over`: take epoch ownership from another writer
+    if the backend can.
     """
 
     topics: str | Sequence[str] = ()

@@ -1,5 +1,5 @@
-"""One run of a job: its steps, its progress, its report. A job is a function `run_…(run, tier, …)`
-that returns the report. `tieredstore.jobs` has one call for each job."""
+"""One run of a job: its steps, progress and report. A job is a function `run_…(run, tier, …)` that
+returns the report. `tieredstore.jobs` has one call for each job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JobReport = dict[str, Any]
 
 
 class SizedTask(Protocol):
-    """A picklable piece of a job. `key`: unique among the tasks of the stage, and the same for the
+    """Piece of a job. Picklable. `key`: unique among the tasks of the stage, and the same for the
     same work in another run. `size_bytes`: approximate bytes that the task reads or writes."""
 
     @property
@@ -40,8 +40,8 @@ Item = TypeVar("Item")
 class JobProgress:
     """Progress of one stage, `seconds` after its start. `unit`: unit of `done` and `total` (tasks,
     segments, messages). `total`, `total_bytes`: None if unknown before the end. `note`: further
-    details, in one line. `details`: the details as values, for programs. `resumed_bytes`: part of
-    `done_bytes` that an earlier run did."""
+    details, in one line. `details`: the details as values, for programs. `resumed_bytes`: the part
+    of `done_bytes` that an earlier run has done."""
 
     stage: str
     unit: str
@@ -60,11 +60,12 @@ ProgressCallback = Callable[[JobProgress], None]
 
 
 FailureCallback = Callable[[TieredStoreError], None]
-"""Callback for each error that prevented a copy. The report has the text of the error."""
+"""Callback for each error that prevented a part of the work. The report has the text of the
+error."""
 
 
 def ignore_progress(progress: JobProgress) -> None:
-    """Ignore progress: the default callback."""
+    """Do nothing: the default callback for progress."""
     del progress
 
 
@@ -82,8 +83,8 @@ class StageReport:
 @dataclass(slots=True)
 class JobRun:
     """Tools for the function of a job: steps, tasks, progress. Names of steps are unique within the
-    job. A step in the journal is not repeated. Its outcome is read from the journal, so outcomes
-    are values that JSON can hold and `msgspec` can convert back (dataclasses, Structs, lists,
+    job. A step in the journal is not repeated. Its outcome is read from the journal, so JSON must
+    be able to hold the outcome, and `msgspec` to convert it back (dataclasses, Structs, lists,
     dicts, text, numbers, bytes). `stop`: signal that ends the run with Stopped after the current
     tasks."""
 
@@ -99,8 +100,8 @@ class JobRun:
     def do_once(self, step: str, action: Callable[[], Outcome], kind: Any) -> Outcome:
         """Return the outcome of `action`, called only if no earlier run of this job finished the
         step. If the process is killed after the action and before the journal has its line, the
-        next run calls the action again, so it must be idempotent. `kind`: the type of the outcome,
-        as `msgspec.convert` takes it."""
+        next run calls the action again, so the action must be idempotent. `kind`: type of the
+        outcome, for `msgspec.convert`."""
         if step in self.journal:
             outcome: Outcome = self.journal.outcome(step, kind)
             return outcome
@@ -112,7 +113,7 @@ class JobRun:
         self, stage: str, work: Callable[[Task], Outcome], tasks: Sequence[Task], kind: Any
     ) -> list[Outcome]:
         """Return the outcomes of `work` for each task, in task order. The runner does the tasks
-        that the journal lacks. `work` is a function of a module, because it is pickled. Raises
+        that the journal lacks. `work` must be a function of a module, because it is pickled. Raises
         ValueError for two tasks with one key, and Stopped if tasks remain at a stop."""
         if len({task.key for task in tasks}) < len(tasks):
             raise ValueError(f"stage {stage}: several tasks have the same key")
@@ -161,7 +162,7 @@ class JobRun:
             raise Stopped
 
     def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
-        """Record a stage that the job did without the runner."""
+        """Record a stage that the job has done without the runner."""
         self.stages.append(StageReport(stage, tasks, 0, size_bytes, round(seconds, 3)))
 
     def report(self, result: dict[str, object]) -> dict[str, object]:

@@ -1,4 +1,5 @@
-"""Runners for the tasks of a job: this process, several processes of this machine, or a cluster."""
+"""Runners for the tasks of a job: in this process, in several processes of this machine, or on a
+cluster."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class Runner(Protocol):
         """Call `work` for each of `tasks`. Calls `on_done` in the caller's process with the index
         and the result of each task, once, in the order in which tasks end. Calls of `on_done` do
         not overlap. `work`, tasks and results are pickled. The first error ends the run and is
-        raised, even an error of `on_done`. After Stopped, `on_done` may be called for tasks that
-        were running."""
+        raised, even an error of `on_done`. After Stopped, `on_done` may still be called for tasks
+        that were running."""
 
 
 class LocalRunner:
@@ -91,8 +92,8 @@ class LocalRunner:
 
 
 def _start_tracker() -> None:
-    """Start Python's resource tracker, so that SIGHUP of a closing terminal does not end it.
-    Python itself shields it from SIGINT and SIGTERM."""
+    """Start Python's resource tracker with SIGHUP blocked, so that a closing terminal does not end
+    it. Python itself protects it from SIGINT and SIGTERM."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
@@ -101,10 +102,10 @@ def _start_tracker() -> None:
 
 
 def _begin_worker(ended: Connection) -> None:
-    """End a worker process when the other end of a pipe is closed, because the job's process was
-    killed or interrupted. The task queue does not show this, since the other workers keep it open.
-    Signals that reach all processes (Ctrl-C, a closing terminal, SIGTERM of `timeout` or of a
-    service manager) are handled by the job's process."""
+    """End this worker process when the other end of the pipe `ended` is closed, because the job's
+    process was killed or interrupted. The task queue does not show this, because the other workers
+    keep it open. Signals that reach all processes (Ctrl-C, a closing terminal, SIGTERM of `timeout`
+    or of a service manager) are handled by the job's process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -123,7 +124,7 @@ def _feed(
     on_done: Callable[[int, Result], None],
     most: int,
 ) -> None:
-    """Submit new tasks when others end, so that only a few tasks are pickled at a time."""
+    """Submit new tasks when other tasks end, so that only a few tasks are pickled at a time."""
     waiting: dict[Any, int] = {}
     following = iter(enumerate(tasks))
     while True:

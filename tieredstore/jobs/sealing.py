@@ -1,6 +1,6 @@
-"""Sealing: add checksums and recorded times to segments that a writer without them wrote (`verify
---seal`). Only undamaged segments are sealed. A checksum of damaged bytes would mark them as intact
-for ever."""
+"""Sealing (`verify --seal`): adds checksums and recorded times to segments whose writer recorded
+none. Only undamaged segments are sealed, because a checksum of damaged bytes would mark them as
+intact for ever."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tieredstore.tier.writing import take_right
 class Sealed:
     """Result of sealing. `segments`, `size_bytes`: segments and bytes that got checksums.
     `timed_segments`: segments whose times were recorded. `left_alone`: segments that are damaged or
-    in a damaged queue. `deleted`: checksums and records of times whose segments no longer exist."""
+    in a damaged queue. `deleted`: checksums and time records whose segments no longer exist."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -35,8 +35,8 @@ class Sealed:
 
 @dataclass(slots=True)
 class Sealer:
-    """Owner of the writer epochs of the broker prefixes during a verification, so that no other
-    writer is active. A context manager. It must receive all findings."""
+    """Owns the writer epoch of each broker prefix during a verification, so that no other writer is
+    active. A context manager. All findings must be passed to it."""
 
     provider: SegmentProvider
     checked: BlockCovering | None
@@ -68,7 +68,7 @@ class Sealer:
         self._held.close()
 
     def tell(self, finding: Finding) -> None:
-        """Exclude a damaged index file or queue. Wrong records of times are rebuilt."""
+        """Exclude the damaged index file or queue of a finding. Wrong time records are rebuilt."""
         segment = finding.segment
         if segment is not None and finding.kind == WRONG_TIMES:
             self._wrongly_timed.add(segment.path)

@@ -1,4 +1,4 @@
-"""Start of a job's run: tier, journal and runner."""
+"""Starts a run of a job with its tier, journal and runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OpenedTier(Protocol):
 
 
 Tier = str | Path | TierLocation | OpenedTier
-"""A tier: its URL or folder (with a single cluster), its location, or an opened tier."""
+"""A tier: its URL or folder (if it has a single cluster), its location, or an opened tier."""
 
 
 def find_location(tier: Tier) -> TierLocation:
@@ -40,7 +40,8 @@ def find_location(tier: Tier) -> TierLocation:
 
 
 def identify_tier(location: TierLocation) -> dict[str, object]:
-    """Return the identity of a tier for a journal, without secrets. Another tier is another job."""
+    """Return the identity of a tier for a journal, without secrets. A job with another tier is
+    another job."""
     return {
         "tier": show_url(location.url),
         "cluster": location.config.broker_cluster_name,
@@ -58,7 +59,7 @@ def start_run(
     has_journal: bool = True,
 ) -> Iterator[JobRun]:
     """Start a run of the job `name`. A killed run continues if its `arguments` (JSON) are the same.
-    `has_journal`: whether a journal is kept in the user's state directory without `work`. The
+    `has_journal`: whether, without `work`, a journal is kept in the user's state directory. The
     journal is deleted at the end of the block. After an error it stays, and the notes of the error
     name it. Each start deletes the user's old journals. Raises Invalid, Busy."""
     options = options or RunOptions()

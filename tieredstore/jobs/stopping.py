@@ -1,4 +1,4 @@
-"""Signal that asks a running job to stop."""
+"""Signals that ask a running job to stop."""
 
 from __future__ import annotations
 

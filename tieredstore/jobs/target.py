@@ -1,4 +1,4 @@
-"""The tier that a job writes to, resolved from options and opened by its only writer."""
+"""Resolves the tier that a job writes to, and opens it as its only writer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tieredstore.tier_url import as_url, show_url
 
 @dataclass(frozen=True, slots=True)
 class TierTarget:
-    """Target of a job: the whole configuration with the broker's name, and the state directory."""
+    """Target of a job: the complete configuration with the broker's name, and the state
+    directory."""
 
     config: StoreConfig
     url: str
@@ -99,7 +100,7 @@ def resolve_target(
     properties: Mapping[str, str] | None = None,
 ) -> TierTarget:
     """Resolve the tier to write to, by its URL or folder. `cluster`, `broker`: names in the tier,
-    which `config` (a broker.conf) or `properties` (its settings) may give. Raises Invalid with
+    unless `config` (a broker.conf) or `properties` (its settings) contain them. Raises Invalid with
     instructions, and Unnamed if the names are missing."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
@@ -157,8 +158,8 @@ def _choose_only(provider: SegmentProvider, brokers: Collection[str]) -> str:
 
 
 def check_broker(state: Path, metadata: MetadataStore, broker: str) -> None:
-    """Raise Invalid for a state directory of another broker, since the queues of two brokers would
-    mix."""
+    """Raise Invalid for a state directory of another broker, because the queues of two brokers
+    would be mixed."""
     own = find_known_broker(metadata, broker)
     if own not in (None, broker):
         raise Invalid(
@@ -175,7 +176,7 @@ def check_directory(state: Path) -> None:
 
 
 def refuse_slave(config: StoreConfig) -> None:
-    """Raise Invalid for the configuration of a slave, which never uploads."""
+    """Raise Invalid for the configuration of a slave, because a slave never uploads."""
     if config.broker_role == "SLAVE":
         raise Invalid("brokerRole is SLAVE, and a slave never uploads. Run on the master")
 
@@ -230,9 +231,9 @@ def own_tier(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[TierWriter]:
     """Open the configured metadata and own the writer epoch of the broker's part of a tier, for the
-    block. Afterwards the provider can only be closed. `state`: the directory that is locked in the
-    meantime. None for metadata that is discarded when the job ends. Raises Fenced if a broker runs
-    on that directory or another writer is active, Corrupt, Unavailable."""
+    block. After the block the caller can only close the provider. `state`: the directory that is
+    locked during the block. None for metadata that is discarded when the job ends. Raises Fenced if
+    a broker runs on that directory or another writer is active, Corrupt, Unavailable."""
     if state is not None:
         refuse_broker(state)
     metadata: MetadataStore = registry.metadata_store(config, clock)

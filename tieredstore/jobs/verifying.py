@@ -1,4 +1,4 @@
-"""The verify job: `scan.verify` in tasks that run on this machine or on Spark."""
+"""The verify job: it runs `scan.verify` in tasks, on this machine or on Spark."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def run_verify(
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """Verification work through a separate connection, in any process."""
+    """Verification work that any process can run, through a connection of its own."""
 
     location: TierLocation
     work: Work
@@ -136,8 +136,8 @@ class _Connected:
 
 
 def _listings(provider: SegmentProvider, location: TierLocation) -> Listings:
-    """Return the segment listings of the chosen broker. If it has none, return the listings of all
-    brokers, so that an error can list the brokers' names."""
+    """Return the segment listings of the chosen broker. If it has no segments, return the listings
+    of all brokers, so that an error can name the brokers."""
     found = list_tier(provider, location.broker)
     return found or list_tier(provider)
 

@@ -1,4 +1,4 @@
-"""Collection of a broker's workload from its store, its tier, and an observation."""
+"""Collects a broker's workload from its store, its tier, and an observation."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def gather_workload(
 
 
 def _insert(arrivals: Arrivals, recorded: Arrivals) -> Arrivals:
-    """Return `arrivals`, a curve computed from a store, with the curve `recorded` in place of the
-    part of the same time."""
+    """Return the curve `arrivals`, computed from a store, with the curve `recorded` in place of its
+    part for the same time."""
     times, offsets = arrivals.times_ms, arrivals.offsets
     before = (times < recorded.times_ms[0]) & (offsets <= recorded.offsets[0])
     behind = (times > recorded.times_ms[-1]) & (offsets >= recorded.offsets[-1])
@@ -112,7 +112,7 @@ def _read_arrivals(
 
 
 def _sample_size(source: DispatchSource, key: QueueKey, available: QueueRange) -> float:
-    """Return the mean size of sampled messages of the queue. The samples include the newest
+    """Return the mean size of a sample of the queue's messages. The samples include the newest
     messages."""
     low, high = available.min_offset, available.max_offset
     begins = np.linspace(low, max(high - _SAMPLE_UNITS, low), _SAMPLES).tolist()

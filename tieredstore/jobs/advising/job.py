@@ -1,4 +1,4 @@
-"""Advice job: weigh all choices of settings for a workload, and report the best."""
+"""Advice job: weighs all choices of settings for a workload, and reports the best."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier_url import show_url
 
 FILE_TIMES_MS: Final = (0.1, 1.0)
-"""Median and 99th percentile of a read of a file."""
+"""Median and 99th percentile of the time to read from a file."""
 TIERED_LEVELS: Final = tuple(level for level in StorageLevel if level is not StorageLevel.DISABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceOptions:
     """Options of the advice. `backend`: None for typical response times. `prices`: None to compare
-    requests and bytes instead of costs. `memory_bytes`: memory of the broker's machine, 0 for this
-    machine's. `is_object_store`: give advice as if the tier were in an object store. `most`:
-    maximum number of choices in the report."""
+    requests and bytes instead of costs. `memory_bytes`: memory of the broker's machine. 0 means the
+    memory of this machine. `is_object_store`: give advice as if the tier were in an object store.
+    `most`: maximum number of choices in the report."""
 
     backend: Backend | None = None
     prices: Prices | None = None

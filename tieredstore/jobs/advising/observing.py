@@ -25,8 +25,8 @@ MAX_POINTS: Final = 4_096
 """Maximum number of points of a curve. A longer curve is thinned."""
 MAX_READINGS: Final = 20_000
 MIN_SPAN_MS: Final = 10_000
-"""Minimum time between the first snapshot and the last one. A shorter time says nothing about a
-load."""
+"""Minimum time between the first snapshot and the last one, because a shorter time shows no
+reliable load."""
 T = TypeVar("T")
 _MAX_BYTES: Final = 1 << 30
 _TABLES: Final = ("offsetTable", "lmqOffsetTable")
@@ -41,7 +41,7 @@ class GroupQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Offsets of the next messages of all groups at one time, epoch ms."""
+    """Next offset of each group in each queue at one time, epoch ms."""
 
     taken_ms: int
     offsets: Mapping[GroupQueue, int]
@@ -115,8 +115,8 @@ def _parse(data: bytes, path: Path) -> dict[GroupQueue, int]:
 
 def find_readings(snapshots: Sequence[Snapshot]) -> Iterator[Reading]:
     """Yield the messages that groups read between consecutive snapshots. If a group's offset moved
-    back between two snapshots, these two yield nothing for the group. The first snapshot of a new
-    group only gives the offset at which its reading begins."""
+    back between two snapshots, nothing is yielded for the group and these two. The first snapshot
+    of a new group only gives the offset at which its reading begins."""
     for before, after in pairwise(snapshots):
         if after.taken_ms <= before.taken_ms:
             continue
@@ -189,8 +189,7 @@ def _make_arrivals(rows: Rows) -> Arrivals:
 
 
 def _find_readings(blocks: Sequence[TraceBlock]) -> list[Reading]:
-    """Join consecutive gets into one reading while each get begins at the offset at which the
-    previous get ended."""
+    """Join consecutive gets into one reading while each get begins where the previous get ended."""
     queues: dict[QueueKey, int] = {}
     groups: dict[str, int] = {}
     parts = []

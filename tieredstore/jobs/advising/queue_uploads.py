@@ -71,11 +71,11 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 class QueueUploads:
     """Uploads of a queue and their figures. `scans`: number of dispatcher scans. `requests`:
-    requests without deletions and fence checks. `deletions`: deletions of garbage. Queues share the
-    requests for them. `deferred`: number of commits in each scan that share a fence check with
-    other queues. `gathered`: number of bytes in each scan that are stored together with bytes of
-    other queues. `fence_checks`: fence checks of this queue alone. `loss_ms`: largest age of the
-    oldest message at its upload. `objects`: number of objects at the end. `rolls`: commit log
+    requests without deletions and fence checks. `deletions`: deletions of garbage. Queues share
+    requests for deletions. `deferred`: for each scan, the number of commits that share a fence
+    check with other queues. `gathered`: for each scan, the number of bytes that are stored together
+    with bytes of other queues. `fence_checks`: fence checks of this queue alone. `loss_ms`: maximum
+    age of a message at its upload. `objects`: number of objects at the end. `rolls`: commit log
     segments that ended by age or size."""
 
     def __init__(
@@ -160,7 +160,7 @@ class QueueUploads:
         self._rate = self._interval.rate(int(gathered), int(span_ms))
 
     def _append(self, left: int) -> None:
-        """Append a batch. Commit and roll segments that become full."""
+        """Append a batch. Commit and roll segments when they are full."""
         config, size = self._config, self._arrivals.record_bytes
         if self._log_begin_ms is None:
             self._log_begin_ms = self._arrivals.time_of(self._at)
@@ -233,8 +233,8 @@ def model_uploads(
     scans_ms: range,
     most_commits: int = NO_LIMIT,
 ) -> QueueUploads:
-    """Upload the arrivals at each scan of the dispatcher, to a queue that is new at the first
-    scan. The model ends early with the scan that reaches `most_commits`."""
+    """Model the upload of the arrivals at each scan of the dispatcher. The queue is new at the
+    first scan. The model ends early, after the scan that reaches `most_commits`."""
     uploads = QueueUploads(arrivals, config, capabilities, queue)
     uploads.run(scans_ms, most_commits)
     return uploads

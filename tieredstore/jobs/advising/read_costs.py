@@ -22,7 +22,7 @@ READ_SAMPLE_GETS: Final = 2_000
 
 
 class WeightedTime(NamedTuple):
-    """Time of one get in ms, and the number of gets per month that this get represents."""
+    """Time of a modelled get in ms, and the number of gets per month that it represents."""
 
     time_ms: float
     weight: float
@@ -47,8 +47,8 @@ class TopicReads:
         self._percentiles.clear()
 
     def percentile(self, share: float, *, waiting: bool = False) -> float | None:
-        """Return the time in ms within which this share of the gets ends. None without gets.
-        `waiting`: count only the gets that wait for the backend."""
+        """Return the time in ms within which `share` of the gets end. None without gets. `waiting`:
+        count only the gets that wait for the backend."""
         known = self._percentiles
         if (share, waiting) not in known:
             known[share, waiting] = self._find_percentile(share, waiting=waiting)
@@ -84,7 +84,7 @@ NO_READS: Final = MeasuredReads({}, TopicReads())
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The cold runs (messages that the tier serves) of one group and queue, in the order of the
+    """Cold runs (messages that the tier serves) of one group and queue, in the order of the
     reads."""
 
     runs: Sequence[ColdRun]
@@ -119,7 +119,8 @@ class _Reader:
         return (id(self.stored), *steps, self.pull)
 
     def sample(self) -> ColdReader:
-        """Return a reader of at most the modelled sample size. The reader begins at offset 0."""
+        """Return a reader with a sample of the messages, at most as many as are modelled. The
+        reader begins at offset 0."""
         most = READ_SAMPLE_GETS * self.pull
         most = max(min(int(READ_SAMPLE_BYTES / self.record_bytes), most), self.pull)
         runs: list[tuple[int, int]] = []
@@ -140,7 +141,7 @@ class _Reader:
 @dataclass
 class ReadCosts:
     """Model of the reads of a workload. Each kind of reader is replayed once per cache size.
-    `stored`: the objects and log bytes of each queue, for all upload settings."""
+    `stored`: the objects and log bytes of each queue, the same for all upload settings."""
 
     workload: Workload
     stored: Mapping[QueueKey, tuple[ModelledQueue, int]]

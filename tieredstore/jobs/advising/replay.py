@@ -1,4 +1,4 @@
-"""Replay of cold readers: the real fetcher over queues whose messages are generated on demand."""
+"""Replays cold readers: the real fetcher reads queues whose messages are generated on demand."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ColdReader:
     """Reader of a queue in the tier. `runs`: first offset and number of messages of each run, in
     the order of reading. `pull`: messages of a get. `messages_per_s`: maximum rate, infinite for a
     reader without pauses. `stored`, `stored_bytes`: number of objects of the queue, and the log
-    bytes in them. `messages`: end of the queue, up to which the fetcher may read ahead (0: the end
-    of the last run)."""
+    bytes in them. `messages`: end of the queue, where read-ahead stops (0: the end of the last
+    run)."""
 
     key: QueueKey
     runs: Sequence[tuple[int, int]]
@@ -83,7 +83,7 @@ class _ReplayedSegment:
         return self.queue.make(self.file_type, position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return None: the model itself decides which bytes are in memory."""
+        """Return None, because the model itself decides which bytes are in memory."""
         del position, length
         return None
 
@@ -91,8 +91,8 @@ class _ReplayedSegment:
 class ReplayedQueue:
     """The part of a `FlatMessageFile` that the fetcher uses. All messages have one size. Their
     bytes are generated on demand, and the timeline counts the requests for them. `messages`: number
-    of messages from offset 0 on. `stored`: model of the objects, with `stored_bytes` of commit log.
-    If the messages need more bytes, the modelled bytes are read repeatedly."""
+    of messages. The first has offset 0. `stored`: model of the objects, with `stored_bytes` of
+    commit log. If the messages need more bytes, the modelled bytes are read repeatedly."""
 
     is_initialised = True
     consume_queue_min_offset = 0
@@ -261,8 +261,8 @@ def model_reads(
 
 
 def _iterate_gets(reader: ColdReader) -> Generator[GetRequest | None, int, None]:
-    """Yield each get. The caller sends the start time of the next get, and receives None from that
-    `send`."""
+    """Yield each get. The caller passes the start time of the next get to `send`, and receives None
+    from this call."""
     for first, count in reader.runs:
         offset, last = first, first + count
         while offset < last:

@@ -1,4 +1,4 @@
-"""Settings that the advice weighs, and the choices among them."""
+"""Settings that the advice weighs, and the choices for each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CACHES_BYTES: Final = (64 * _MIB, 256 * _MIB, 1024 * _MIB)
 
 @dataclass(frozen=True, slots=True)
 class UploadSettings:
-    """Settings of uploads. `interval_ms`: longest time that messages wait for others.
+    """Settings of uploads. `interval_ms`: maximum time that messages wait for other messages.
     `group_bytes`: size of objects that many queues share, 0 for none."""
 
     interval_ms: int
@@ -39,7 +39,7 @@ class UploadSettings:
         return msgspec.structs.replace(config, **self.fields(config, capabilities))
 
     def fields(self, config: StoreConfig, capabilities: Capabilities) -> dict[str, int]:
-        """Return these settings by name of the configuration's attribute."""
+        """Return these settings by the names of the configuration's attributes."""
         shortest_ms = self.interval_ms
         times = {}
         if capabilities.preferred_batch_bytes:
@@ -64,7 +64,7 @@ class ReadSettings:
     cache_bytes: int
 
     def fields(self) -> dict[str, object]:
-        """Return these settings by name of the configuration's attribute."""
+        """Return these settings by the names of the configuration's attributes."""
         return {
             "storage_level": self.level,
             "local_file_reserved_time_hours": self.local_hours,
@@ -90,7 +90,7 @@ class Settings(NamedTuple):
         }
 
     def make_fragment(self, now: Settings, config: StoreConfig, model: RequestModel) -> str:
-        """Return the lines of a broker.conf that differ from `now`, the present settings."""
+        """Return the lines of a broker.conf that differ from `now`, the current settings."""
         fields: dict[str, object] = {
             **self.uploads.fields(config, model.capabilities),
             **self.reads.fields(),
@@ -130,10 +130,10 @@ def read_settings(
 
 
 def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[UploadSettings]:
-    """List the choices of upload settings. Each interval is combined with the present batches and
+    """List the choices of upload settings. Each interval is combined with the current batches and
     segments, then with the first of BATCHES and of SEGMENTS_BYTES. The other values of BATCHES and
-    SEGMENTS_BYTES are combined with the present interval. `has_groups`: objects that queues share
-    are a choice too. With such objects no interval is longer than a minute."""
+    SEGMENTS_BYTES are combined with the current interval. `has_groups`: objects that queues share
+    are also a choice. With such objects no interval is longer than a minute."""
     messages, size = BATCHES[0]
     usual = replace(now, batch_messages=messages, batch_bytes=size, segment_bytes=SEGMENTS_BYTES[0])
     found = [replace(one, interval_ms=ms) for one in (now, usual) for ms in INTERVALS_MS]

@@ -72,11 +72,11 @@ class Backend:
 class Timeline(Executor):
     """Clock of the driven read, and executor of the fetcher's background reads. A background read
     runs when the backend's first answer is due, before all later events (`run_until`). Its bytes
-    are available when the whole answer has arrived (`find_ready_ms`). Reads that one step submits
+    can be used once the whole answer has arrived (`find_ready_ms`). Reads that one step submits
     count as concurrent: together they take the time of the longest read."""
 
     def __init__(self, backend: Backend, begin_ms: float, operation: str = "GetObject") -> None:
-        """`operation`: operation name of the backend's reads."""
+        """`operation`: name of the operation of the backend's reads."""
         self._operation = operation
         backend.begin()
         self._backend = backend
@@ -188,7 +188,7 @@ class Timeline(Executor):
             self._ready.setdefault(owner, []).append((messages, self._at_ms))
 
     def find_ready_ms(self, owner: object, messages: range, now_ms: float) -> float:
-        """Return the time at which the read-ahead of some messages is complete, but at least
+        """Return the time at which the read-ahead of `messages` is complete, but at least
         `now_ms`."""
         ahead = [item for item in self._ready.pop(owner, ()) if item[1] > now_ms]
         if ahead:

@@ -1,5 +1,5 @@
-"""Monthly uploads of all queues, by topic, with the requests that queues share. One queue can
-represent many queues whose commits are spread evenly over time."""
+"""Computes the monthly uploads of all queues, by topic, with the requests that queues share. One
+queue can represent many queues, whose commits are then spread evenly over time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Monthly: TypeAlias = dict[tuple[str, str], float]
 
 @dataclass(slots=True)
 class TopicUploads:
-    """Monthly uploads of a topic. `requests`: without requests that queues share. `loss_ms`:
-    largest age of a message outside the tier. `stored_bytes`: bytes in the tier in the steady
-    state, when as many bytes expire as arrive."""
+    """Monthly uploads of a topic. `requests`: requests, without those that queues share. `loss_ms`:
+    maximum age of a message at its upload. `stored_bytes`: bytes in the tier in the steady state,
+    when as many bytes expire as arrive."""
 
     requests: Monthly = field(default_factory=dict)
     loss_ms: float = 0.0
@@ -69,8 +69,8 @@ def add_requests(target: Monthly, requests: Mapping[tuple[str, str], float], fac
 def model_upload_costs(
     classes: Sequence[QueueClass], config: StoreConfig, model: RequestModel
 ) -> UploadCosts:
-    """Compute the monthly uploads of all topics. One queue of each class is modelled for all queues
-    of the class, over the whole observed load, repeated if it is short."""
+    """Compute the monthly uploads of all topics. For each class, one queue is modelled, over the
+    whole observed load. A short load is repeated."""
     topics: defaultdict[str, TopicUploads] = defaultdict(TopicUploads)
     stored: dict[QueueKey, tuple[ModelledQueue, int]] = {}
     counted: list[Counted] = []
@@ -125,8 +125,8 @@ def model_upload_costs(
 def _add_ends(
     made: QueueUploads, requests: Monthly, config: StoreConfig, span_ms: float, end_ms: int
 ) -> float:
-    """Add the requests at the end of segments (if the modelled time was too short for one) and at
-    their expiry. Returns the time from the first to the last write of a segment, ms."""
+    """Add the requests for the ends of segments (if no segment ended within the modelled time) and
+    for their expiry. Returns the time from the first to the last write of a segment, ms."""
     queue = made.written
     if not made.log_bytes:
         return float(MONTH_MS)
@@ -153,7 +153,7 @@ def _add_ends(
 
 def count_shared(queues: Iterable[Counted], model: RequestModel, scans_ms: range) -> Requests:
     """Count the fence checks, deletions and group objects of these dispatcher scans. Uploads that
-    were modelled for fewer scans than `scans_ms` are extrapolated."""
+    were modelled for fewer scans are extrapolated."""
     scans = len(scans_ms)
     checks = 0.0
     shared, deleted, gathered, regrouped = (_Gathered() for _ in range(4))
@@ -188,7 +188,7 @@ def count_shared(queues: Iterable[Counted], model: RequestModel, scans_ms: range
 def _count_groups(
     writes: float, regrouped: _Gathered, groups: GroupRules, span_ms: int
 ) -> Requests:
-    """Count the requests for group objects within a time. `writes`: writes of the dispatcher."""
+    """Count the requests for group objects within `span_ms`. `writes`: writes of the dispatcher."""
     rounds = max(span_ms // groups.regroup_ms, len(regrouped.exact), 1)
     runs = regrouped.count(rounds, groups.regrouped_bytes, events=regrouped.spread)
     objects = (writes + runs * groups.kept_ms / groups.regroup_ms) / rounds
@@ -202,9 +202,9 @@ def _count_groups(
 
 
 class _Gathered:
-    """Numbers of writes or deletions in each period. Those of one period share requests. The counts
-    of a single queue are exact for each period. Counts that stand for many queues are spread evenly
-    over all periods."""
+    """Numbers of writes or deletions in each period. Writes or deletions of one period share
+    requests. The counts of a single queue are exact for each period. Counts that stand for many
+    queues are spread evenly over all periods."""
 
     def __init__(self) -> None:
         self.exact: defaultdict[int, int] = defaultdict(int)
@@ -220,9 +220,9 @@ class _Gathered:
             self.exact[period] += count
 
     def count(self, periods: int, together: int, *, events: float | None = None) -> float:
-        """Count the requests for all added counts. One request covers `together` counts of the same
-        period. `events`: number of events in which the spread counts occurred. By default each
-        count is one event."""
+        """Count the requests for everything that was added. One request covers `together` writes or
+        deletions of the same period. `events`: number of moments at which the spread ones happened.
+        By default each happened alone."""
         if not periods:
             return 0.0
         often = self.spread / periods

@@ -1,4 +1,4 @@
-"""Comparison of settings by cost, possible loss, read times and local disk."""
+"""Compares settings by cost, possible loss, read times and local disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 
 _DAY_MS: Final = 24 * HOUR_MS
 INDEX_BYTES: Final = 40
-"""Approximate bytes in the local key index for a message with two keys."""
+"""Approximate size in the local key index of a message with two keys, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def find_deletion_hours(config: StoreConfig) -> list[int]:
 
 
 def find_longest_gap_hours(config: StoreConfig) -> int:
-    """Return the longest wait of an expired file for a deletion hour, in hours."""
+    """Return the maximum time that an expired file waits for a deletion hour, in hours."""
     hours = find_deletion_hours(config)
     return max(after - before for before, after in pairwise([*hours, hours[0] + 24]))
 
@@ -70,7 +70,7 @@ def make_leaving(
     upload_ms: float,
 ) -> LeavesAt:
     """Return a function that computes when the tier begins to answer for a message. `memory_bytes`:
-    log bytes that the system keeps in memory. `upload_ms`: latest age of a message at its
+    log bytes that the system keeps in memory. `upload_ms`: maximum age of a message at its
     upload."""
     per_ms = rates.log_bytes_per_s / 1000
     in_memory_ms = memory_bytes / per_ms if per_ms > 0 else float("inf")
@@ -109,9 +109,9 @@ class Limits:
 
 @dataclass(slots=True)
 class Weight:
-    """Monthly figures of settings, for one topic or for all. `loss_ms`: age of the messages that
-    would be lost if the local disk failed, None if all would be lost. `disk_bytes`: disk of the
-    local store. `cost_usd`: None without prices. `reads`: reads that the tier answers."""
+    """Monthly figures of settings, for one topic or for all. `loss_ms`: maximum age of the messages
+    that a failure of the local disk would lose, None if it would lose all. `disk_bytes`: disk of
+    the local store. `cost_usd`: None without prices. `reads`: reads that the tier answers."""
 
     requests: Monthly = field(default_factory=dict)
     stored_bytes: float = 0.0
@@ -262,7 +262,7 @@ def find_topic_levels(
 ) -> Mapping[str, StorageLevel]:
     """Find the topics for which another storage level costs less, within the limits. `others` have
     the settings of `best` with other levels. DISABLE is not offered, because such a topic would be
-    on one disk alone. Only an operator can decide that."""
+    on one disk only, and only an operator can decide that."""
     found: dict[str, StorageLevel] = {}
     for topic, weight in best.topics.items():
         ranked = [

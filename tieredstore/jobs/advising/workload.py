@@ -23,18 +23,18 @@ message's store time. Both times are epoch ms."""
 
 HOUR_MS: Final = 3_600_000
 MAX_WINDOW_MS: Final = 7 * 24 * HOUR_MS
-"""Maximum length of an observation that the advice uses: its last week, ms."""
+"""Maximum length of the observed time that the advice uses, ms: its last week."""
 PULL_MESSAGES: Final = 32
-"""Number of messages that RocketMQ's clients request at a time by default."""
+"""Default number of messages that a RocketMQ client requests at a time."""
 PARTS: Final = 64
 """Minimum number of parts into which a reading is divided. Each part is read from the tier (cold)
 or not. A reading with a recorded progress has one part per point, up to MAX_PARTS."""
 MAX_PARTS: Final = 512
 EXACT_QUEUES: Final = 32
-"""Maximum number of queues that are modelled one by one."""
+"""Maximum number of queues to model one by one."""
 _COMPARED_PARTS: Final = 48
 _STEADY_SPREAD: Final = 0.5
-"""Largest standard deviation of a steady rate, as a multiple of its mean."""
+"""Maximum standard deviation of a steady rate, as a multiple of its mean."""
 _ROUNDING: Final = 1e-6
 """Rounding error of an interpolated offset, messages."""
 _CLASS_STEP: Final = math.log(1.3)
@@ -78,8 +78,8 @@ class Arrivals:
         return found
 
     def time_of(self, offset: float) -> float:
-        """Return when the message at a queue offset arrived, epoch ms. An offset outside the curve
-        has the time of the first or last point."""
+        """Return the time at which the message at `offset` arrived, epoch ms. An offset outside the
+        curve has the time of the first or last point."""
         wanted = offset + 1
         index = int(np.searchsorted(self.offsets, wanted - _ROUNDING, side="left"))
         if index <= 0:
@@ -106,12 +106,12 @@ class Arrivals:
         return Arrivals(times, np.interp(times, self.times_ms, self.offsets), self.record_bytes)
 
     def smooth(self) -> Arrivals:
-        """Return the curve as a straight line."""
+        """Return a straight line from the first to the last point of the curve."""
         ends = [0, -1]
         return Arrivals(self.times_ms[ends], self.offsets[ends], self.record_bytes)
 
     def repeat(self, until_ms: float) -> Arrivals:
-        """Return the curve repeated until a time. A straight line is extended."""
+        """Return the curve, repeated until `until_ms`. A straight line is extended instead."""
         span, total = self.span_ms, self.messages
         if len(self.times_ms) == 2:
             turns = max(until_ms - self.times_ms[0], span) / span
@@ -165,7 +165,7 @@ class Reading:
         return self.last - self.first
 
     def time_of(self, offset: float) -> float:
-        """Return when the group had read all messages before an offset."""
+        """Return the time at which the group had read all messages before `offset`, epoch ms."""
         if self.progress is not None:
             return float(np.interp(offset, self.progress.offsets, self.progress.times_ms))
         pace_ms = (self.end_ms - self.begin_ms) / self.messages
@@ -254,7 +254,8 @@ def find_cold_runs(reading: Reading, arrivals: Arrivals, leaves_ms: LeavesAt) ->
 
 @dataclass(frozen=True, slots=True)
 class QueueClass:
-    """Queues with similar growth. One queue is modelled for all: `arrivals` within the workload."""
+    """Queues with similar growth. One modelled queue represents them. `arrivals`: its arrivals
+    within the workload."""
 
     arrivals: Arrivals
     members: Sequence[QueueLoad]

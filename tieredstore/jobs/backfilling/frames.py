@@ -1,4 +1,4 @@
-"""Conversion of tables in memory, and of DataFrames, to the Parquet that a backfill reads."""
+"""Converts tables in memory, and DataFrames, to the Parquet that a backfill reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backfill_frame(
     """Run `run_backfill` with the rows of a pandas, Polars or Spark DataFrame, a pyarrow Table, or
     any other source of an Arrow stream (`Scan`, a DuckDB relation). `staging`: a folder that all
     workers see (for Spark also an s3:// URL), where the rows are kept as Parquet. The caller
-    deletes it. Equal rows in memory have the same file in the folder, so they are not backfilled
+    deletes it. Equal rows in memory get the same file in the folder, so they are not backfilled
     twice. A Spark DataFrame is written into the folder once, sorted by queue, and a second run
     reuses the files. Raises the errors of `run_backfill`."""
     if type(frame).__module__.startswith("pyspark.sql."):
@@ -46,7 +46,7 @@ def backfill_frame(
 
 def table_of(frame: Any) -> pa.Table:
     """Return the rows of a frame in memory as a table. Raises Invalid for an object that is not a
-    frame, and for pandas values that no message can have."""
+    frame, and for pandas values that do not fit a message field."""
     module = type(frame).__module__.partition(".")[0]
     if isinstance(frame, pa.Table):
         return frame
@@ -81,7 +81,7 @@ def _write_parquet(rows: pa.Table, folder: Path) -> str:
 
 
 def _write_parquet_by_spark(frame: Any, staging: str) -> str:
-    """Write the DataFrame sorted, so that each task reads few needless row groups."""
+    """Write the DataFrame sorted, so that each task reads few unneeded row groups."""
     order = [name for name in _ORDER if name in frame.columns]
     rows = frame.repartitionByRange(*order).sortWithinPartitions(*order) if order else frame
     rows.write.mode("overwrite").parquet(staging)

@@ -1,4 +1,4 @@
-"""The job that turns a table into segments, consume queues, index and metadata of a tier."""
+"""Job that turns a table into segments, consume queues, index and metadata of a tier."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
 
 SEGMENT_BYTES = 256 << 20
-"""Maximum commit log bytes of a segment. One task writes each segment."""
+"""Maximum commit log bytes of a segment. A segment is written by one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _write(
 
 
 def _name_commit(queue: _Pieces, tier: TierLocation) -> str:
-    """Return the name of the step that commits a queue, in the journal."""
+    """Return the name, in the journal, of the step that commits a queue."""
     return f"commit:{path_of(queue.plan, tier.config.broker_name)}"
 
 

@@ -123,8 +123,8 @@ def _order_queue(
 def pieces_of(
     plan: QueuePlan, broker: str, start: QueueStart, segment_bytes: int
 ) -> Iterator[Piece]:
-    """Cut a queue into segments as a dispatcher does. Segments are full, no message spans two
-    segments, and a message larger than a segment has a segment of its own."""
+    """Cut a queue into segments as a dispatcher does. Segments are as full as possible, no message
+    spans two segments, and a message larger than a segment gets its own segment."""
     ends = np.cumsum(plan.sizes, dtype=np.int64)
     at = begin = 0
     while at < len(ends):
@@ -147,7 +147,7 @@ def starts_of(
     plans: Sequence[QueuePlan], ends: Mapping[str, QueueStart], broker: str
 ) -> list[QueueStart]:
     """Return the start of the new messages of each queue. `ends`: end offsets of the tier's queues,
-    by path. Raises Invalid if the table does not begin at the end of a queue."""
+    by path. Raises Invalid if the table's offsets do not begin at the end of their queue."""
     starts = []
     for plan in plans:
         end = ends.get(queue_path(broker, plan.topic, plan.queue_id))

@@ -1,4 +1,4 @@
-"""Conversion of table rows to messages: types, defaults, queues. Errors name the row."""
+"""Converts table rows to messages: types, defaults, queues. Errors name the row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 class RowRules:
     """Rules for the conversion of rows to messages. `topic`: topic for tables without topics.
     `queues`: number of queues for messages without queue ids. `now_ms`: store time for messages
-    without a time. `cluster`, `broker`: names in the tier, which no topic may have."""
+    without a time. `cluster`, `broker`: names in the tier. No topic may have one of these names."""
 
     topic: str | None
     queues: int
@@ -54,10 +54,10 @@ def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
 
 
 def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
-    """Return the rows with the columns and types that `encode_batch` takes, and topic, queue_id,
-    queue_offset (null if it is to be assigned) and body_length. Times become epoch ms. A missing
-    store time becomes the birth time, or the time of the job. A missing birth time becomes the
-    store time. Raises Invalid, with file, row group, row and column."""
+    """Return the rows with the columns and types that `encode_batch` accepts, and with topic,
+    queue_id, queue_offset (null if it must be assigned) and body_length. Times become epoch ms. A
+    missing store time becomes the birth time, or the time of the job. A missing birth time becomes
+    the store time. Raises Invalid, with file, row group, row and column."""
     batch, place = rows.batch, rows.place
     if "body" not in batch.schema.names and "body_length" not in batch.schema.names:
         raise Invalid(f"{place.file}: expected a column body, found none")
@@ -90,7 +90,7 @@ def add_message_ids(
     batch: pa.RecordBatch, topic: str, queue_id: int, queue_offset: int | None
 ) -> pa.RecordBatch:
     """Add missing ids to consecutive messages of a queue. The same topic, queue and offset give the
-    same id. Without an offset only the length of the id is right."""
+    same id. Without an offset, the id is only a placeholder of the right length."""
     if "properties" in batch.schema.names:
         return batch
     ids = batch.column("msg_id")
@@ -247,7 +247,7 @@ _MAP = pa.map_(pa.string(), pa.string())
 
 
 def is_text(type: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's types for texts."""
+    """Return whether a type is one of Arrow's text types."""
     kinds = pa.types
     return bool(kinds.is_string(type) or kinds.is_large_string(type) or kinds.is_string_view(type))
 
@@ -270,7 +270,7 @@ def is_map_like(type: pa.DataType) -> bool:
 
 
 def map_of(column: pa.Array, place: Place) -> pa.Array:
-    """Return a column for which `is_map_like` is true as a map. Null members of a struct are left
+    """Convert a column for which `is_map_like` is true to a map. Null members of a struct are left
     out. Raises Invalid for a pair without a name."""
     if pa.types.is_struct(column.type):
         rows = [

@@ -1,4 +1,4 @@
-"""The Parquet files of a table at the start of the job."""
+"""Lists and reads the Parquet files of a table, as they are at the start of the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.tier_url import parse_tier_url, show_url
 
 BATCH_BYTES = 16 << 20
-"""Approximate memory of a batch of rows that is read from a file."""
+"""Approximate memory of one batch of rows from a file."""
 _FOOTER_THREADS = 16
 _MOST_ROWS = 1 << 18
 _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
@@ -46,7 +46,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of rows in a table, for error messages. `row`: row number in the row group."""
+    """Position of a row in a table, for error messages. `row`: row number in the row group."""
 
     file: str
     group: int

@@ -1,7 +1,7 @@
-"""Target tier of a backfill: open the tier as writer, register segments, commit units.
+"""Target tier of a backfill: opens the tier as writer, registers segments, commits units.
 
-The order of writes keeps the tier consistent at any moment: entries in the metadata, then commit
-log segments that no unit refers to, then the units. Readers see a message only after its unit is
+The order of writes keeps the tier consistent at any moment: first entries in the metadata, then
+commit log segments, then the units that refer to them. Readers see a message only after its unit is
 written.
 """
 
@@ -67,7 +67,7 @@ class BackfillTarget:
         """Return the end offsets of the tier's queues, by path. A queue that never had a message
         has no end offset. A queue of a deleted topic continues after the deleted messages, unless
         the table has offsets. Raises Invalid, Corrupt for a queue that cannot be written to, Busy
-        while deleted segments are in the way."""
+        while segments of the same names are being deleted."""
         found = {}
         deleted = self.flat_files.deleted
         for plan in plans:
@@ -108,8 +108,7 @@ class BackfillTarget:
                 raise _make_moved_error(file, start)
 
     def find_generations(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the lowest id that each topic can have now. A topic's lowest id grows when the
-        topic is deleted."""
+        """Return the lowest possible topic id of each topic. It grows when the topic is deleted."""
         found = {topic: self.flat_files.deleted.get(topic) for topic in topics}
         return {topic: 0 if one is None else one.next_id for topic, one in found.items()}
 
@@ -137,7 +136,7 @@ class BackfillTarget:
                 )
 
     def check_store(self, plans: Sequence[QueuePlan]) -> None:
-        """Check that the state directory is not that of a store with one of the queues. Such a
+        """Check that the state directory does not belong to a store with one of the queues. Such a
         store has used, or would use, the offsets of this job. Raises Invalid, Corrupt,
         Unavailable."""
         config, root = self.location.config, self.location.state
@@ -188,9 +187,9 @@ class BackfillTarget:
     def _mark(
         self, index: IndexStoreService, starts: Sequence[tuple[QueuePlan, QueueStart]]
     ) -> None:
-        """Set the watermark of each queue without one to the start of the new messages, because an
-        earlier writer indexed the messages before them. The watermarks are durable before the first
-        byte is written."""
+        """Set the watermark of each queue that has none to the start of the new messages, because
+        an earlier writer indexed the messages before them. The watermarks are durable before the
+        first byte is written."""
         for plan, start in starts:
             topic = self.metadata.topic(plan.topic)
             assert topic is not None
@@ -210,8 +209,8 @@ class BackfillTarget:
     def commit(
         self, plan: QueuePlan, start: QueueStart, pieces: Sequence[Piece], tags_codes: Int64s
     ) -> None:
-        """Record the sizes of a queue's new segments, then write the queue's units after those of
-        an earlier attempt. Raises Invalid if other data was written there in the meantime."""
+        """Record the sizes of a queue's new segments, then write the queue's units. Units of an
+        earlier attempt are kept. Raises Invalid if other data was written there in the meantime."""
         self.flat_files.check_writer()
         sizes = plan.sizes.astype(np.int64)
         ends = start.physical_offset + np.cumsum(sizes)
@@ -350,7 +349,7 @@ def record_pieces(
     provider: SegmentProvider, plan: QueuePlan, start: QueueStart, pieces: Sequence[Piece]
 ) -> None:
     """Record the times of a queue's new segments. Existing records at the offsets of these segments
-    are of other messages, and are deleted. Times that cannot be recorded are left to `verify
+    describe other messages, and are deleted. Times that cannot be recorded are left to `verify
     --seal`."""
     place = find_layer(provider, TimesPlace)
     if place is None or not pieces:

@@ -1,5 +1,5 @@
-"""The second pass over a table: it writes the rows into commit log segments at planned offsets.
-Repeated and concurrent attempts at a task write the same bytes, so an attempt keeps existing
+"""The second pass over a table. It writes the rows into commit log segments at planned offsets.
+Repeated and concurrent attempts at a task write the same bytes, so each attempt keeps existing
 bytes."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WriteTask:
 
 
 class WrittenPiece(msgspec.Struct):
-    """A written piece. `tags_codes`: hash codes of the message tags, int64, packed by
+    """Result for a written piece. `tags_codes`: hash codes of the message tags, int64, packed by
     `pack_numbers`."""
 
     tags_codes: bytes
@@ -66,7 +66,7 @@ def write_task(
     pieces: Sequence[Piece],
     epoch: int | None = None,
 ) -> WriteTask:
-    """Create a task with only the needed files."""
+    """Create a task with only those files that contain its rows."""
     first_rows = [file.first_row for file in files]
     needed: set[int] = set()
     for piece in pieces:
@@ -99,8 +99,8 @@ def write(task: WriteTask) -> list[WrittenPiece]:
 
 
 def _messages(task: WriteTask, wanted: Int64s) -> pa.Table:
-    """Return the wanted rows (ascending) in order, each with its number. Other rows of a row group
-    are discarded when they are read."""
+    """Return the rows with the numbers `wanted` (ascending) in order, each with its number. Other
+    rows of a row group are read and discarded."""
     table = Table(task.url)
     parts = []
     for file in task.files:
@@ -148,7 +148,7 @@ def _write_piece(
 
 
 def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the messages at these positions in order, about BATCH_BYTES at a time."""
+    """Yield the messages at the positions `at` in order, about BATCH_BYTES at a time."""
     step = max(len(at) * BATCH_BYTES // max(size_bytes, 1), 1)
     for first in range(0, len(at), step):
         its = at[first : first + step]
@@ -171,7 +171,7 @@ class SegmentWriter:
         self._there = self.segment.size()
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes. Raises Invalid if the segment durably has different bytes at their
+        """Write the next bytes. Raises Invalid if the segment has different, durable bytes at their
         position, Unavailable."""
         self._waiting.append(data)
         if sum(part.nbytes for part in self._waiting) >= self.least_bytes:

@@ -1,6 +1,6 @@
-"""Copies what a `restore` from the copy needs beside the segments: the ends of expired queues, and
-the backups. The backup of topics, groups and offsets is copied from the origin. The backup of the
-metadata is made from the metadata of the copy."""
+"""Copies the data that a `restore` from the copy needs in addition to the segments: the ends of
+expired queues, and the backups. The backup of topics, groups and offsets is copied from the origin.
+The backup of the metadata is made from the metadata of the copy."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class BackupCopy:
     topics: str | Sequence[str]
 
     def copy(self, writer: TierWriter) -> str | None:
-        """Copy what the target lacks, after the segments. Returns why there are no backups, if an
-        error prevents them. Raises Fenced."""
+        """Copy the data that the target lacks. Call this after the segments are copied. Returns the
+        reason if an error prevents backups. Raises Fenced."""
         try:
             names = self._list_kinds()
             former = self._find_former()
@@ -72,7 +72,7 @@ class BackupCopy:
         return {name.kind for name in names} & {BackupKind.CONFIG, BackupKind.METADATA}
 
     def _find_former(self) -> FormerMetadata:
-        """Return the ends of the origin's queues, from its state or its newest backup."""
+        """Return the ends of the origin's queues, from the origin's state or newest backup."""
         broker = self.tier.broker
         if self.origin_metadata is not None:
             found = FormerMetadata.of(self.origin_metadata, broker, 0)
@@ -95,8 +95,8 @@ class BackupCopy:
     def _record_ends(
         self, writer: TierWriter, former: FormerMetadata, expired: Mapping[QueueKey, FormerEnds]
     ) -> None:
-        """Record the ends of queues without messages in origin and target, as empty segments in the
-        metadata. Delete such entries of queues that have messages again."""
+        """Record the ends of queues that have no messages in origin and target, as empty segments
+        in the metadata. Delete such entries for queues that have messages again."""
         metadata, broker = self.target.metadata, self.tier.broker
         ends = {key: end for key, end in expired.items() if not self._list_entries(key)}
         stale = [
@@ -118,7 +118,7 @@ class BackupCopy:
                 metadata.put_segment(entry)
 
     def _add_topic(self, topic: str, topic_id: int) -> None:
-        """Add a topic with the id that it has in the origin, unless another topic has it."""
+        """Add a topic with its id in the origin, unless another topic has this id."""
         metadata = self.target.metadata
         if metadata.topic(topic) is not None:
             return
@@ -131,7 +131,7 @@ class BackupCopy:
         return [it for it in self.target.metadata.segments(path) if it.status != STATUS_DELETED]
 
     def _list_empty(self, key: QueueKey) -> list[FileSegmentMetadata]:
-        """Return the metadata entries of empty segments that lie before the messages of a queue."""
+        """Return a queue's metadata entries for empty segments that lie before its messages."""
         entries = self._list_entries(key)
         last = {
             kind: max((it.base_offset for it in entries if it.size and it.type is kind), default=0)

@@ -1,4 +1,4 @@
-"""Origin and target of a copy: opening and closing."""
+"""Opens and closes the origin and the target of a copy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_copy(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Copy data of the origin that the target lacks. See `copy_tier` for the guarantees. Returns
+    """Copy data of the origin that the target lacks. `copy_tier` describes the guarantees. Returns
     the JSON report (`docs/cli.md`). Raises Invalid (bad options, a target with other content),
     Fenced (another writer), Corrupt, Unavailable."""
     refuse_memory(origin.url)
@@ -126,8 +126,8 @@ def _target(origin: OpenTier, request: CopyTierOptions, broker: str) -> TierTarg
 def _refuse_same(
     found: TierLocation, origin: OpenTier, goal: TierTarget, target: SegmentProvider
 ) -> None:
-    """Reject a target that is the origin. Buckets of the same name on two endpoints are different:
-    the endpoint is in the query or in the configuration."""
+    """Reject a target that is the origin. Buckets of the same name on two endpoints are different.
+    The endpoint is in the URL's query or in the configuration."""
     same_query = parse_tier_url(found.url).query == parse_tier_url(goal.url).query
     config = msgspec.structs.replace(
         origin.config,

@@ -1,7 +1,7 @@
-"""The copy job: it copies metadata first, then queues in parallel, then the index of a broker's
-part of a tier. In each queue the commit log is copied before the consume queue, and each segment is
-registered before its first byte. The target is consistent at any moment, and a later run extends
-it."""
+"""The copy job, for a broker's part of a tier. It copies the metadata first, then queues in
+parallel, then the index. In each queue the commit log is copied before the consume queue, and each
+segment is registered before its first byte. The target is consistent at any moment, and a later run
+extends it."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def copy_tier(
     piece_bytes: int = PIECE_BYTES,
 ) -> CopyReport:
     """Copy data of the origin that the target lacks. An interrupted run can be repeated and has the
-    same result as one run. Afterwards the target's provider can only be closed. `origin_metadata`:
-    None for a tier without state. `loaded`: the origin, if `load_origin` was called before.
-    `config`: configuration of the target, for its backups. Without a configuration the target gets
-    no backups. Raises Invalid if the target has other content (before anything is written to it),
-    Fenced if another writer owns it, Corrupt, Unavailable. Failures of single queues are in the
-    report."""
+    same result as one run. Afterwards the caller can only close the target's provider.
+    `origin_metadata`: None for a tier without state. `loaded`: the origin, if `load_origin` was
+    called before. `config`: configuration of the target, for its backups. Without a configuration
+    the target gets no backups. Raises Invalid if the target has other content (before anything is
+    written to it), Fenced if another writer owns it, Corrupt, Unavailable. Failures of single
+    queues are only in the report."""
     start = time.monotonic()
     tier = loaded or load_origin(origin, origin_metadata, broker)
     with TierWriter.acquire(
@@ -217,7 +217,8 @@ class _Job:
             pool.shutdown(cancel_futures=True)
 
     def _do_guarded(self, plan: PathPlan, action: Callable[[PathPlan], None]) -> None:
-        """Run the copy of one path. Its failure is recorded, and copies of other paths continue."""
+        """Run `action`, the copy of one path. Its failure is recorded, and copies of other paths
+        continue."""
         if self.stop.is_set():
             return
         try:
@@ -257,7 +258,7 @@ class _Job:
                 return
 
     def _resolve_conflict(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
-        """Return a plan without conflict: conflicting segments are deleted. Raises Invalid."""
+        """Delete conflicting segments, and return a plan without conflict. Raises Invalid."""
         if plan.conflict is None:
             return plan
         if not self.options.replace and not (plan.is_gap and is_ours):

@@ -1,9 +1,9 @@
 """The part of an origin that can be copied: a consistent prefix of each queue, and its index.
 
-The origin may have an active writer. That writer writes commit log, then consume queue, then index,
-so later listings include all bytes that earlier listings refer to. Index segments are therefore
-listed before queues, and a queue's commit log is listed again if its consume queue refers to bytes
-beyond the listing.
+The origin may have an active writer. That writer writes the commit log, then the consume queue,
+then the index. A later listing of the commit log therefore includes all bytes that an earlier
+listing of the consume queue refers to. So index segments are listed before queues, and a queue's
+commit log is listed again if its consume queue refers to bytes beyond the listing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tieredstore.tier.index.uploaded_file import check_whole, header_of
 @dataclass(frozen=True, slots=True)
 class CopyOrigin:
     """One broker's part of a tier. `metadata`: metadata of the state, None without a state.
-    `topics`: topics as they will be in the target. `damage`: reasons why data cannot be copied, one
-    line each. `deleted`: records of deleted topics."""
+    `topics`: metadata entries of the topics for the target. `damage`: reasons why data cannot be
+    copied, one line each. `deleted`: records of deleted topics."""
 
     broker: str
     catalogue: TierCatalogue

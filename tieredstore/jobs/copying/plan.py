@@ -1,5 +1,5 @@
-"""Comparison of one path of an origin with the same path of a target. It finds missing bytes, and
-existing bytes that the origin does not have."""
+"""Compares one path of an origin with the same path of a target. Finds bytes that the target lacks,
+and bytes that the origin does not have."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class SegmentCopy:
 class PathPlan:
     """Plan for one path: a queue (commit log first), or the index. `origin`: the part of the queue
     to copy. None for the index. `bytes_there`: bytes that the target already has. `conflict`:
-    reason why nothing may be copied before the target is cleared. `is_gap`: the conflict is that
-    the origin lost the bytes after the target's end, not different content. `has_units`: whether
-    readers find messages of the queue in the target. `damage`: losses of the origin, one line
-    each."""
+    reason why nothing may be copied before the target is cleared. `is_gap`: whether the conflict is
+    a gap, because the origin lost the bytes after the target's end, instead of different content.
+    `has_units`: whether readers find messages of the queue in the target. `damage`: losses of the
+    origin, one line each."""
 
     path: str
     origin: QueueFiles | None
@@ -156,7 +156,7 @@ class _FilePlanner:
         self._filled = [s for s in target if s.recorded_bytes or s.real_bytes]
 
     def conflict(self) -> str | None:
-        """Return why the target's file is not a part of the origin's file. None if it is a part."""
+        """Return why the target's file is not a part of the origin's file, or None if it is."""
         if not self._filled or not self.origin:
             return None  # All segments of the target may have expired in the origin.
         first = self.origin[0].base_offset

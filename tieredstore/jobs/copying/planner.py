@@ -1,4 +1,5 @@
-"""Planner of a copy: it plans every chosen queue, the index, and foreign paths of the target."""
+"""Plans the copy of every chosen queue and of the index, and the deletion of foreign paths of the
+target."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from tieredstore.scan.read.tail import cut_to_consistent_prefix
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
 TAIL_BYTES = 4 << 10
-"""Number of bytes at the end of an earlier copy that are compared."""
+"""Number of bytes to compare at the end of an earlier copy."""
 
 
 @dataclass
@@ -71,7 +72,7 @@ class CopyPlanner:
         return self._compare_end(plan, prefix.commit_log)
 
     def _list_cut_off(self, patterns: Sequence[str]) -> Iterator[QueueFiles]:
-        """Yield the chosen queues whose messages expired in the origin before the copy."""
+        """Yield the chosen queues whose messages all expired in the origin before the copy."""
         for topic, queue_id in sorted(self.tier.catalogue.known_queues or ()):
             queue = QueueFiles(self.tier.broker, topic, queue_id)
             if (
@@ -113,7 +114,7 @@ class CopyPlanner:
 
     def _find_damage(self, queue: QueueFiles, prefix: QueueFiles) -> tuple[str, ...]:
         """Report bytes and units that are missing in the origin between the segments to copy.
-        Losses that its metadata records are not reported again."""
+        Losses that the origin's metadata records are not reported again."""
         lines: list[str] = []
         if self.tier.catalogue.metadata is None:
             lines += map(str, find_log_gaps(prefix))
@@ -179,8 +180,7 @@ class CopyPlanner:
         return plan
 
     def _is_continued(self, segment: TargetSegment, end: int) -> bool:
-        """Return whether bytes other than zeros follow an end. A write that was cut off leaves
-        zeros."""
+        """Return whether nonzero bytes follow `end`. An interrupted write may leave zeros."""
         length = min(segment.real_bytes - end, TAIL_BYTES)
         return length > 0 and any(
             self._read_segment(self.target.provider, segment.id, segment.listing, end, length)
@@ -198,8 +198,8 @@ class CopyPlanner:
             return segment.read(position, length)
 
     def find_foreign_paths(self) -> dict[str, str]:
-        """Find paths of the target that the origin never had, as far as the metadata shows. A queue
-        in the state may have expired in the origin."""
+        """Find paths of the target that the origin never had, as far as the origin's metadata
+        shows. A queue that is only in this metadata may have expired in the origin."""
         own = {queue.path for queue in self.tier.queues} | {self.index_path}
         for topic, queue_id in self.tier.catalogue.known_queues or ():
             own.add(f"{self.tier.broker}/{topic}/{queue_id}")
@@ -212,7 +212,7 @@ class CopyPlanner:
 
 def _find_emptied(tier: CopyOrigin) -> dict[str, int]:
     """Find the queues without segments in the origin, and the commit log offset at which each
-    continues. Without state the result is empty."""
+    continues. Without a state directory the result is empty."""
     there = {queue.path for queue in tier.queues}
     begins: dict[str, int] = {}
     for entry in (tier.catalogue.metadata or {}).values():

@@ -45,12 +45,12 @@ def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
 class CopyReport:
     """Result of a run. `queues`: number of chosen queues. `segments`: number of created or extended
     segments. `copied_bytes`: bytes written or, after an interrupted run, compared. `there_bytes`:
-    bytes already in the target. `index_segments`: number of index segments among `segments`.
-    `replaced`: paths that were deleted first. `vanished`: paths that expired in the origin before
-    they were copied. `failed`: path and error. `damage`: parts that were not copied, because of
-    contradictions between the origin's listing and state or losses between segments. `notes`: other
-    parts that were not copied. `index_left_out`: reason why no index was copied. `origin_usage`,
-    `target_usage`: requests, if the provider counts them."""
+    bytes that were already in the target. `index_segments`: number of index segments among
+    `segments`. `replaced`: paths that were deleted first. `vanished`: paths that expired in the
+    origin before they were copied. `failed`: path and error. `damage`: parts that were not copied,
+    because of contradictions between the origin's listing and state or losses between segments.
+    `notes`: other parts that were not copied. `index_left_out`: reason why no index was copied.
+    `origin_usage`, `target_usage`: requests, if the provider counts them."""
 
     queues: int = 0
     segments: int = 0

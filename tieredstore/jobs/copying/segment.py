@@ -1,4 +1,4 @@
-"""Copier of one segment: it copies the bytes piece by piece and reads them back."""
+"""Copies one segment: writes the bytes piece by piece and reads them back."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ WRITE_ATTEMPTS = 3
 
 
 class TargetDiffers(Invalid):
-    """Error: the target has other bytes than the origin."""
+    """Raised if the target has other bytes than the origin."""
 
 
 class Stopped(Exception):
-    """Error: the run was asked to stop. Copied bytes stay."""
+    """Raised if the run was asked to stop. Copied bytes stay."""
 
 
 @dataclass
 class SegmentCopier:
     """Copier between two providers. Thread-safe. Memory: two pieces of 8 MiB for each call. `back`:
-    the target, opened a second time for reading back. A provider that keeps its writes in memory
-    would read only from memory. `check_writer`: raises Fenced once epoch ownership is lost.
+    the target, opened a second time for reading back, because a provider that keeps its writes in
+    memory would read only from memory. `check_writer`: raises Fenced once epoch ownership is lost.
     `on_bytes`: receives the size of each copied piece."""
 
     origin: SegmentProvider
@@ -150,7 +150,7 @@ class SegmentCopier:
 
 
 def _is_torn(found: memoryview, data: memoryview) -> bool:
-    """Return whether a power cut has torn a write. Such a write has zeros in place of some
+    """Return whether `found` is `data` after a power cut: such a write has zeros in place of some
     bytes."""
     bytes_found = np.frombuffer(found, np.uint8)
     return bool(np.all((bytes_found == 0) | (bytes_found == np.frombuffer(data, np.uint8))))

@@ -1,4 +1,4 @@
-"""The target of a copy: its listing, its metadata, and the metadata entries for copied segments."""
+"""Target of a copy: its listing, its metadata, and the metadata entries for copied segments."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tieredstore.tier.writing import TierWriter
 class CopyTarget:
     """One broker's part of a tier, and the metadata of its state (loaded by `load`). `other`: a
     second provider of the same tier, for reading back. None if `provider` itself can read back,
-    because it does not keep writes in memory. `state`: the directory of the metadata, which a copy
-    locks."""
+    because it does not keep writes in memory. `state`: the directory of the metadata. A copy locks
+    it."""
 
     provider: SegmentProvider
     metadata: MetadataStore
@@ -165,7 +165,7 @@ class CopyTarget:
                     self.complete(item.id, 0, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
-        """Record that a segment is copied as far as it exists in the origin."""
+        """Record that a segment was copied completely, as far as it exists in the origin."""
         begin_ms, end_ms = times
         now_ms = self.clock.now_ms()
         if begin_ms == NEVER_WRITTEN_MS:
@@ -183,9 +183,9 @@ class CopyTarget:
         )
 
     def remove(self, segments: Iterable[TargetSegment]) -> None:
-        """Delete segments, consume queue first and newest first, so that the rest is consistent at
-        any moment. Raises Unavailable. After an error the metadata lacks the segments deleted so
-        far."""
+        """Delete segments: the consume queue first, and the newest first, so that the rest is
+        consistent at any moment. Raises Unavailable. After an error the metadata no longer has the
+        segments that were deleted before it."""
         ordered = sorted(segments, key=lambda s: (s.id.type, s.id.base_offset), reverse=True)
         with self.metadata.batch():
             for segment in ordered:
@@ -225,7 +225,7 @@ _log = logging.getLogger(__name__)
 
 
 class TimesCopy:
-    """Copier of time records from one tier to another. `broker`: owner of the copied queues."""
+    """Copies time records from one tier to another. `broker`: owner of the copied queues."""
 
     def __init__(self, origin: SegmentProvider, target: SegmentProvider, broker: str) -> None:
         self._origin = find_layer(origin, TimesPlace)

@@ -1,4 +1,4 @@
-"""The job `compact export`: merge small files of a plain Parquet target."""
+"""The job `compact export`: merges small files of a plain Parquet target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tieredstore.jobs.options import CompactExportOptions
 from tieredstore.jobs.run import JobRun, gather_groups
 
 _DATA_FILE = re.compile(r"(\d{8,}-\d{5,})(?:_c\d+)?\.parquet", re.ASCII)
-"""Name of a data file that an export or a compaction writes. Other files are never merged."""
+"""Pattern of the names that exports and compactions give to data files. Other files are never
+merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,8 @@ def _commit_once(
 
 
 def _merged_name(last: str, number: int) -> str:
-    """Return a name that sorts after all source files and before the following files. A paged
-    listing during the deletion of the sources then finds the file, and rows stay in order."""
+    """Return a name that sorts after all source files and before the following files. Rows then
+    stay in order, and a paged listing during the deletion of the sources still finds the file."""
     folder, slash, name = last.rpartition("/")
     found = _DATA_FILE.fullmatch(name)
     assert found is not None
@@ -195,8 +196,8 @@ def _require_ours(
 def _require_sources(
     run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactExportOptions
 ) -> None:
-    """Check that the source files still exist. Raises the reason if not, since the plan is then
-    useless."""
+    """Check that the source files still exist. Otherwise the plan is useless, and the error with
+    the reason is raised."""
     last = log.find_last()
     if last is None or last.commit.compacted != plan.compacted:
         _require_ours(run, log, plan, request)

@@ -1,4 +1,4 @@
-"""Data files: rows of many partitions, with one file per partition."""
+"""Writes data files: rows of many partitions, with one file per partition."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _REPEATED = (
     "topic", "broker", "queue_id", "tags", "born_host", "store_host", "sys_flag", "flag",
     "reconsume_times", "properties.key_value.key",
 )  # fmt: skip
-"""Columns with repeated values. A dictionary saves space only in these columns (measured)."""
+"""Columns with repeated values. Only in these columns a dictionary saves space (measured)."""
 _NO_STATISTICS = frozenset({"body", "properties", "keys"})
 _BOUND_LENGTH = 16
-"""Maximum characters of a text in column bounds."""
+"""Maximum number of characters of a text in column bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
     """Form of data files. `columns`: columns of the files, in order. `prefix`: prefix of file
-    names. The rest of a name is unique to an attempt at a task. `in_folders`: each file is in the
+    names. The rest of a name is unique to one attempt at a task. `in_folders`: each file is in the
     folder of its partition. `partition_by`: partitioning of the files."""
 
     columns: tuple[str, ...]
@@ -57,7 +57,7 @@ class FileForm:
 
 @dataclass
 class PartitionedFiles:
-    """Writer of batches to files by partition. Memory: about 200 MiB."""
+    """Writes batches to files by partition. Memory: about 200 MiB."""
 
     files: Files
     form: FileForm
@@ -91,8 +91,8 @@ class PartitionedFiles:
         return self.done
 
     def _part(self, partition: Partition) -> _Part:
-        """Return the part for a partition, and mark it as most recently used. If there are too many
-        parts, close the least recently used one."""
+        """Return the part of a partition, and mark it as most recently used. If there are too many
+        parts, close the least recently used part."""
         part = self._parts.pop(partition, None)
         if part is None:
             while len(self._parts) >= _MOST_PARTS:

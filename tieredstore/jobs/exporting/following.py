@@ -14,7 +14,7 @@ from tieredstore.jobs.stopping import Stopped, StopSignal
 from tieredstore.scan.times import parse_span
 
 _MOST_TEXTS = 1000
-"""Maximum number of gaps and findings in the report of all rounds."""
+"""Maximum number of gaps, and of findings, in the report on all rounds."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,11 +78,11 @@ def follow_exports(
     clock: Clock,
     progress: ProgressCallback | None = None,
 ) -> JobReport:
-    """Export every `interval_ms`, counted from the start of a round, until `stop` is set. Then
-    current tasks are finished, and the next run continues with the uncommitted rest. The next round
-    retries after an unavailable backend, or after the commit of a concurrent export. Any other
-    error ends the run. Returns the report of the last round with the sums of all, `rounds`,
-    `failed_rounds`, `stopped` and `behind` (None if unknown)."""
+    """Export every `interval_ms`, counted from the start of a round, until `stop` is set. Then the
+    running tasks are finished, and the next run continues with the uncommitted rest. If the backend
+    is unavailable, or a concurrent export commits, the next round retries. Any other error ends the
+    run. Returns the report of the last round with the sums of all, `rounds`, `failed_rounds`,
+    `stopped` and `behind` (None if unknown)."""
     totals = Totals()
     start_ms = clock.monotonic_ms()
 

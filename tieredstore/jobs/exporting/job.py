@@ -69,7 +69,8 @@ from tieredstore.scan.plan import store_time
 _log = logging.getLogger(__name__)
 _THREADS = 8
 _SMALL = 4
-"""Divisor: files below a quarter of the target size are merged."""
+"""Divisor of the target size: smaller files are merged, that is, files below a quarter of the
+target size."""
 
 
 def run_export(
@@ -139,7 +140,7 @@ class PinnedExport:
 
     def require_turn(self) -> TargetState:
         """Return the target's state before this export. Raises Fenced if another export was
-        committed since this export was planned."""
+        committed after this export was planned."""
         state = self.target.load()
         if state.sequence != self.plan.base and state.export != self.plan.export:
             self.run.journal.finish()
@@ -235,7 +236,7 @@ def export_topics(
     *,
     keeps_part: bool,
 ) -> JobReport:
-    """Run one export, or one export per topic if each topic has its own target. `keeps_part`: as in
+    """Run one export, or one for each topic if each topic has its own target. `keeps_part`: as in
     `export_each`. Raises the errors of `export_one` and `per_topic.split_by_topic`, and
     Unavailable."""
     if not is_per_topic(request):
@@ -313,7 +314,8 @@ def _pin_plan(
 def _require_alive(
     run: JobRun, location: TierLocation, plan: Plan, error: Corrupt | Expired
 ) -> None:
-    """Raise Expired if planned messages have expired in the meantime. The plan is then useless."""
+    """Raise Expired if planned messages have expired in the meantime, because the plan is then
+    useless."""
     known: list[list[PlannedRange]] = []
     if KNOWN_STEP in run.journal:
         known = run.journal.outcome(KNOWN_STEP, list[list[PlannedRange]])
@@ -366,9 +368,9 @@ def _group_small_files(
 
 
 def find_lost(journal: Journal, plan: Plan, target: Target) -> str | None:
-    """Describe what the target has lost since an interrupted export, because the target was deleted
-    or replaced by an older copy. A Delta log would accept the names of missing files. Returns None
-    if the export can continue, was committed, or is followed by another export's commit. Raises
+    """Describe the target's losses since an interrupted export, if the target was deleted or
+    replaced by an older copy. A Delta log would accept the names of missing files. Returns None if
+    the export can continue, was committed, or is followed by another export's commit. Raises
     Unavailable."""
     state = target.load()
     if state.export == plan.export or state.sequence > plan.base:

@@ -1,4 +1,4 @@
-"""Partitioning of rows into files by topic, day, hour and bucket, and their Hive-style folders."""
+"""Partitions rows into files by topic, day, hour and bucket, and names their Hive-style folders."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _WORD = re.compile(r"\s*(bucket\([^)]*\)|[^,()]+)\s*(?:,|$)")
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Common values of the rows of one file, for the partition fields of the target. The other
-    fields are None. `day`: days since 1970-01-01 (UTC), None for null store times. `hour`: 0 to 23,
-    None for null store times. `era`: not 0 for times outside of four-digit years (`eras_of`)."""
+    """Values of the target's partition fields, which all rows of one file share. The other fields
+    are None. `day`: days since 1970-01-01 (UTC), None for null store times. `hour`: 0 to 23, None
+    for null store times. `era`: 0, or another number for times outside of four-digit years
+    (`eras_of`)."""
 
     topic: str | None = None
     day: int | None = None
@@ -62,7 +63,7 @@ class PartitionBy:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Columns whose values are in folder names and not in data files."""
+        """Columns whose values are in folder names instead of data files."""
         found = {
             "topic": (self.topic, TYPES["topic"]),
             "day": (self.day, pa.date32()),
@@ -91,7 +92,7 @@ class PartitionBy:
 
     def require_names(self, topics: Iterable[str], target: str) -> None:
         """Raise Invalid for a topic whose name is too long for a folder name. With such a topic,
-        the target could neither publish the commit nor begin the next commit."""
+        the target could neither publish its commit nor begin another one."""
         for topic in sorted(topics) if self.topic else ():
             size = len(self.folder(Partition(topic)).partition("/")[0])
             if size > MAX_NAME_BYTES:
@@ -179,10 +180,10 @@ def day_text(day: int | None) -> str | None:
 
 
 def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
-    """Return a number for each row, or None if all are 0. The number distinguishes, for each time
-    column, years before, within and after the four-digit range. Rows with equal ranges share a
-    number. Rows with all times within the range have 0. The bounds of a file can then be written to
-    a table's log, or omitted without loss."""
+    """Return a number for each row, or None if all numbers are 0. The number shows whether the time
+    in each time column is before, within or after the four-digit years. It is 0 if all times are
+    within them. With one file per number, the bounds of a file can be written to a table's log, or
+    omitted without loss."""
     found: np.ndarray | None = None
     weight = 1
     for column in batch.columns:

@@ -1,5 +1,5 @@
-"""A target for each topic: the target's URL or table name contains `{topic}`. Each topic is a
-separate export with its own state, journal and commit."""
+"""Exports each topic to its own target: the target's URL or table name contains `{topic}`. Each
+topic is a separate export with its own state, journal and commit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_per_topic(request: ExportRequest) -> bool:
 
 
 def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str, ExportRequest]:
-    """Return the export of each chosen topic, by topic. Raises Invalid if two topics have the same
+    """Return the request of each chosen topic, by topic. Raises Invalid if two topics have the same
     target name, or if chosen topics are missing."""
     request.require_topics(catalogue)
     topics = sorted({queue.topic for queue in request.selection.queues(catalogue)})
@@ -45,8 +45,8 @@ def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str
 
 
 def name_topic(topic: str) -> str:
-    """Return a topic's name in the form for names of folders and tables. Letters, digits, `_` and
-    `-` stay. Another character becomes `_` and its number in hex, such as `_25` for `%`."""
+    """Return a topic's name in a form that is valid for folders and tables. Letters, digits, `_`
+    and `-` stay. Any other character becomes `_` and its number in hex, such as `_25` for `%`."""
     return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"_{ord(found[0]):02X}", topic)
 
 
@@ -80,7 +80,7 @@ def export_each(
 def measure_each(
     requests: dict[str, ExportRequest], measure: Callable[[ExportRequest], Behind]
 ) -> Behind:
-    """Return the sum of the lags of the targets."""
+    """Return the sum of the lags of all targets."""
     found = list(map(measure, requests.values()))
     seconds = max((one.seconds for one in found), default=0.0)
     return Behind(sum(one.messages for one in found), seconds)

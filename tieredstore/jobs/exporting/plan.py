@@ -1,4 +1,4 @@
-"""Plan of an export: from each queue's exported position to its end, cut into tasks."""
+"""Plans an export: the messages from each queue's exported position to its end, cut into tasks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tieredstore.timestamps import format_time
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
     """Messages [from, until) of a queue (`broker/topic/queueId`), and bytes [log_from, log_until)
-    of its commit log. `since_ms`: only messages stored at this time or later, epoch ms."""
+    of its commit log. `since_ms`: only messages stored at or after this time, epoch ms."""
 
     queue: str
     from_offset: int
@@ -79,9 +79,9 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Pinned plan of an export. `base`: the target's sequence before the export. `tasks`: the
-    ranges of each task. `positions`: new positions of the queues whose position changes, without
-    the last message, which only tasks read. `taken`: exported queue offsets [from, until) of each
-    queue of a target without duplicates."""
+    ranges of each task. `positions`: new positions of the queues whose position changes. They lack
+    the last message, because only tasks read it. `taken`: exported queue offsets [from, until) of
+    each queue of a target without duplicates."""
 
     export: str
     base: int
@@ -205,7 +205,7 @@ def plan_known(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> list[list[PlannedRange]]:
-    """Plan to read again the exported messages of the topics in `times_ms` that were stored in
+    """Plan to read exported messages again: those of the topics in `times_ms` that were stored in
     [since, until). Ranges contain messages of other times too. Raises Corrupt, Unavailable."""
     known = [
         queue
@@ -238,8 +238,8 @@ def _bounds(
     request: ExportRequest,
     end: int,
 ) -> tuple[int, int]:
-    """Return queue offsets [low, high) to export. `goes_on`: whether the queue is still the one of
-    the position, not a recreated queue. `end`: offset after the last message."""
+    """Return queue offsets [low, high) to export. `goes_on`: whether the queue is still the queue
+    of the position instead of a recreated queue. `end`: offset after the last message."""
     chosen, queue = request.selection, reader.queue
     low = first = min(reader.min_offset(), end)
     if position is not None and goes_on:
@@ -344,8 +344,8 @@ def _to_planned_range(piece: ScanRange, since_ms: int | None) -> PlannedRange:
 def scan_ranges(
     catalogue: TierCatalogue, planned: list[list[PlannedRange]]
 ) -> Iterator[tuple[ScanRange, ...]]:
-    """Yield the planned ranges with the current segments of each. A deleted queue has no segments,
-    and reading its range reports that."""
+    """Yield the planned ranges with the current segments of each. A deleted queue has no segments.
+    The read of its range reports this."""
     queues = {queue.path: queue for queue in catalogue.queues}
     for items in planned:
         for path in {item.queue for item in items} - queues.keys():

@@ -1,4 +1,4 @@
-"""Request of an export: source, target and form."""
+"""Request for an export: source, target and form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Format(enum.StrEnum):
 
 
 class OnUnfit(enum.StrEnum):
-    """Handling of a body that does not fit: set its columns to null, or end the job."""
+    """Handling of a body that does not fit the schema: set its columns to null, or end the job."""
 
     NULL = "null"
     FAIL = "fail"
@@ -106,7 +106,7 @@ class ExportRequest:
 
     def require_topics(self, catalogue: TierCatalogue) -> None:
         """Raise Invalid for a name or shell pattern that matches no topic of a tier. A misspelt
-        name would create a target that later rejects the right one."""
+        name would create a target that later rejects the right name."""
         require_topics(catalogue, self.topics)
 
     @property
@@ -124,7 +124,7 @@ class ExportRequest:
         return tuple(self.types)
 
     def describe_form(self) -> dict[str, object]:
-        """Return non-default settings of the target's form as JSON."""
+        """Return the settings of the target's form that are not defaults, as JSON."""
         found: dict[str, object] = {}
         if self.partition_by != BY_TOPIC_AND_DAY:
             found["partition_by"] = self.partition_by.names

@@ -16,16 +16,16 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
 
 COMPACTED_VERSION = 3
-"""Version of a state of plain Parquet whose files were compacted once. Commit numbers of such a
-target no longer equal export numbers. Otherwise the version is 2 if the identity has one of
-`_LATER_NAMES`, else 1. Earlier versions of this program can continue a state of version 1."""
+"""Version of the state of a plain Parquet target that was compacted at least once. Commit numbers
+of such a target no longer equal export numbers. Otherwise the version is 2 if the identity has one
+of `_LATER_NAMES`, else 1. Earlier versions of this program can continue a state of version 1."""
 VERSION = COMPACTED_VERSION
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """Exported position of a queue. `next_offset`: queue offset of the first message not exported.
     `marked_offset`: queue offset of the last exported and readable message. `physical_offset`,
-    `store_timestamp_ms`: position and time of that message, which reveal a recreated queue. None
+    `store_timestamp_ms`: position and time of that message, used to detect a recreated queue. None
     without such a message. In states of earlier versions, marked_offset is the offset before
     next_offset."""
 
@@ -45,7 +45,7 @@ class TargetState:
     """State of the target after its last export. `sequence`: number of the export, from 1 (0 before
     the first export). `export`: id of the last export. `identity`: source of the target. `queues`:
     positions by `broker/topic/queueId`. `taken_from`: for a target without duplicates, an offset
-    for each queue. From this offset to the position, every message was exported or is a
+    for each queue. Every message between this offset and the position was exported or is a
     duplicate."""
 
     sequence: int = 0
@@ -97,7 +97,7 @@ class Target(Protocol):
         Unavailable."""
 
     def folder(self, base: int, export: str) -> Folder:
-        """Return the folder that the tasks of an export write to, hidden from readers of the
+        """Return the folder that the tasks of an export write to. It is hidden from readers of the
         target. `base`: the target's sequence before the export."""
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
@@ -105,7 +105,7 @@ class Target(Protocol):
         target's sequence. Returns the name of the commit, or None. Raises Unavailable."""
 
     def find_commit(self, state: TargetState) -> str:
-        """Return the name of the commit that made `state`, after the commit's data are
+        """Return the name of the commit that stored `state`, once the commit's data are
         published."""
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
 
 
 def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, object]:
-    """Return the identity of a target's source."""
+    """Return the identity of the source of an export."""
     return {
         "tier": show_url(location.url),
         "cluster": location.config.broker_cluster_name,
@@ -171,7 +171,7 @@ _ACCEPTED_BY = {"tier": Accept.MOVED, **dict.fromkeys(_CHOICES, Accept.TOPICS)}
 def require_same(
     state: TargetState, identity: Mapping[str, object], request: ExportRequest
 ) -> None:
-    """Raise Invalid if the target is a copy of another source."""
+    """Raise Invalid if the target contains an export of another source."""
     if not state.sequence:
         return
     for name in {**identity, **state.identity}:

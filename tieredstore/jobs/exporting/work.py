@@ -31,12 +31,12 @@ from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.joined import JoinedBatch, group_small, read_joined
 
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
-"""Columns that each task reads in any case, as text."""
+"""Columns that each task always reads, with their names as text."""
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
     """Last row and counts of a range. `rows`: number of exported messages. `early`: messages left
-    out because they were stored before the range's time. `duplicates`: messages left out as
+    out because they were stored before the range's `since_ms`. `duplicates`: messages left out as
     duplicates. `oldest_ms`: earliest store time of the exported messages. `unfit`: number of bodies
     that do not fit the schema. The other fields describe the last message."""
 
@@ -102,7 +102,7 @@ def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
 
 @dataclass
 class _RangeWriter:
-    """Writer of the ranges of a task. `drops`: duplicates by range number."""
+    """Writes the ranges of a task. `drops`: duplicates by range number."""
 
     task: WriteTask
     provider: SegmentProvider
@@ -161,7 +161,7 @@ class _RangeWriter:
     def _write_rows(
         self, rows: pa.RecordBatch, begin: int, topics: Sequence[tuple[str, int]]
     ) -> None:
-        """Write rows from the row `begin` on, with the given counts of each topic."""
+        """Write rows starting at the row `begin`. `topics`: each topic with its number of rows."""
         if not self.task.form.partition_by.topic and topics:
             topics = [(topics[0][0], sum(count for _, count in topics))]
         for topic, group in groupby(topics, key=lambda one: one[0]):
@@ -233,8 +233,8 @@ class _RangeWriter:
 
 
 class _Summary:
-    """Summary of each range of a batch. `is_sayable`: whether microseconds of 64 bits can represent
-    all store times."""
+    """Summary of each range of a batch. `is_sayable`: whether 64-bit microseconds can represent all
+    store times."""
 
     def __init__(self, batch: JoinedBatch) -> None:
         columns, ends = batch.columns, np.cumsum(batch.counts)

@@ -1,4 +1,4 @@
-"""Distributes rows among index files by store time, and builds a file from each share."""
+"""Distributes rows among index files by store time, and builds a file from each share of rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Capacity:
 
     @property
     def block_rows(self) -> int:
-        """Maximum size of blocks that can be distributed evenly."""
+        """Maximum number of rows of a block, so that blocks can be distributed evenly."""
         return max(1, self.items // 16)
 
 
@@ -90,7 +90,7 @@ class BuildTask:
 
     @property
     def key(self) -> str:
-        """Key of the task, equal for equal rows of the same staged files."""
+        """Key of the task. Tasks with the same rows of the same staged files have the same key."""
         digest = hashlib.sha256(f"{self.begin_ms} {self.slots}".encode())
         for piece in self.share.pieces:
             digest.update(f" {piece.file} {piece.first} {piece.count}".encode())
@@ -153,7 +153,7 @@ def _join_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
 
 def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]:
     """Choose names for files whose rows begin at the given times. The names are distinct and not in
-    `taken`, since Java identifies a file by its name."""
+    `taken`, because Java identifies a file by its name."""
     taken = set(taken)
     begins = []
     for first_ms in first_times:
@@ -166,8 +166,8 @@ def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]
 
 
 def build(task: BuildTask) -> BuiltIndex:
-    """Build the compacted file of a share: newest first within a slot, as a broker writes it.
-    Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable."""
+    """Build the compacted file of a share, with the newest items first within a slot, as a broker
+    writes it. Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable."""
     with closing(task.staging.location.connect()) as provider:
         items, end_ms = _items(provider, task)
         header = IndexHeader(

@@ -1,4 +1,4 @@
-"""Tasks of `rebuild index`: gather the keys of messages by the dispatcher's rules."""
+"""Tasks of `rebuild index`: they gather the keys of messages by the dispatcher's rules."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CollectTask:
 @dataclass(frozen=True, slots=True)
 class Collected:
     """Result of a task. `left_out`: number of damaged messages, or of items whose message is
-    damaged or cannot be found. `findings`: descriptions of the first of these. `dangling`: number
-    of items whose message is expired or whose topic is deleted."""
+    damaged or cannot be found. `findings`: descriptions of the first ones. `dangling`: number of
+    items whose message is expired or whose topic is deleted."""
 
     staged: StagedRows | None
     messages: int = 0
@@ -45,7 +45,7 @@ class Collected:
 
 
 class Complaints:
-    """Counter of damaged messages (or items). It keeps the first descriptions."""
+    """Counts damaged messages (or items), and keeps the first descriptions."""
 
     def __init__(self) -> None:
         self.count = 0

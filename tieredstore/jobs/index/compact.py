@@ -1,4 +1,4 @@
-"""The job `compact index`: upload the index files that a broker left behind, and merge small
+"""The job `compact index`: uploads the index files that a broker left behind, and merges small
 files."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier.index.service import IndexStoreService
 
 _BYTES_PER_ITEM = 512
-"""Approximate number of bytes that are read to find the store time of one item. The messages of
-small index files are close together."""
+"""Approximate number of bytes to read for the store time of one item. It is small, because the
+messages of small index files are close together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def run_compact_index(
     run: JobRun, location: TierLocation, options: CompactIndexOptions | None = None
 ) -> dict[str, object]:
     """Upload the index files of the state directory. Then merge runs of files that are at most half
-    full, if a merge reduces their number. Returns the JSON report. The same keys are found before
-    and after. Raises Invalid without a state directory, Fenced (a broker runs), Corrupt if an index
-    file is damaged, Unavailable."""
+    full, if a merge reduces their number. Returns the JSON report. The same keys can be found
+    before and after the job. Raises Invalid without a state directory, Fenced (a broker runs),
+    Corrupt if an index file is damaged, Unavailable."""
     options = options or CompactIndexOptions()
     if location.state is None:
         raise Invalid("compact index needs the state directory: it names topics and index files")
@@ -128,8 +128,8 @@ def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
 
 def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
     """Divide the files into runs of neighbours. A run of several small files (at most half full) is
-    merged if this reduces their number. A file whose number of slots is not the configured number
-    is always rewritten, because brokers find no keys in such a file."""
+    merged if this reduces their number. A file with another number of slots than configured is
+    always rewritten, because brokers find no keys in such a file."""
     small: list[IndexSummary] = []
 
     def close() -> Iterator[_Run]:

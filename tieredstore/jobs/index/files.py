@@ -55,8 +55,8 @@ def build_files(
 
 
 def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
-    """Return an old file in a form in which it can be appended again, after the other files, so
-    that all files stay in time order."""
+    """Return an old file in a form that can be appended again, after the other files, so that all
+    files stay in time order."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)
 
@@ -70,9 +70,9 @@ def commit(
     *,
     remove_old: bool,
 ) -> Committed:
-    """Append the files in order after all existing files, then remove the old files. The set of
-    keys that can be found does not change at any moment. A repeated call after a kill continues.
-    Raises Fenced, Unavailable, Corrupt."""
+    """Append the files in order after all existing files, then remove the old files. At each
+    moment, all keys can be found. A repeated call after a kill continues. Raises Fenced,
+    Unavailable, Corrupt."""
 
     def work() -> Committed:
         with closing(staging.location.connect()) as staged:

@@ -1,5 +1,5 @@
-"""Tasks of `compact index`: gather the items of index files to merge. The time of an item is in
-whole seconds from the start of its file. In another file this time would be wrong, so the store
+"""Tasks of `compact index`: they gather the items of index files to merge. The time of an item is
+in whole seconds from the start of its file. In another file this time would be wrong, so the store
 times are read again from the messages."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def merge(task: MergeTask) -> Collected:
 
 
 def _rows(provider: SegmentProvider, broker: str, file: IndexSummary) -> npt.NDArray[np.void]:
-    """Return the items of a file in native numbers: ROW_DTYPE[n]."""
+    """Return the items of a file in native byte order: ROW_DTYPE[n]."""
     path = index_path(broker)
     with closing(
         provider.open(SegmentId(path, FileSegmentType.INDEX, file.base_offset))
@@ -113,7 +113,7 @@ _SORTED = ("hash", "size", "offset", "queue_id", "topic_id")
 def _with_times(
     reader: QueueReader, rows: npt.NDArray[np.void], complaints: Complaints
 ) -> Iterator[KeyRows]:
-    """Yield the rows that refer to a message of the queue, with the store times."""
+    """Yield the rows that refer to a message of the queue, with the message's store time."""
     queue = reader.queue
     offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
     whole = find_whole_records(queue, offsets, sizes)

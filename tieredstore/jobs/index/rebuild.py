@@ -1,4 +1,4 @@
-"""The job `rebuild index`: build index files from the commit logs."""
+"""The job `rebuild index`: builds index files from the commit logs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tieredstore.scan.times import epoch_ms
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """Input of a job, pinned by its first run, which a continuing run must find unchanged.
-    `queues`: queue offsets [from, until) by path. `old`: index files before the first run. `kept`:
-    old files that stay."""
+    """Input of a job, pinned by its first run. A continuing run must find it unchanged. `queues`:
+    queue offsets [from, until) by path. `old`: index files that existed before the first run.
+    `kept`: those of them that stay."""
 
     since_ms: int | None
     until_ms: int | None
@@ -121,9 +121,9 @@ def _check_same_ids(tier: IndexTier, pinned: _Pinned) -> None:
 def _in_order(
     tier: IndexTier, pinned: _Pinned, built: list[BuiltIndex]
 ) -> tuple[list[BuiltIndex], bool]:
-    """Return the files to put into the tier, in time order, and whether all old files are then
-    deleted. Index files must ascend in time: the first file expires first, and Java discards a file
-    that begins before the first. If a new file begins before a kept file, the kept files are
+    """Return the files to put into the tier, in time order, and whether to delete all old files
+    afterwards. Index files must ascend in time: the first file expires first, and Java discards a
+    file that begins before the first. If a new file begins before a kept file, the kept files are
     therefore stored again, too."""
     newest = max((file.begin_ms for file in pinned.kept), default=0)
     if pinned.kept and all(file.begin_ms > newest for file in built):

@@ -1,6 +1,6 @@
-"""Files between the stages of a job, written by tasks on any machine and read by others. The
-location is `file:///dir` or `s3://bucket/prefix`, as for a tier, and the same provider opens it.
-Names are unique to an attempt, so attempts at one task do not collide."""
+"""Files between the stages of a job. Tasks on any machine write them, and other tasks read them.
+The location is `file:///dir` or `s3://bucket/prefix`, as for a tier, and the same provider opens
+it. Names are unique to an attempt, so attempts at one task do not collide."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Staging:
 
 
 def _pieces(blocks: Iterable[Buffer]) -> Iterator[bytes]:
-    """Join the pieces into fewer pieces with the same bytes, since an object store creates one
+    """Join the pieces into fewer pieces with the same bytes, because an object store creates one
     object per piece."""
     waiting = bytearray()
     for block in blocks:
@@ -122,8 +122,8 @@ class StagedIndex:
 
 @contextmanager
 def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator[Staging]:
-    """Yield the staging location of a run: at `url`, else in a folder beside the run's journal. The
-    location is emptied when the block succeeds. After an error the files stay for the next run,
+    """Yield the staging location of a run: `url`, or without it a folder beside the run's journal.
+    The location is emptied when the block succeeds. After an error the files stay for the next run,
     unless the run has no journal. Raises Invalid."""
     journal = run.journal.path
     folder = uuid.uuid4().hex if journal is None else journal.stem

@@ -34,7 +34,7 @@ from tieredstore.tier.index.service import DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class OldIndex:
-    """An index segment in the tier, or in the metadata. `size_bytes`: the larger of the sizes in
+    """An index segment in the tier or in the metadata. `size_bytes`: the larger of its sizes in
     tier and metadata. `begin_ms`: from the metadata, -1 if unknown."""
 
     base_offset: int
@@ -83,8 +83,8 @@ class IndexTier:
 
     def topic_ids(self) -> Mapping[str, int]:
         """Return the topic ids of the metadata. Without metadata, return the topic ids in the index
-        files, with new ids for the other topics. A later metadata rebuild reads the new ids from
-        the new files."""
+        files, and new ids for the other topics. A later rebuild of the metadata reads the new ids
+        from the new index files."""
         if self.has_state and self.catalogue.topic_ids is not None:
             return self.catalogue.topic_ids
         index = self.catalogue.indexes.get(self.broker, ())
@@ -156,9 +156,9 @@ class IndexTier:
     def add(
         self, files: Iterable[tuple[BuiltIndex, SegmentProvider]], first_base: int
     ) -> list[int]:
-        """Append index files after all existing files, and return their base offsets. An existing
-        file at `first_base` or later is not written again. Each file is given with the provider
-        that reads it. Raises Fenced, Unavailable, Corrupt."""
+        """Append index files after all existing files, and return their base offsets. A file that
+        already exists at `first_base` or later is not written again. `files`: each file with the
+        provider that reads it. Raises Fenced, Unavailable, Corrupt."""
         path = self.segments.path
         there = {
             (entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms): entry.base_offset
@@ -196,7 +196,7 @@ class IndexTier:
                     )
 
     def remove(self, bases: Iterable[int]) -> None:
-        """Delete index segments, the newest last, and remove them from the metadata. Raises Fenced,
+        """Delete index segments, oldest first, and remove them from the metadata. Raises Fenced,
         Unavailable."""
         for base in sorted(bases):
             self.check_writer()
@@ -212,7 +212,7 @@ class IndexTier:
 def open_index_tier(
     location: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[IndexTier]:
-    """Open a broker's part of a tier and own its writer epoch. Raises Fenced if a broker runs,
+    """Open a broker's part of a tier and take its writer epoch. Raises Fenced if a broker runs,
     Invalid if the state belongs to another tier, Corrupt, Unavailable."""
     with ExitStack() as stack:
         provider = location.connect()
@@ -250,8 +250,9 @@ def open_index_tier(
 
 
 def _lacks_queues(catalogue: TierCatalogue, broker: str) -> bool:
-    """Return whether the queues of a broker are unknown. A broker without queues is known if it has
-    index files, or metadata that names its queues: then all its messages have expired."""
+    """Return whether the queues of a broker are unknown. A broker without queues counts as known if
+    it has index files, or metadata that names its queues. In this case all its messages have
+    expired."""
     if any(queue.broker == broker for queue in catalogue.queues):
         return False
     is_known = broker in catalogue.indexes or bool(catalogue.known_queues)

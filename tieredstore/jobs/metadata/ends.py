@@ -1,4 +1,4 @@
-"""Reader of the ends of a queue's segments, with few requests."""
+"""Reads the ends of a queue's segments with few requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _MAX_BLOCKS = 64
 
 
 class EndsReader(QueueReader):
-    """A `QueueReader` whose small reads share blocks, because the reads are close together."""
+    """A `QueueReader` that reads whole blocks, because small reads that are close together can
+    share them."""
 
     def __init__(self, provider: SegmentProvider, queue: QueueFiles) -> None:
         super().__init__(provider, queue)
@@ -27,8 +28,8 @@ class EndsReader(QueueReader):
         self._consume_queue = _Blocks(provider, queue.consume_queue)
 
     def list_damage(self) -> list[Corrupt]:
-        """Return the errors of blocks that cannot be read as a whole, at most one for each file.
-        The requested bytes of such a block are then read alone."""
+        """Return the errors of blocks that cannot be read as a whole, at most one for each file. If
+        a block cannot be read, only the requested bytes are read."""
         files = (self.commit_log, self._consume_queue)
         return [file.damage for file in files if isinstance(file, _Blocks) and file.damage]
 
@@ -68,9 +69,9 @@ _AT_EACH_END = 2
 
 
 def probes_of(reader: EndsReader, messages: tuple[int, int], spread: int) -> list[Probe]:
-    """Create probes (messages whose keys are looked up in the index) from small messages at both
-    ends of the queue offsets [from, until), or from `spread` messages evenly over the whole range.
-    Unreadable messages are skipped. Raises Unavailable."""
+    """Create probes: messages whose keys are looked up in the index. They are small messages at
+    both ends of the queue offsets [from, until), or `spread` messages that are evenly distributed
+    over this range. Unreadable messages are skipped. Raises Unavailable."""
     first, until = messages
     if first >= until:
         return []

@@ -1,4 +1,4 @@
-"""Metadata of a tier that another process writes, kept current for a reader."""
+"""Keeps the metadata of a tier current for a reader while another process writes the tier."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ UNREADABLE = "queue-unreadable"
 
 
 class Changes(NamedTuple):
-    """Changes of a refresh: changed queues that are not loaded in any store, whether index segments
-    have changed, and the listing of the broker's part."""
+    """Changes that a refresh found: changed queues that no store has loaded yet, whether index
+    segments have changed, and the listing of the broker's part of the tier."""
 
     queues: list[QueueKey]
     has_index: bool

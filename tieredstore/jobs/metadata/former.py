@@ -14,7 +14,7 @@ from tieredstore.tier.deleted.records import DeletedTopic
 
 
 class FormerEnds(NamedTuple):
-    """End offsets of the files of a queue, bytes."""
+    """End offsets of a queue's files, bytes."""
 
     commit_log: int
     consume_queue: int
@@ -50,7 +50,7 @@ class FormerMetadata:
         return cls(taken_ms, ids, queues, frozenset(filled))
 
     def drop_deleted(self, deleted: Mapping[str, DeletedTopic]) -> FormerMetadata:
-        """Return a copy without topics that were deleted before or after the time of that
+        """Return a copy without all topics that were ever deleted, before or after the time of that
         metadata."""
         gone = {
             topic
@@ -70,7 +70,8 @@ class FormerMetadata:
 def make_segments(
     broker: str, ends: Mapping[QueueKey, FormerEnds], now_ms: int
 ) -> Iterator[FileSegmentMetadata]:
-    """Yield empty segments at the ends of queues whose last messages have expired or are lost."""
+    """Yield metadata entries of empty segments, at the ends of queues whose last messages have
+    expired or are lost."""
     for key, end in ends.items():
         for kind, offset in zip(_KINDS, end, strict=True):
             yield FileSegmentMetadata(

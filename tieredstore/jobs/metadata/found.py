@@ -1,4 +1,4 @@
-"""All results of a job: the content of the new metadata, and the report."""
+"""All results of a rebuild: the content of the new metadata, and the report."""
 
 from __future__ import annotations
 
@@ -217,13 +217,13 @@ class Found:
 
 
 def _is_unreadable(queue: FoundQueue) -> bool:
-    """Return whether a queue has units but no segment to register. Such a queue is left out of the
-    metadata, and new messages continue after its last unit."""
+    """Return whether a queue has units but no segment to register. The metadata then lacks the
+    queue, and new messages continue after its last unit."""
     return not queue.segments and queue.listed.consume_queue > 0
 
 
 def _pass_by(listed: FormerEnds, former: FormerEnds) -> FormerEnds:
-    """Return the end offsets at which a queue continues after it has lost its last messages. They
+    """Return the end offsets at which a queue continues after the loss of its last messages. They
     lie after all bytes of the queue's files. One more unit is skipped, so that the invalid units
     before it do not count."""
     units = listed.consume_queue + UNIT_SIZE - listed.consume_queue % UNIT_SIZE

@@ -1,4 +1,4 @@
-"""Index segments: their completeness, store times, and topic ids."""
+"""Examines index segments: their completeness, store times, and topic ids."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SPREAD = 32
 _MOST_TOPICS = 1 << 24
 """Maximum number of topics of a broker. An item with a higher id is damaged."""
 Vote = tuple[str, int, int]
-"""A topic, an id in index items of its messages, and the number of such items."""
+"""A topic, an id that index items of its messages have, and the number of such items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class FoundIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Index segments to search completely. `known_until_ms`: skip the items of segments that end
-    before this time, epoch ms, because their topic ids are known."""
+    """Index segments to search. `known_until_ms`: skip the items of segments that end before this
+    time, epoch ms, because their topic ids are known."""
 
     location: TierLocation
     extents: tuple[SegmentExtent, ...]
@@ -172,7 +172,7 @@ class TopicIds:
 
 
 def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) -> list[str]:
-    """Return topics without a vote if the index has ids without a topic."""
+    """Return the topics without a vote, if the index has ids without a topic."""
     voted = {topic for index in found for topic, _, _ in index.votes}
     named = {topic_id for index in found for _, topic_id, _ in index.votes}
     unnamed_ids = {topic_id for index in found for topic_id in index.topic_ids} - named
@@ -185,9 +185,9 @@ def topic_ids(
     former: Mapping[str, int] | None = None,
     deleted: Mapping[str, DeletedTopic] | None = None,
 ) -> TopicIds:
-    """Choose an id for each topic: the id in most items of its messages, or the newer id after a
-    tie. Other topics keep their former id, or get unused ids, in the order of `topics`. `deleted`:
-    topics that were ever deleted. Their former ids do not count."""
+    """Choose an id for each topic: the most frequent id in the items of its messages, or after a
+    tie the newer id. Other topics keep their former id, or get unused ids, in the order of
+    `topics`. `deleted`: topics that were ever deleted. Their former ids do not count."""
     deleted = deleted or {}
     least = {topic: record.next_id for topic, record in deleted.items()}
     former = {
@@ -230,9 +230,9 @@ _FOLDER = "tiered_index_file"
 
 
 def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iterator[FoundIndex]:
-    """Yield the topic ids in each unsealed index file. The capacity of a file is known only if the
-    watermarks, the configuration or Java's defaults have it. Files of unknown capacity are left
-    out. Raises Unavailable."""
+    """Yield the topic ids in each unsealed index file. Files whose capacity is unknown are left
+    out, because neither the watermarks nor the configuration nor Java's defaults fit them. Raises
+    Unavailable."""
     configured = config.index_file_max_hash_slot_num, config.index_file_max_index_num
     states = load_file_states(state / _FOLDER)
     for path in sorted((state / _FOLDER).glob("[0-9]*")):

@@ -1,4 +1,4 @@
-"""The job: list a tier, read segment ends and index in tasks, and write the metadata once."""
+"""The job: it lists a tier, reads segment ends and index in tasks, and writes the metadata once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run_rebuild_metadata(
 ) -> dict[str, object]:
     """Rebuild the metadata of a broker's part of a tier, in a state directory (a broker's
     `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`). The broker is the
-    broker of `location`, or the only broker in the tier. The run owns the writer epoch. `former`:
+    broker of `location`, or the only broker in the tier. The run takes the writer epoch. `former`:
     facts from earlier metadata. Raises Invalid (no such broker, existing metadata), Fenced (a
     writer is active), Unavailable."""
     options = options or RebuildMetadataOptions()
@@ -180,8 +180,9 @@ def _topic_ids(
     former: FormerMetadata,
     deleted: Mapping[str, DeletedTopic],
 ) -> TopicIds:
-    """Search more messages of topics whose first and last messages are not in the index. The newest
-    messages may not be in the index yet, and the oldest may have expired."""
+    """Find the topic ids. If a topic's first and last messages are not in the index, more of its
+    messages are looked up, because the newest messages may not be in the index yet, and the oldest
+    may have expired."""
     topics = sorted({*(queue.topic for queue in queues), *(key.topic for key in former.queues)})
     votes = [*index, *find_unsealed(state, location.config, pack_probes(queues))]
     undecided = list_undecided_topics(topics, votes)

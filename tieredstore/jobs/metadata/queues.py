@@ -1,4 +1,4 @@
-"""Valid content of a queue's files, from names, sizes and a few reads."""
+"""Finds the valid content of a queue's files from names, sizes and a few reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from tieredstore.scan.verify.topic_probes import Probe
 
 _THREADS = 32
 _WITNESSES = 4
-"""Number of units whose messages are tried before a store time counts as unknown."""
+"""Maximum number of units whose messages are read to find a store time. After them the time counts
+as unknown."""
 _MOST_FINDINGS = 20
 
 
@@ -49,9 +50,9 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """A queue for the metadata. `min_offset`: queue offset of the first message. `max_offset`:
-    queue offset after the last message. `findings`: invalid parts of the files, with reasons.
-    `listed`: end offsets of the files, including invalid bytes."""
+    """A queue's entry for the metadata. `min_offset`: queue offset of the first message.
+    `max_offset`: queue offset after the last message. `findings`: invalid parts of the files, with
+    reasons. `listed`: end offsets of the files, including invalid bytes."""
 
     topic: str
     queue_id: int
@@ -70,8 +71,8 @@ class FoundQueue:
 @dataclass(frozen=True, slots=True)
 class QueuesTask:
     """Queues to examine. `exact_times`: read every message for the times of segments, not only the
-    first and last. `spread`: number of probes, evenly over each whole queue. 0 probes only the
-    ends."""
+    first and last. `spread`: number of probes, evenly distributed over each queue. With 0, only the
+    ends of queues are probed."""
 
     location: TierLocation
     queues: tuple[QueueFiles, ...]
@@ -225,8 +226,8 @@ class _Finder:
         )
 
     def _find_first(self) -> int:
-        """Return the queue offset of the first message, or of the first unit if the units of the
-        first messages cannot be read."""
+        """Return the queue offset of the first message. If the units of the first messages cannot
+        be read, return the offset of the first unit."""
         try:
             return self.reader.min_offset()
         except Corrupt as error:
@@ -368,8 +369,8 @@ class _Finder:
     def _find_front_time(
         self, commit_log: Sequence[SegmentExtent], messages: tuple[int, int]
     ) -> int | None:
-        """Return the store time of the first message of the commit log if its unit has already
-        expired. None if the message has a unit, or if there is no message."""
+        """Return the store time of the commit log's first message, if its unit has already expired.
+        None if it still has a unit, or if the log has no message."""
         first, units = messages
         if not commit_log or first >= units:
             return None
@@ -395,8 +396,8 @@ class _Finder:
         return units
 
     def _step_back(self, low: int, high: int, offset: int) -> int:
-        """Return the first of the last units in [low, high) that all refer to bytes at or after an
-        offset of the commit log. The search ends at an unreadable unit."""
+        """Return the start of the run of units, at the end of [low, high), that refer to bytes at
+        or after the commit log offset `offset`. An unreadable unit also ends the run."""
         while low < high:
             try:
                 row = self.reader.read_units(high - 1, 1)[0]
@@ -408,8 +409,8 @@ class _Finder:
         return high
 
     def _times_of(self, low: int, high: int) -> Times:
-        """Return the first and the last store time of the messages of the units [low, high). Holes
-        are skipped."""
+        """Return the first and the last store time of the messages with the queue offsets [low,
+        high). Holes are skipped."""
         spans = self.reader.queue.unit_spans()
         there = [range(max(low, start), min(high, stop)) for start, stop in spans]
         rising = chain.from_iterable(there)
@@ -422,8 +423,8 @@ class _Finder:
         return (min(times), max(times)) if times else NO_TIMES
 
     def _time_of_one(self, units: Iterable[int]) -> int | None:
-        """Return the store time of the message of the first unit that refers to a message. Reads at
-        most `_WITNESSES` units."""
+        """Return the store time of the first unit's message. Units without a readable message are
+        skipped. Reads at most `_WITNESSES` units."""
         for unit in islice(units, _WITNESSES):
             try:
                 row = self.reader.read_units(unit, 1)[0]

@@ -1,4 +1,4 @@
-"""Replaces a metadata file by a new one, in one step that can be repeated."""
+"""Replaces a metadata file by a new file, in one repeatable step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backup of topics, groups and offsets of the store's broker in the tier, in the form of our own
+"""Backs up topics, groups and offsets of the store's broker to the tier, in the form of our own
 broker, so that `restore` works after an offload."""
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tieredstore.scan.location import find_conf_beside, refuse_memory
 from tieredstore.timestamps import format_time
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
-"""File in a Java store whose role a controller changes."""
+"""File that exists in a Java store if a controller changes the role of its broker."""
 
 
 def offload_target(options: OffloadOptions) -> TierTarget:
@@ -43,8 +43,8 @@ def offload_target(options: OffloadOptions) -> TierTarget:
 
 
 def _check_form(options: OffloadOptions) -> None:
-    """Reject a store whose log cannot be read (`check_log_form`). This check is first, because no
-    other option makes such a store readable. If no configuration is given, the broker.conf of the
+    """Reject a store whose log cannot be read (`check_log_form`). This check comes first, because
+    no option makes such a store readable. If no configuration is given, the broker.conf of the
     store names the log's folder."""
     given = _read_conf_beside(options)
     if options.config_path is not None:

@@ -1,4 +1,4 @@
-"""Offload that follows a growing store."""
+"""Offloads a growing store continuously."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def follow_store(
     watch: OffloadWatch | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
-    """Copy as the store grows, with the dispatcher's own thresholds, until `stop` is set.
+    """Copy messages as the store grows, with the dispatcher's own thresholds, until `stop` is set.
     `progress`: receives totals, lag and its reason after a round that copied messages or left a
     lag. `watch`: receives each round. An unavailable backend and a missing store are retried. A
     permanent refusal by the system ends the run if it concerns the store, the state directory, or
-    each queue that was tried. A queue that cannot continue is skipped. The causes are damage, a
+    all queues that were tried. A queue that cannot continue is skipped. The causes are damage, a
     refusal, or a message in the tier that differs from the store's because its topic was recreated.
     The queue is named in each round and, if it still fails at the end, in `failed`. The other
     queues continue. Raises the errors of `offload_store` at the start, and Fenced and Refused at
@@ -152,8 +152,8 @@ def _find_stuck(failing: dict[QueueKey, TieredStoreError]) -> dict[QueueKey, Tie
 def _find_refusal(
     failing: Mapping[QueueKey, TieredStoreError], tried: set[QueueKey]
 ) -> Refused | None:
-    """Return the error because of which no queue can continue, or None. This is an error of a
-    read-only file system or, if every queue that was tried was refused, the first refusal."""
+    """Return the error that prevents all queues from continuing, or None. It is an error of a
+    read-only file system or, if all queues that were tried were refused, the first refusal."""
     refused = {key: error for key, error in failing.items() if isinstance(error, Refused)}
     for error in refused.values():
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:

@@ -1,4 +1,4 @@
-"""The offload job: it copies data of a broker's store that a tier lacks. The job combines the
+"""The offload job: it copies the data of a broker's store that a tier lacks. The job combines the
 read-only local store with the tier's own dispatcher. It writes to the tier and to the state
 directory, never to the store, and deletes no data. After an interruption the next run continues at
 the end of the tier's contents."""
@@ -30,8 +30,9 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 def run_offload(
     run: JobRun, options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK
 ) -> dict[str, object]:
-    """Copy data of a store that a tier lacks, plan it (`dry_run`), or follow the store. Returns
-    the JSON report (`docs/cli.md`). Raises the errors of `offload_store` and `follow_store`."""
+    """Copy the data of a store that a tier lacks, only plan this (`dry_run`), or follow the store.
+    Returns the JSON report (`docs/cli.md`). Raises the errors of `offload_store` and
+    `follow_store`."""
     if options.dry_run:
         return run.report(plan_offload(options, clock=clock).fields())
     stop, progress = options.stop or StopSignal(), run.on_progress

@@ -1,4 +1,5 @@
-"""An open offload: the store, the tier with its writer epoch, and the parts between them."""
+"""Parts of a running offload: the store, the tier with its writer epoch, and the parts between
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_store(options: OffloadOptions, target: TierTarget, clock: Clock) -> ReadOnlyMessageStore:
-    """Open the store for reading, and warn if only a part of it is copied."""
+    """Open the store for reading, and warn if only a part of it can be copied."""
     store = open_read_only(
         options.store_path,
         target.config,
@@ -88,8 +89,8 @@ class Job:
         return measure_behind(self.store, self.source, self.flat_files, self.clock, why_waiting)
 
     def name_held_back(self, report: OffloadReport) -> None:
-        """Note as failed the messages that are in no queue of the store and beyond its checkpoint.
-        No other step reports a queue without files."""
+        """Report as failed the messages that are in no queue of the store and later than its
+        checkpoint. Needed because no other step reports a queue without files."""
         is_taken = self.source.make_topic_choice()
         for key, found in sorted(self.store.find_held_back_without_unit().items()):
             if is_taken(key.topic):
@@ -120,8 +121,8 @@ class Job:
         report.keys_waiting = self.index.count_waiting()
 
     def describe_tier(self, behind: Behind) -> TierStatus:
-        """Describe the tier with its lag. Metrics and report use this lag, which includes only
-        chosen queues and also messages that may not be copied yet."""
+        """Describe the tier with the lag `behind`. Metrics and report use this lag, because it
+        includes only chosen queues, and also messages that may not be copied yet."""
         tier = describe_tier(
             self.flat_files, self.store, self.topic_filter, self.clock, self.dispatcher
         )
@@ -156,7 +157,7 @@ class Job:
 def open_job(
     options: OffloadOptions, target: TierTarget, clock: Clock, metrics: Metrics | None = None
 ) -> Iterator[Job]:
-    """Open everything, take the writer epoch, and close in the right order."""
+    """Open all parts and take the writer epoch. Closes the parts in the right order."""
     metrics = metrics or Metrics()
     config = target.config
     with ExitStack() as stack:

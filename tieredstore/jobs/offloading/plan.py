@@ -21,7 +21,7 @@ from tieredstore.scan.listing import load_catalogue
 _UNITS_PER_READ = 1 << 16
 _SAMPLE_BYTES = 32 << 20
 MAX_RATE_BYTES_PER_SECOND = 200e6
-"""Maximum upload rate in an estimate, however fast the store was read."""
+"""Maximum upload rate to assume in an estimate, even if the store can be read faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class QueuePlan:
 
 @dataclass(slots=True)
 class DryRun:
-    """Totals and queues with something to copy. `seconds`: an estimate from the read speed of a
+    """Totals, and the queues with messages to copy. `seconds`: an estimate from the read speed of a
     sample of the store, at most 200 MB/s. Index segments are not counted."""
 
     queues: list[QueuePlan] = field(default_factory=list)
@@ -118,8 +118,8 @@ def _plan_queue(
 
 
 def roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
-    """Return the number of new segments for messages of the given sizes, after a segment with
-    `used` bytes (-1 for none), and the bytes in the last segment."""
+    """Return the number of new segments that messages of the given sizes need, and the bytes in the
+    last segment. `used`: bytes in the segment before them, -1 without a segment."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     made = done = at = 0
     if used >= 0:

@@ -1,4 +1,4 @@
-"""View of the store for an offload, with only chosen topics and counted reads."""
+"""View of the store for an offload. It shows only the chosen topics and counts reads."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OffloadSource:
     def begin(
         self, flat_files: FlatFileStore, callback: ProgressCallback | None, start: float
     ) -> None:
-        """Count the work to do, and report progress from now on."""
+        """Count the messages to copy, and begin to report progress."""
         self._callback = callback
         self._start = start
         for key in self.queues():

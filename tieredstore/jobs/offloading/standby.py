@@ -1,5 +1,5 @@
 """Offload beside a replica. It waits for a take-over order, then follows the replica's store. The
-order is a file in the state directory, which an operator creates (`touch`). The file stays there. A
+order is a file that an operator creates (`touch`) in the state directory. The file stays there. A
 standby that is restarted after the take-over continues as the tier's writer, but never takes
 ownership from another writer again."""
 
@@ -34,7 +34,7 @@ ORDER_FILE: Final = "offload.take-over"
 LOOK_MS: Final = 1_000
 """Interval between checks for the order."""
 PATIENCE_MS: Final = 180_000
-"""Maximum lag of a running replica's checkpoint, which Java advances once a minute."""
+"""Maximum lag of a running replica's checkpoint. Java advances the checkpoint once a minute."""
 _RETRY_MS: Final = 5_000
 _DONE: Final = b"taken over at"
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TakeOverOrder:
-    """The order file of one state directory. The file is missing, present (the order, with any
+    """The order file of one state directory. The file is missing, exists (the order, with any
     content), or contains the line of `note_done` after the order was carried out."""
 
     state: Path
@@ -112,10 +112,10 @@ def await_coverage(
     stop: StopSignal,
     clock: Clock,
 ) -> None:
-    """Wait until a replica's store has, or once had, the tier's last message of each queue. Then
-    the next messages of the store follow the last messages of the tier. While a broker runs on the
-    store, its checkpoint gets time to catch up. Raises Corrupt, with the queue and the offset, if
-    the log ends before the tier's end or differs from the tier."""
+    """Wait until a replica's store has, or had, the last message that each queue has in the tier.
+    Then the next messages of the store follow the last messages of the tier. While a broker runs on
+    the store, its checkpoint gets time to catch up. Raises Corrupt, with the queue and the offset,
+    if the log ends before the tier's end or differs from the tier."""
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     while not stop.event.is_set():
         behind, other = _find_faults(source, flat_files)
@@ -135,7 +135,8 @@ def await_coverage(
 def _find_faults(
     source: OffloadSource, flat_files: FlatFileStore
 ) -> tuple[list[Corrupt], list[Corrupt]]:
-    """Return the queues whose store lags behind the tier, and the queues that differ."""
+    """Return the queues in which the store lags behind the tier, and the queues in which it
+    differs."""
     behind: list[Corrupt] = []
     other: list[Corrupt] = []
     is_chosen = source.make_topic_choice()

@@ -1,7 +1,7 @@
-"""Detection of unchanged store, tier and state since a complete run. If nothing has changed, a run
-reports that without opening the queues.
+"""Detects that store, tier and state are unchanged since a complete run. If nothing has changed, a
+run reports this without opening the queues.
 
-A file in the state directory has digests of store, tier and state. It is only used to show that
+A file in the state directory has digests of store, tier and state. It only serves to prove that
 nothing has changed. After a change, or an unreadable file, all queues are opened as if the file
 were missing, and their last messages are compared before anything is uploaded. The file is only
 used for a store without an owner whose tier and metadata are files.
@@ -52,10 +52,10 @@ from tieredstore.tier.state_files import is_held
 SEEN_FILE: Final = "tieredstore.offloaded.json"
 """Name of the file with the digests, in a state directory. Java ignores the file."""
 _FORMAT: Final = 1
-"""Version of the content of SEEN_FILE, and of the choice of messages to upload."""
+"""Version of the content of SEEN_FILE, and of the rules for the messages to upload."""
 _HEAD: Final = struct.Struct(">iI")
 _MOST_RECORDS: Final = 10_000
-"""Maximum number of records that the search for the last record passes. The search begins at the
+"""Maximum number of records that the search for the last record reads. The search begins at the
 last record of the chosen queues."""
 _log = logging.getLogger(__name__)
 
@@ -168,8 +168,8 @@ class LastLook:
             FILES.unlink(self._path)
 
     def see(self, store: ReadOnlyMessageStore, source: OffloadSource) -> None:
-        """Record the current state. A later measurement of the lag covers all messages of this
-        state."""
+        """Record the current state. The lag must be measured later, so that it covers all messages
+        of this state."""
         config = self.target.config
         is_in_files = (
             self.provider.capabilities.rewritable
@@ -222,7 +222,8 @@ def _is_in_use(store: Path) -> bool:
 
 
 def _find_last(store: ReadOnlyMessageStore, source: OffloadSource) -> _Last | None:
-    """Return the last record of the log, searching from the last record that a queue refers to."""
+    """Return the last record of the log. The search begins at the last record that a queue refers
+    to."""
     position, size = -1, 0
     for key in source.queues():
         queue = store.find_queue(*key)
@@ -275,7 +276,7 @@ def _sign_settings(options: OffloadOptions, target: TierTarget) -> str:
 
 def _sign_store(options: OffloadOptions, target: TierTarget, last: _Last) -> str:
     """Compute the digest of a store: its folder, topics, files of log and queues, and its last
-    record if nothing follows."""
+    record if no bytes follow it."""
     root = options.store_path
 
     def look() -> Iterator[object]:
@@ -312,7 +313,7 @@ def _sign_tier(
 
 def _sign_state(state: Path) -> str:
     """Compute the digest of the metadata, and of the files that wait for the index. The tier's
-    identity record is not included, since a run writes that record last."""
+    identity record is not included, because a run writes that record last."""
 
     def look() -> Iterator[object]:
         for path in sorted((state / "config").iterdir()):

@@ -24,8 +24,9 @@ _LATE_INTERVALS = 3
 class OffloadWatch:
     """State of the offload of a followed store. The job sets the state, and any thread reads it.
     `metrics`: metrics of the dispatcher and the provider, under the names of our broker, and
-    metrics of this module. `tier`: state after the last round, or before the first round. None
-    until the job is open. `is_standby`: whether the job waits for the take-over order."""
+    metrics of this module. `tier`: state of the tier after the last round, or before the first
+    round. None until the job is open. `is_standby`: whether the job waits for the take-over
+    order."""
 
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
@@ -46,7 +47,7 @@ class OffloadWatch:
         self.metrics.gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
 
     def note_progress(self) -> None:
-        """Record that messages were read in the store. This has no effect before the first
+        """Record that messages were read from the store. This has no effect before the first
         round."""
         if self._moved_ms is not None:
             self._moved_ms = self.clock.monotonic_ms()

@@ -1,4 +1,5 @@
-"""`tier adopt`: a new local store continues at the end of the tier, after the loss of its disk."""
+"""`tier adopt`: after the loss of a broker's disk, a new local store continues at the end of the
+tier."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def adopt_tier(
     effect of a broker start with `tieredStoreAdopt=true`, but starts no broker. `state`: the
     broker's `storePathRootDir`, with the tier's metadata in it. `config`: a broker.conf.
     `properties`: settings that override it. `yes`: adopt the tier. Without it, only report. The
-    only file written is the first file of the commit log. An interruption before that write has no
+    call writes only the first file of the commit log. If it is interrupted before, it has no
     effect. Raises Invalid for a local store that has a commit log, or a tier without messages of
     the broker. Also raises the errors of `open_part` and the store."""
     url = as_url(url)
@@ -103,7 +104,7 @@ def _report(part: TierPart) -> dict[str, object]:
 
 
 def _adopt(loaded: LoadedConfig, clock: Clock) -> int:
-    """Load the store once, which creates its commit log. Returns the start of the log (bytes)."""
+    """Load the store once to create its commit log. Returns the start of the log (bytes)."""
     config = msgspec.structs.replace(loaded.config, message_store_plug_in="tiered", adopt=True)
     store: Any = registry.message_store(replace(loaded, config=config, warnings=()), clock)
     store.gives_offsets = False

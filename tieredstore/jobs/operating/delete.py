@@ -29,9 +29,9 @@ def delete_topic(
 ) -> dict[str, object]:
     """Delete a topic from the tier and its metadata, including queues that cannot be opened and
     segments missing in the metadata. `yes`: delete. Without it, only report. The topic must no
-    longer be uploaded. A recreated topic would have another id at the same offsets. A Java broker
-    treats index items of one offset as the same item, and would miss keys. Raises the errors of
-    `open_part`, and Invalid for a missing topic, or a topic in the local store."""
+    longer be uploaded, because a recreated topic would have another id at the same offsets. A Java
+    broker treats index items of one offset as the same item, and would miss keys. Raises the errors
+    of `open_part`, and Invalid for a missing topic, or a topic in the local store."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = part.select(topic)
         _refuse_local(part, topic)
@@ -77,7 +77,7 @@ def count_messages(part: TierPart, key: QueueKey) -> int:
 
 
 def count_readable(file: FlatMessageFile, until_offset: int) -> int:
-    """Return the number of readable messages of a queue before a queue offset."""
+    """Return the number of readable messages of a queue before the queue offset `until_offset`."""
     first = min(file.consume_queue_min_offset, until_offset)
     lacking = (min(end, until_offset) - max(begin, first) for begin, end in file.holes)
     return until_offset - first - sum(max(count, 0) for count in lacking)
@@ -88,7 +88,7 @@ def is_units(segment: SegmentId) -> bool:
 
 
 def forget_keys(part: TierPart, keys: Iterable[QueueKey]) -> None:
-    """Delete the indexed positions of queues. Raises Invalid, Unavailable."""
+    """Delete the watermarks of queues. Raises Invalid, Unavailable."""
     directory = part.state / DIRECTORY
     try:
         marks = load_watermarks(directory)

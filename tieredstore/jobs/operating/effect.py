@@ -1,4 +1,4 @@
-"""Effect of an operation on a tier, in segments, objects, bytes and money."""
+"""Effect of an operation on a tier, in segments, objects, bytes and costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QueueEffect:
 
 @dataclass(slots=True)
 class Effect:
-    """Effect by queue. `problems`: errors of queues that were left out, by path."""
+    """Effect on each queue. `problems`: errors of queues that were left out, by path."""
 
     queues: list[QueueEffect] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)

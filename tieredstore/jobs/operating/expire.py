@@ -1,4 +1,5 @@
-"""`tier expire`: delete messages older than a given time now, regardless of the retention."""
+"""`tier expire`: immediately deletes messages older than a given time, regardless of the
+retention."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ def expire_queues(
     take_over: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Delete the segments whose newest message was stored before a time, from the first segment on.
-    Offsets stay the same. `topics`: empty for all. `yes`: delete. Without it, only report. Only
-    whole segments are deleted, so an old message stays while its segment has a newer message. A
-    queue that fails is among the report's problems and does not stop others. Raises the errors of
-    `open_part`, and Fenced if epoch ownership is lost in the meantime."""
+    """Delete the first segments whose newest message was stored before `before_ms`. Offsets stay
+    the same. `topics`: empty for all. `yes`: delete. Without it, only report. Only whole segments
+    are deleted, so an old message stays while its segment has a newer message. A queue that fails
+    is among the report's problems and does not stop others. Raises the errors of `open_part`, and
+    Fenced if epoch ownership is lost in the meantime."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = [key for topic in topics for key in part.select(topic, queue_id)]
         effect = Effect()

@@ -1,6 +1,6 @@
-"""External health check of a tier, for probes and for people. Without a listing the check is cheap:
-it reads the state directory, and a few requests show whether the tier answers. The check writes no
-files and takes no locks."""
+"""Health check of a tier from outside of its broker, for probes and for people. Without a listing
+the check is cheap: it reads the state directory, and a few requests show whether the tier answers.
+The check writes no files and takes no locks."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def check_health(
     `max_age_ms`: maximum age of the newest message. If the newest message is older, the state is
     DEGRADED. `needs_writer`: a state directory without a writing process on this machine makes the
     state DEGRADED. `lists`: compare the metadata with a listing of the tier. Contradictions make
-    the state DAMAGED. The comparison also runs if none of a few known segments is in the tier.
-    Raises Invalid without a state directory or with the state directory of another tier or broker,
-    Corrupt for damaged metadata, Unavailable if the tier does not answer."""
+    the state DAMAGED. The comparison also runs if the tier has none of a few segments that the
+    metadata names. Raises Invalid without a state directory or with the state directory of another
+    tier or broker, Corrupt for damaged metadata, Unavailable if the tier does not answer."""
     if location.state is None:
         raise Invalid("give --state: the state directory of the tier's writer")
     found = _Found()

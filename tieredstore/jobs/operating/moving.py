@@ -21,7 +21,7 @@ def skip_messages(
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Make a queue continue at a later queue offset. The offsets from the queue's end to the new
-    offset are a hole, which readers skip. Existing messages stay. `yes`: skip. Without it, only
+    offset are a hole. Readers skip it. Existing messages stay. `yes`: skip. Without it, only
     report. Raises the errors of `open_part`, Invalid for an offset that is not after the queue's
     end, and Corrupt for a queue that cannot be opened or written to. `reset_queues` can repair
     that."""
@@ -72,8 +72,8 @@ def reset_queues(
     """Empty all queues of a topic, or one queue. This works even for queues that cannot be opened.
     The queues continue at their end or, for a single queue, at `to_offset`. `yes`: reset. Without
     it, only report. Commit log offsets are never reused, so that no key and no message id refers to
-    another message. An interrupted reset leaves a queue unchanged, with only its newest messages,
-    or empty. The reset can be repeated. Raises the errors of `open_part`, and Invalid."""
+    another message. After an interrupted reset, a queue is unchanged, has only its newest messages,
+    or is empty. The reset can be repeated. Raises the errors of `open_part`, and Invalid."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = part.select(topic, queue_id)
         if to_offset is not None and queue_id is None:

@@ -1,4 +1,4 @@
-"""A broker's part of a tier, opened by an operator: read-only, or as its only writer."""
+"""Opens a broker's part of a tier for an operator: read-only, or as its only writer."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def _find_broker(location: TierLocation) -> str | None:
 def _check_same_tier(
     location: TierLocation, metadata: MetadataStore, listings: Mapping[SegmentId, SegmentListing]
 ) -> None:
-    """Raise Invalid for a state directory of another tier, if fewer than half of the known segments
-    are the same. Damage would affect only a few. A single match proves nothing, since the queues of
-    all tiers begin at 0."""
+    """Raise Invalid for a state directory of another tier: fewer than half of its segments are in
+    this tier. Damage would affect only a few segments. A single match proves nothing, because the
+    queues of all tiers begin at 0."""
     known = {
         entry.id: entry.size
         for entry in metadata.segments()
@@ -189,15 +189,15 @@ def _is_of_queue(segment: SegmentId) -> bool:
 
 
 _TOGETHER: Final = 1000
-"""Number of queues per metadata write, which may rewrite the whole file."""
+"""Number of queues per metadata write, because a write may rewrite the whole file."""
 
 
 def remove_segments(
     part: TierPart, keys: Sequence[QueueKey], before_ms: int = NEVER_WRITTEN_MS
 ) -> dict[str, TieredStoreError]:
-    """Delete the segments of queues that contain only messages older than a time. By default delete
-    all segments. A queue that cannot be opened is skipped. Each group of deletions is recorded on
-    disk before an object is deleted. Returns failures by path. Raises Fenced, as
+    """Delete those segments of queues that contain only messages older than `before_ms`. By default
+    delete all segments. A queue that cannot be opened is skipped. Each group of deletions is
+    recorded on disk before an object is deleted. Returns failures by path. Raises Fenced, as
     `FlatFileStore.require_restore_point`, and the errors of the metadata."""
     failed: dict[str, TieredStoreError] = {}
     for begin in range(0, len(keys), _TOGETHER):

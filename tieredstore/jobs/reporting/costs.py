@@ -1,4 +1,5 @@
-"""Cost of queues on an object store: the arithmetic of `docs/cost.md`, for a queue at a time.
+"""Computes the cost of queues on an object store, by the rules of `docs/cost.md`, for one queue at
+a time.
 
 A tier on another backend is priced as if it were on an object store.
 """
@@ -18,7 +19,7 @@ from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.read.batches import BATCH_BYTES, UNITS_PER_READ
 
 _WRITE_BYTES = 8 << 20
-"""Size to which an upload is gathered on an object store."""
+"""Size of an upload to an object store. Smaller writes are gathered up to this size."""
 _SCAN_S = 20
 """Interval of the dispatcher's scans."""
 _MERGED = 16
@@ -28,7 +29,7 @@ _MERGED = 16
 @dataclass(slots=True)
 class Cost:
     """Cost of a queue in US dollars: a month of storage, one read of all messages, and a month of
-    writes at the past rate. Costs of reads and writes come with the number of requests."""
+    writes at the past rate. For reads and writes, the number of requests is given too."""
 
     storage_usd_month: float = 0.0
     read_requests: int = 0
@@ -101,8 +102,8 @@ def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> flo
 
 
 def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
-    """Estimate the requests that delete segments, and their cost in US dollars. `objects`: number
-    of objects of each segment. Objects are marked, listed, and deleted in batches."""
+    """Estimate the requests for the deletion of segments, and their cost in US dollars. `objects`:
+    number of objects of each segment. Objects are marked, listed, and deleted in batches."""
     counts = list(objects)
     deletes = sum(-(-count // DELETE_KEYS) for count in counts)
     marks = [("PutObject", len(counts)), ("ListObjectsV2", len(counts))]
@@ -110,8 +111,8 @@ def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
 
 
 def broker_cost(objects: int, prices: Prices) -> Cost:
-    """Estimate the cost of a writing broker's sweeps, which list a tier with this number of
-    objects."""
+    """Estimate the cost of a writing broker's sweeps. A sweep lists all `objects` objects of the
+    tier."""
     model: RequestModel = registry.object_store_model()
     month = [(kind[0], 30 * count) for kind, count in model.count_a_day(objects).items()]
     return Cost(

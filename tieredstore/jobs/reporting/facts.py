@@ -1,4 +1,5 @@
-"""Facts that tasks find about queues and topics, and sums of facts. All can be stored as JSON."""
+"""Facts that tasks find about queues and topics, and sums of facts. All of them can be stored as
+JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _TEXTS_KEPT = 100
 
 @dataclass(slots=True)
 class Ages:
-    """Messages and their commit log bytes by age (`AGE_NAMES`), youngest first."""
+    """Number of messages, and their commit log bytes, by age (`AGE_NAMES`), youngest first."""
 
     messages: list[int] = field(default_factory=lambda: [0] * len(AGE_NAMES))
     size_bytes: list[int] = field(default_factory=lambda: [0] * len(AGE_NAMES))
@@ -39,7 +40,7 @@ class Ages:
 class QueueFacts:
     """Messages of a queue, or of a part of it. Times are epoch ms, None if nothing was read.
     `first_offset`: queue offset of the first message, None without messages. `holes`: number of
-    gaps in the queue, of messages that never arrived or have expired. `hole_offsets`: number of
+    gaps in the queue, where messages never arrived or have expired. `hole_offsets`: number of
     offsets in all gaps."""
 
     first_offset: int | None = None

@@ -36,7 +36,7 @@ PAGE = "report.html"
 
 @dataclass(slots=True)
 class Pin:
-    """Pinned input of later runs of the same job: the time, and the end offset of each queue."""
+    """Input of the job, pinned by its first run: the time, and the end offset of each queue."""
 
     now_ms: int
     ends: dict[str, int] = field(default_factory=dict)
@@ -45,10 +45,10 @@ class Pin:
 def run_report(
     run: JobRun, location: TierLocation, to: Path, options: ReportOptions | None = None
 ) -> dict[str, object]:
-    """Write `report.html` and Parquet tables into the folder `to`, which is created if missing.
-    Files of an earlier report are replaced, each atomically. Returns the JSON report: totals and
-    file names. Raises Invalid, Unavailable, and Corrupt only if the metadata cannot be parsed.
-    Damage in the tier is counted."""
+    """Write `report.html` and Parquet tables into the folder `to`. The folder is created if
+    missing. Files of an earlier report are replaced, each atomically. Returns the JSON report:
+    totals and file names. Raises Invalid, Unavailable, and Corrupt only if the metadata cannot be
+    parsed. Damage in the tier is counted."""
     given = options or ReportOptions()
     if not 0 <= given.keys_percent <= 100:
         raise Invalid(f"keys percent: expected 0 to 100, found {given.keys_percent}")
@@ -114,8 +114,9 @@ def _tasks(
 
 
 def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
-    """Cut a queue into pieces of about TASK_BYTES to read, and the gaps between the pieces. The cut
-    uses the listing alone and makes no reads, since a tier may have very many queues."""
+    """Cut a queue into pieces to read, of about TASK_BYTES each, and return also the gaps between
+    the pieces. The cut uses the listing alone and reads nothing, because a tier may have very many
+    queues."""
     spans = [(low, min(high, until)) for low, high in queue.unit_spans() if low < until]
     messages = sum(high - low for low, high in spans)
     log_bytes = sum(extent.size_bytes for extent in queue.commit_log)
@@ -142,7 +143,7 @@ def _write(
     keys_percent: int,
     prices: Prices | None,
 ) -> list[str]:
-    """Write the page last, so that a new page has new tables."""
+    """Write the tables and then the page, so that a new page has new tables."""
     with wrap_os_errors("create", to, invalid=NO_FOLDER):
         to.mkdir(parents=True, exist_ok=True)
     files = {

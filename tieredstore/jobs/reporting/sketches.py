@@ -23,9 +23,9 @@ _STEPS = 32
 @dataclass(slots=True)
 class HeavyHitters:
     """Misra-Gries summary of the frequent values among `total` values. A value that occurs c times
-    is counted at least c - error times and at most c times. A missing value occurs at most `error`
-    times, and error <= total / (limit + 1). This holds for any order of `add` and `merge` (Agarwal
-    et al., Mergeable Summaries, 2012)."""
+    is counted at least c - error times and at most c times. A value that is not in the summary
+    occurs at most `error` times, and error <= total / (limit + 1). This holds for any order of
+    `add` and `merge` (Agarwal et al., Mergeable Summaries, 2012)."""
 
     counts: dict[str, int] = field(default_factory=dict)
     total: int = 0
@@ -61,8 +61,8 @@ class HeavyHitters:
 
 @dataclass(slots=True)
 class Distinct:
-    """Estimate of the number of distinct values from the least `limit` hashes. Exact below `limit`.
-    From `limit` on, the standard error is 1 / sqrt(limit - 2) (2.2 %)."""
+    """Estimate of the number of distinct values, from the `limit` smallest hashes. Exact below
+    `limit` values. Otherwise the standard error is 1 / sqrt(limit - 2) (2.2 %)."""
 
     hashes: list[int] = field(default_factory=list)
     limit: int = DISTINCT_HASHES
@@ -99,7 +99,7 @@ class Sizes:
     buckets: dict[int, int] = field(default_factory=dict)
 
     def add(self, sizes: npt.NDArray[np.int64]) -> None:
-        """Count sizes of at least 0."""
+        """Add sizes. Each is at least 0."""
         if len(sizes):
             places, counts = np.unique(_bucket_of(sizes), return_counts=True)
             buckets = dict(zip(places.tolist(), counts.tolist(), strict=True))
@@ -120,8 +120,8 @@ class Sizes:
         return self.total / self.count if self.count else None
 
     def quantile(self, share: float) -> int | None:
-        """Return the smallest size such that at least `share` of all sizes are not larger. None
-        without sizes."""
+        """Return the smallest size such that at least `share` of all sizes are equal or smaller.
+        None without sizes."""
         wanted = max(share * self.count, 1)
         passed = 0
         for bucket in sorted(self.buckets):

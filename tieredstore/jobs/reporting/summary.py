@@ -1,4 +1,4 @@
-"""Facts as rows: one per queue, per topic, per frequent value, per topic and age.
+"""Builds rows from facts: one per queue, per topic, per frequent value, and per topic and age.
 
 Sizes are bytes, times epoch ms, costs US dollars. Unknown values are None.
 """
@@ -99,7 +99,7 @@ def show_name(name: str) -> str:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over queues. `name`: the topic as text."""
+    """Sums over the queues of a topic. `name`: the topic as text."""
 
     name: str = ""
     queues: int = 0

@@ -1,4 +1,4 @@
-"""The rows of a report as Parquet files."""
+"""Writes the rows of a report as Parquet files."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ _UNITS_PER_READ = 1 << 16
 _REPETITIONS = 3
 """Maximum number of attempts to examine a range whose messages expire during the attempt."""
 SAMPLE_MESSAGES = 2048
-"""Number of messages of one block of a sample."""
+"""Number of messages in one block of a sample."""
 
 
 def queue_name(queue: QueueFiles) -> str:
-    """Return a queue's path as text for JSON. Any bytes of the listing are allowed."""
+    """Return a queue's path as text for JSON. The path may contain any bytes."""
     return quote(queue.path, errors="surrogateescape")
 
 
@@ -147,7 +147,7 @@ def _look_at(
 def _look_at_gap(
     provider: SegmentProvider, gap: ScanRange, task: ReportTask, queue: QueueFacts, facts: Facts
 ) -> None:
-    """Distinguish lost units from a hole among queue offsets without a segment."""
+    """Find out whether queue offsets without a segment are lost units or a hole."""
     del task
     with QueueReader(provider, gap.queue) as reader:
         lost = find_lost_units(reader)
@@ -161,9 +161,9 @@ def _look_at_gap(
 def _age_borders(
     reader: QueueReader, scan_range: ScanRange, now_ms: int, queue: QueueFacts
 ) -> list[int]:
-    """For each limit of AGES, oldest first, return the first offset of the range that is not older
-    than the limit. Store times ascend. The first and the last store time are recorded in
-    `queue`."""
+    """For each limit of AGES, oldest first, return the first offset of the range whose message is
+    not older than the limit. Store times must ascend. The first and the last store time are
+    recorded in `queue`."""
 
     @cache
     def time_of(offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Search for the newest intact backup of a broker."""
+"""Finds the newest intact backup of a broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tieredstore.tier.backup import BACKUP_VERSION, METADATA_NAME
 @dataclass(frozen=True, slots=True)
 class FoundBackup:
     """A backup that was read and checked. `size_bytes`: bytes read, including damaged backups.
-    `damaged`: later backups of the same kind that cannot be used, with reasons."""
+    `damaged`: newer backups of the same kind that cannot be used, with reasons."""
 
     name: BackupName
     archive: FileArchive
@@ -80,8 +80,8 @@ def read_former_metadata(backup: FoundBackup, config: StoreConfig) -> FormerMeta
 def find_former_metadata(
     provider: SegmentProvider, config: StoreConfig
 ) -> tuple[FormerMetadata, str, tuple[str, ...]]:
-    """Return the facts of the last metadata, the name of the backup with these facts ("" without an
-    intact backup), and the errors of later backups. Raises Unavailable."""
+    """Return the facts of the newest readable metadata backup, the name of this backup ("" without
+    an intact backup), and the errors of newer backups. Raises Unavailable."""
     try:
         found = find_backup(provider, config.broker_name, BackupKind.METADATA)
         if found is not None:
@@ -92,8 +92,8 @@ def find_former_metadata(
 
 
 def read_former_metadata_of(location: TierLocation) -> FormerMetadata:
-    """Return the facts in the last metadata of a tier about queues that have no messages now.
-    Raises Invalid for a tier of several brokers, Unavailable."""
+    """Return the facts of a tier's last metadata, about queues that have no messages now. Raises
+    Invalid for a tier of several brokers, Unavailable."""
     with closing(location.connect()) as provider:
         broker = location.broker or find_only_broker(provider)
         config = msgspec.structs.replace(location.config, broker_name=broker)
@@ -123,7 +123,8 @@ _Queues = dict[str, int]
 @dataclass(slots=True)
 class FittedOffsets:
     """Result for a file of offsets. `kept`: unchanged offsets. `dropped`: offsets of topics that
-    are not in a tier, which start from the beginning. `lowered`: reduced offsets, one row each."""
+    are not in a tier, because these topics start from the beginning. `lowered`: reduced offsets,
+    one row each."""
 
     kept: int = 0
     dropped: int = 0
@@ -136,8 +137,8 @@ def fit_offsets(
     stays_local: Callable[[str], bool],
     fitted: FittedOffsets,
 ) -> bytes:
-    """Return a file of consumer offsets that fits the ends of the queues. A queue that is missing
-    in `ends` is empty. None is an unknown end. The changes are added to `fitted`. Raises
+    """Change a file of consumer offsets so that it fits the ends of the queues. A queue that is
+    missing in `ends` is empty. None means an unknown end. The changes are added to `fitted`. Raises
     Corrupt."""
     try:
         file: dict[str, Any] = msgspec.json.decode(

@@ -1,5 +1,6 @@
 """The restore job: it reads the newest backup, rebuilds the metadata from the tier, and begins a
-commit log after all former offsets. Messages are not copied: reads of history use the tier."""
+commit log after all former offsets. Messages are not copied, because reads of history use the
+tier."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def run_restore(
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
-    """Return the queues that have segments. Their ends are still unknown."""
+    """Return the queues that have segments, with unknown ends."""
     paths = {segment.path for segment in list_tier(provider, broker)}
     parts = (path.split("/") for path in paths)
     return {QueueKey(topic, int(queue_id)): None for _, topic, queue_id in parts}

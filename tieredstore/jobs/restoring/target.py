@@ -1,4 +1,5 @@
-"""The directory that a restore turns into a store: empty, or left by an interrupted restore."""
+"""Directory that a restore turns into a store. At first it is empty, or was left by an interrupted
+restore."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _FIRST_BYTES: Final = 4096
 
 
 def check_empty(store: Path) -> None:
-    """Raise Invalid for a directory whose content is not from an interrupted restore."""
+    """Raise Invalid for a directory with content that is not from an interrupted restore."""
     if not store.exists():
         return
     if not store.is_dir():
@@ -84,7 +85,7 @@ def _note_source(store: Path, fd: int, source: bytes) -> bool:
 
 def forget_begun_log(config: StoreConfig, store: Path) -> None:
     """Delete the commit log that an interrupted restore has begun. Keep a log with a message,
-    because a broker was started on the store. Raises Unavailable."""
+    because this shows that a broker was started on the store. Raises Unavailable."""
     folder = find_log_directory(config, store)
     with wrap_os_errors("list", folder):
         files = list(folder.iterdir()) if folder.is_dir() else []

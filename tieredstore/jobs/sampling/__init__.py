@@ -1,1 +1,1 @@
-"""A small tier with messages that look real, for examples and first steps."""
+"""Creates a small tier with realistic messages, for examples and first steps."""

@@ -17,7 +17,7 @@ QUEUES: Final = 2
 """Number of queues of each topic of the shop. A retry topic and a dead-letter topic have one
 queue."""
 GROUP: Final = "billing"
-"""The consumer group whose failed payments are retried."""
+"""Consumer group that fails to process some payments, so that they are retried."""
 _RETRY_DELAYS_MS: Final = (10_000, 30_000, 60_000)
 _DAY_MS: Final = 86_400_000
 _PRODUCTS: Final = (
@@ -56,7 +56,7 @@ class Shop:
 
 
 class _Event(NamedTuple):
-    """Message before it gets its unique key."""
+    """Message that has no unique key yet."""
 
     time_ms: int
     topic: str
@@ -88,7 +88,7 @@ def _simulate(shop: Shop, source: random.Random) -> Iterator[_Event]:
 
 
 def _visit(order: str, time_ms: int, source: random.Random) -> Iterator[_Event]:
-    """Yield the messages of one customer: some events, an order, a payment."""
+    """Yield the messages of one customer's visit: some events, an order, a payment."""
     customer = source.choice(_CUSTOMERS)
     country = _COUNTRIES[java_string_hash(customer) % len(_COUNTRIES)]
     channel = source.choice(_CHANNELS)

@@ -1,4 +1,4 @@
-"""Writer of the sample: a broker's store, and the tier that an offload makes from it."""
+"""Writes the sample: a broker's store, and the tier that an offload creates from it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tieredstore.stores import open_store
 from tieredstore.timestamps import format_time
 
 START: Final = datetime(2026, 3, 2, tzinfo=UTC)
-"""The default first day, a Monday."""
+"""Default first day, a Monday."""
 _PROCESSING_MS: Final = 4
-"""Milliseconds between the producer's clock and the broker's."""
+"""Difference between the producer's clock and the broker's clock, ms."""
 
 
 class _SampleClock(SystemClock):
@@ -69,7 +69,8 @@ def write_sample(folder: Path, shop: Shop) -> dict[str, object]:
 
 
 def _properties(folder: Path) -> dict[str, str]:
-    """Return settings that keep all messages, in small files. A sample has a few megabytes."""
+    """Return settings that keep all messages, in small files, because a sample has only a few
+    megabytes."""
     return {
         "brokerName": "shop-a",
         "brokerClusterName": "Shop",

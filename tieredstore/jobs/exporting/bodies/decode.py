@@ -1,7 +1,7 @@
-"""Decoder of JSON bodies into the columns of a schema. A body fits if it is one JSON object in
-UTF-8 whose members have the types of the schema. Values are not converted: a number in quotes is
-not a number. Members outside the schema are ignored. Missing members and `null` become null. A body
-that does not fit gives only nulls, and the reason."""
+"""Decodes JSON bodies into the columns of a schema. A body fits if it is one JSON object in UTF-8
+whose members have the types of the schema. Values are not converted: a number in quotes is not a
+number. Members outside the schema are ignored. Missing members and `null` become null. A body that
+does not fit gives only nulls, and the reason."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
 
 
 def _fit_decimals(schema: BodySchema, row: dict[str, object]) -> dict[str, object]:
-    """Return a row whose decimals have the places of their types. Raises ValueError for others.
-    Arrow may crash at a decimal with thousands of places."""
+    """Return the row, with each decimal in the number of places of its type. Raises ValueError for
+    decimals that do not fit. Needed because Arrow may crash at a decimal with thousands of
+    places."""
     for member in schema.fields:
         if member.type.has_decimals and row.get(member.name) is not None:
             row[member.name] = _fit(member.type, row[member.name])
@@ -115,7 +116,8 @@ def _columns(schema: BodySchema, rows: Sequence[dict[str, object]]) -> list[pa.A
 
 
 def _require_years(column: pa.Array) -> None:
-    """Raise ValueError for times that a zone moved out of the years 1 to 9999."""
+    """Raise ValueError for times that are outside of the years 1 to 9999 because of their time
+    zone."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         bounds = pc.min_max(column.view(pa.int64())).as_py()

@@ -29,7 +29,7 @@ _PLAIN: dict[str, pa.DataType] = {
 _SYNONYMS = {"BOOL": "BOOLEAN", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT"}
 _KNOWN = (*_PLAIN, "DECIMAL(p,s)", "ARRAY<…>", "MAP<STRING,…>", "STRUCT<name: …>")
 RESERVED = frozenset({*ALL_COLUMNS, "day", "hour", "bucket"})
-"""Column names that a target has, or may have, besides the body columns."""
+"""Column names that a target has, or may have, in addition to the body columns."""
 _MOST_DEPTH = 32
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([\w$.@-]+)|([<>(),:])|(\S))")
 
@@ -246,7 +246,7 @@ class _Parser:
 
 
 def _split(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Split a text into words with their positions, and whether each word may be a name."""
+    """Split a text into words, each with its position and whether it may be a name."""
     end = len(text.rstrip())
     place = 0
     while place < end:

@@ -1,1 +1,1 @@
-"""Deduplication: of the messages with one key, only the first is exported."""
+"""Deduplication: only the first of several messages with the same key is exported."""

@@ -1,7 +1,7 @@
-"""Search for the duplicates of a run, which are not exported. The first tasks read the keys of the
-new messages. They also read the keys of already exported messages of the same topics that have
-store times near those of the new messages. Then each task finds the duplicates in one part of all
-keys, so that it holds only this part in memory."""
+"""Finds the duplicates of a run. They are not exported. The first tasks read the keys of the new
+messages. They also read the keys of already exported messages that are in the same topics and have
+similar store times. Then each task finds the duplicates in one part of all keys, so that it holds
+only this part in memory."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ KNOWN_STEP = "known-ranges"
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Duplicates of a run. `sections`: the messages to leave out, by write task. `ranges`: results
-    of the key tasks for each range of a write task. `names`: names of the staged files. `damage`,
-    `findings`: damage in already exported messages."""
+    """Duplicates of a run. `sections`: the sections of staged files with the messages to leave out,
+    by write task. `ranges`: results of the key tasks for each range of a write task. `names`: names
+    of the staged files. `damage`, `findings`: damage in already exported messages."""
 
     sections: dict[int, tuple[DropSection, ...]] = field(default_factory=dict)
     ranges: list[list[KeyedRange]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Drops:
 
     def require_same_rows(self, run: JobRun, found: Sequence[Sequence[int]]) -> None:
         """Raise Unavailable if write tasks found other messages than key tasks did. The journal is
-        then useless, because a message may be lost whose duplicates were dropped."""
+        then useless, because a message whose duplicates were dropped may be lost."""
         for number, (ranges, rows) in enumerate(zip(self.ranges, found, strict=True)):
             expected = [keyed.rows for keyed in ranges]
             if list(rows) != expected:
@@ -64,7 +64,7 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class DropFinder:
-    """Search for duplicates. `columns`: columns that the files need. `skip`: leave out damaged
+    """Finds duplicates. `columns`: columns that the files need. `skip`: leave out damaged
     messages."""
 
     run: JobRun
@@ -127,8 +127,8 @@ class DropFinder:
         return self.run.map(stage, stage_keys, work, KeysOutcome) if work else []
 
     def _plan_known(self, new: Sequence[KeysOutcome]) -> list[list[PlannedRange]]:
-        """Plan to read the exported messages of these topics within a time window around the new
-        messages."""
+        """Plan to read the exported messages of the topics in `new`, within a time window around
+        the new messages."""
         times: dict[str, tuple[int, int]] = {}
         for item, keyed in zip(
             chain.from_iterable(self.plan.tasks),
@@ -182,8 +182,8 @@ def first_ranges(tasks: Sequence[Sequence[object]]) -> list[int]:
 
 
 def taken_from(plan: Plan, ranges: Sequence[Sequence[KeyedRange]]) -> dict[str, int]:
-    """Return an offset for each queue whose position changes. From this offset on, the target has
-    every message, or a duplicate of the message."""
+    """Return an offset for each queue whose position changes. The target has every message at or
+    after this offset, or a duplicate of it."""
     found: dict[str, tuple[int, int]] = dict(plan.taken)
     for item, keyed in zip(
         chain.from_iterable(plan.tasks), chain.from_iterable(ranges), strict=True

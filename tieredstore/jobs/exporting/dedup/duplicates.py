@@ -1,4 +1,4 @@
-"""Search for duplicates in an export: messages with the key of an earlier message."""
+"""Finds duplicates in an export: messages with the key of an earlier message."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tieredstore.jobs.exporting.dedup.keys import (
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors, try_again
 
 DROP = np.dtype([("range", "<u4"), ("offset", "<i8")])
-"""A message that is not exported: its range number in the export, and its queue offset."""
+"""Message to leave out: the number of its range in the export, and its queue offset."""
 
 
 class DropSection(msgspec.Struct, frozen=True, array_like=True):
-    """Messages [first, first + count) of a file, all from the write task number `task`."""
+    """Entries [first, first + count) of a file: messages of the write task number `task`."""
 
     name: str
     task: int
@@ -53,8 +53,8 @@ class FindTask:
 
 
 def find_duplicates(task: FindTask) -> list[DropSection]:
-    """Stage the positions of the duplicates in the given sections. Raises Unavailable like
-    `try_again`."""
+    """Find the duplicates in the sections of a task, and stage their positions. Raises Unavailable
+    like `try_again`."""
     return try_again(task.folder, f"duplicates {task.key}", lambda files: _find_once(task, files))
 
 
@@ -79,7 +79,7 @@ def _find_once(task: FindTask, files: Files) -> list[DropSection]:
 
 def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
     """Return the positions of the new messages that are duplicates, sorted. A duplicate has the key
-    of a known message, or of an earlier new message (by store time, then by position), and the
+    of a known message, or of an earlier new message (by store time, then by position), and their
     store times are at most `window_ms` apart. The first message of a key is never a duplicate."""
     rows = np.concatenate([new, known])
     is_new = np.arange(len(rows)) < len(new)

@@ -1,4 +1,5 @@
-"""Keys of messages, hashed and staged in files, so that one task finds all messages of a key.
+"""Hashes the keys of messages and stages them in files, so that one task finds all messages of a
+key.
 
 A file has the positions of its sections, then records sorted by hash. A section contains the
 records whose hashes have the same first bits. The hash is BLAKE2b of topic and UNIQ_KEY, of 128
@@ -39,13 +40,13 @@ SECTIONS = 4096
 _SECTION_BITS = 12
 _COLUMNS = ("msg_id", "offset_msg_id", "store_timestamp", "queue_offset")
 _NO_TIME_MS = 1 << 62
-"""Placeholder for a time that microseconds cannot represent."""
+"""Placeholder for a store time that microseconds cannot represent."""
 
 
 class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
     """Summary of a range. `rows`: number of messages read, with or without a key. `taken_from`:
-    offset from which every message was read. `least_ms`, `most_ms`: store times of the messages
-    with a key."""
+    offset such that every message at or after it was read. `least_ms`, `most_ms`: store times of
+    the messages with a key."""
 
     rows: int
     taken_from: int
@@ -141,7 +142,7 @@ def _read_keys(
 
 
 def select_since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
-    """Select the rows stored at a time or later. The column STORE_TIME_MS is removed."""
+    """Select the rows stored at `since_ms` or later. The column STORE_TIME_MS is removed."""
     if since_ms is None:
         return batch
     chosen = batch.filter(pc.greater_equal(batch.column(STORE_TIME_MS), since_ms))
@@ -196,7 +197,7 @@ def write_array(files: Files, name: str, parts: Sequence[Array]) -> None:
 
 
 def read_array(files: Files, name: str, kind: np.dtype[Any], first: int, count: int) -> Array:
-    """Read `count` items of a file from item `first` on. Raises Unavailable."""
+    """Read `count` items of a file, starting at item `first`. Raises Unavailable."""
     with closing(files.open(name)) as stream:
         return _read_at(stream, name, kind, first * kind.itemsize, count)
 

@@ -2,11 +2,11 @@
 
 The `txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
 through any cleanup. The version of the action is the number of the state's file below
-`_tieredstore/`, written before the commit. Its upper bits are the sequence, its lower bits are
-random.
+`_tieredstore/`. That file is written before the commit. The upper bits of the number are the
+sequence, the lower bits are random.
 
-Data files are in Hive-style folders, since some readers take partition values from folder names and
-not from the log.
+Data files are in Hive-style folders, because some readers take partition values from folder names
+instead of the log.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class DeltaTarget:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> Unavailable:
-        """Return the error without colours, and without the document that the server sent."""
+        """Return the error without colour codes, and without the document that the server sent."""
         text = re.sub(r"\x1b\[\d+m|↳", "", str(error).partition("<?xml")[0])
         return Unavailable(f"{self._where}: {' '.join(text.split())}", path=self._where)
 
@@ -243,10 +243,11 @@ class DeltaTarget:
 
 def _bounds(file: DataFile, which: str, schema: pa.Schema) -> dict[str, int | str]:
     """Return the lower or upper bounds of a file's columns, in the form of the log's JSON. JSON has
-    no time beyond the year 9999. A file with such times has only such times (`partition.eras_of`).
-    Its lower bound is the end of that year, which is valid, and the upper bound is omitted. For
-    times before the year 1, the upper bound is the beginning of that year, and the lower bound is
-    omitted. If all bounds were omitted, deltalake's dataset would omit the rows of the file."""
+    no time beyond the year 9999. A file with later times has only such times (`partition.eras_of`).
+    Its lower bound is the end of that year, which is still a valid bound, and the upper bound is
+    omitted. For times before the year 1, the upper bound is the beginning of that year, and the
+    lower bound is omitted. If all bounds were omitted, deltalake's dataset would omit the rows of
+    the file."""
     found: dict[str, int | str] = {}
     for name, statistics in file.statistics.items():
         bound: int | str | None = getattr(statistics, which)

@@ -1,8 +1,8 @@
 """An Iceberg table, written by pyiceberg. Each export adds one snapshot with the state in its
 properties. Later snapshots of other writers (compactions, for example) lack the state. The state is
-looked for in the current snapshot and its ancestors, so that a table that was rolled back continues
-at the end of its data. If all snapshots with a state have expired, the copy in the table's
-properties counts."""
+read from the current snapshot or its newest ancestor with a state, so that a table that was rolled
+back continues at the end of its data. If all snapshots with a state have expired, the copy in the
+table's properties is used."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class IcebergFiles:
             return self._io.new_output(self.path(name)).create()
 
     def seal(self, name: str) -> None:
-        """No-op: pyiceberg syncs no files, and its commits have the same durability."""
+        """No-op: pyiceberg syncs no files, not even those of its commits."""
 
     def open(self, name: str) -> InputFile:
         with translate_errors(self._location):
@@ -164,7 +164,7 @@ class IcebergTarget:
         )
 
     def _add(self, table: Any, text: str, files: Sequence[DataFile]) -> bool:
-        """Add a snapshot after the snapshot of `table`. Return False if another writer added one
+        """Add a snapshot after the current snapshot of `table`. Return False if another writer was
         first."""
         from pyiceberg.exceptions import CommitFailedException
 
@@ -238,9 +238,9 @@ class IcebergTarget:
 
 
 def _call_once_more(make: Callable[[], Any]) -> Any:
-    """Call `make`, which creates an object in a catalog if missing, and retry once. If another
-    process has just created the object, the first call fails in SQL, and the second call finds
-    it."""
+    """Call `make`, and retry it once. `make` creates an object in a catalog if it is missing. If
+    another process creates the object at the same time, the first call fails in SQL, and the second
+    call finds the object."""
     try:
         return make()
     except Exception as error:  # Any error of the catalog's library.

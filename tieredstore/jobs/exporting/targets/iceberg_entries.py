@@ -1,6 +1,6 @@
-"""Data files as entries of an Iceberg manifest, from the results of the tasks. pyiceberg's own
-`add_files` would read each file's footer again and search the whole table for its name. It would
-also convert times to Python's, which end with the year 9999."""
+"""Makes the entries of an Iceberg manifest for data files, from the results of the tasks.
+pyiceberg's own `add_files` would read each file's footer again and search the whole table for its
+name. It would also convert times to Python's, and these end with the year 9999."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _partition(table: Any, file: DataFile) -> Any:
 
 
 def _time_of(partition: Partition) -> int | None:
-    """Return a store time of the day and hour, µs."""
+    """Return a store time within the day and hour of a partition, µs."""
     if partition.day is None:
         return None
     return (partition.day * 24 + (partition.hour or 0)) * 3_600_000_000
@@ -85,8 +85,8 @@ def _is_far(day: int | None) -> bool:
 
 
 def _name_far_days(metadata: Any) -> Any:
-    """Return the metadata for one append, with names for days beyond the year 9999. pyiceberg names
-    each partition in a snapshot's summary."""
+    """Return the metadata for one append, with names for days beyond the year 9999. Needed because
+    pyiceberg names each partition in a snapshot's summary."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, HourTransform
     from pyiceberg.types import IcebergType

@@ -11,7 +11,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.jobs.exporting.targets.objects import ObjectWriter, connect_s3, open_object
 
 IMPLEMENTATION = "py-io-impl"
-"""The catalog property that names pyiceberg's file access."""
+"""Catalog property with the class of pyiceberg's file access."""
 _OPTIONS = {
     "s3.endpoint": "endpoint_override",
     "s3.region": "region",

@@ -1,8 +1,8 @@
 """Files of a target in S3. All requests use the tier's own S3 client, with its retries. A file
-stays on the local disk until it is closed. Then it is sent with its length, and created only if the
-object is missing. pyarrow's client sends a body in two nested encodings. Some servers take the last
-bytes of the body for the next request, and the client then takes the response to these bytes for
-the response to its next file."""
+stays on the local disk until it is closed. Then it is sent with its length, and the object is
+created only if it is missing. pyarrow's client is not used, because it sends a body in two nested
+encodings. Some servers mistake the last bytes of the body for the next request, and the client then
+mistakes the response to these bytes for the response to its next file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ObjectFiles:
         }
 
     def move(self, name: str, to: str) -> bool:
-        """Copy the object. The source stays until its whole folder is removed."""
+        """Copy the object to its new name. The source stays until its whole folder is removed."""
         return self._client.copy(name, to)
 
     def sync_folder(self, name: str) -> None:
@@ -143,7 +143,7 @@ class ObjectWriter:
         return self._spool.write(data)
 
     def flush(self) -> None:
-        """No-op: data are sent by `close`."""
+        """No-op: `close` sends the data."""
 
     def tell(self) -> int:
         return self._spool.tell()
@@ -188,7 +188,7 @@ class ObjectWriter:
 
 
 class _ObjectReader(io.RawIOBase):
-    """Reader of an object, in ranges."""
+    """Reads an object in ranges."""
 
     def __init__(self, client: FolderClient, name: str, size_bytes: int) -> None:
         self._client = client

@@ -8,7 +8,7 @@
 
 The file in `commits` is the commit. It is created only if missing. The next process publishes it,
 possibly twice: each new file gets its name, removed files are deleted, then `published` records
-this. Only the last commit is ever unpublished, since a commit requires that its predecessor is
+this. Only the last commit can be unpublished, because a commit requires that its predecessor is
 published. Readers ignore names that begin with `_`.
 """
 
@@ -32,7 +32,7 @@ _THREADS = 8
 
 
 class Publication(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a task below its staging folder, and its final name in the target."""
+    """Path of a task's file below the staging folder, and its final name in the target."""
 
     staged: str
     name: str
@@ -40,8 +40,8 @@ class Publication(msgspec.Struct, frozen=True, array_like=True):
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of a file in `commits`. `removed`: files whose rows are now in `files`. `compacted`:
-    number of the last commit, up to this one, that removed files. `exported`: number of the commit
-    that made the state (0: this commit)."""
+    number of the last commit that removed files, up to and including this one. `exported`: number
+    of the commit that stored the state (0: this commit)."""
 
     state: TargetState
     staging: str
@@ -60,7 +60,7 @@ class NumberedCommit:
 
     @property
     def exported(self) -> int:
-        """Number of the commit that made the state in this commit."""
+        """Number of the commit that stored the state."""
         return self.commit.exported or self.number
 
 
@@ -92,11 +92,12 @@ class CommitLog:
         return self._read(names[-1]) if names else None
 
     def read(self, number: int) -> Commit:
-        """Return the commit with a number."""
+        """Return the commit with the given number."""
         return self._read(f"{number_text(number)}.json").commit
 
     def add(self, number: int, commit: Commit) -> bool:
-        """Create a commit after its published predecessor. Return False if the commit exists."""
+        """Create the commit `number` after its published predecessor. Return False if it already
+        exists."""
         data = msgspec.json.encode(commit)
         return self.files.put_new(f"{_COMMITS}/{number_text(number)}.json", data)
 
@@ -124,8 +125,8 @@ class CommitLog:
             self._clear(last.commit)
 
     def _clear(self, commit: Commit) -> None:
-        """Delete the staging folders of exports and compactions that can no longer commit after
-        `commit`."""
+        """Delete the staging folders of exports and compactions that can no longer commit, because
+        `commit` exists."""
         for staging in self.files.names(STAGING):
             is_compaction = staging.startswith(_COMPACT)
             number = staging.removeprefix(_COMPACT).partition("-")[0]
@@ -190,5 +191,6 @@ def export_staging(base: int, export: str) -> str:
 
 
 def compact_staging(compacted: int, name: str) -> str:
-    """Return the staging folder of a compaction that follows the compaction with a number."""
+    """Return the staging folder of the compaction `name` that follows the compaction number
+    `compacted`."""
     return f"{_COMPACT}{number_text(compacted)}-{name}"

@@ -60,8 +60,8 @@ class Folder(Protocol):
 
 
 class Files(Protocol):
-    """Files of a folder by name. Names may have slashes. Methods raise Unavailable. `is_local`: on
-    a disk of this machine, where an immediate retry is useless."""
+    """Files of a folder by name. Names may have slashes. Methods raise Unavailable. `is_local`:
+    whether the files are on a disk of this machine. There an immediate retry is useless."""
 
     is_local: bool
 
@@ -81,7 +81,7 @@ class Files(Protocol):
 
 
 class FolderFiles(Files, Protocol):
-    """Files of a folder that also holds the target's own state."""
+    """Files of a folder that also contains the target's own state."""
 
     def read(self, name: str) -> bytes: ...
 
@@ -90,8 +90,8 @@ class FolderFiles(Files, Protocol):
         missing."""
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in bytes of all files below, sorted by name. Files and folders whose
-        names begin with `_` or a dot are left out."""
+        """Return the sizes in bytes of all files in the folder and its subfolders, sorted by name.
+        Files and folders whose names begin with `_` or a dot are left out."""
 
     def move(self, name: str, to: str) -> bool:
         """Move a file, or copy it. Returns False if the file is missing."""
@@ -104,8 +104,8 @@ class FolderFiles(Files, Protocol):
         """Write a small file, atomically."""
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Put a file like `put` if the name is free. Only one of several concurrent calls returns
-        True."""
+        """Write a small file like `put`, if the name is free. Only one of several concurrent calls
+        returns True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,8 @@ def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...
 def try_again(folder: Folder, key: str, attempt_once: Callable[[Files], _Outcome]) -> _Outcome:
     """Return the outcome of the task `key`. Raises Expired immediately, and Unavailable immediately
     for a local target. A remote target gets `MAX_ATTEMPTS` attempts, and each attempt writes its
-    own files. The target's own client retries only errors that it classifies as temporary."""
+    own files. Needed because the target's own client retries only errors that it classifies as
+    temporary."""
     with closing(folder.connect()) as files:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:

@@ -1,1 +1,2 @@
-"""A report as one HTML page without external resources, readable without its script."""
+"""Makes a report as one HTML page. The page has no external resources and is readable without its
+script."""

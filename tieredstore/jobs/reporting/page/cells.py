@@ -27,7 +27,7 @@ def count(value: object) -> Cell:
 
 
 def size(value: object) -> Cell:
-    """Show bytes in units."""
+    """Show a number of bytes in units."""
     return _number(value, lambda found: human_size(round(found)))
 
 
@@ -79,7 +79,7 @@ def show_time(time_ms: int) -> str:
 
 
 def show_plainly(found: str) -> str:
-    """Escape control characters, and characters that change the direction of a text."""
+    """Escape control characters, and characters that change the direction of text."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in found
     )

@@ -1,6 +1,6 @@
-"""Charts for a template: bars and ranges of boxes, whose lengths are shares of a width. Charts
-consist of text and boxes. They fit any width, take the colours of light and dark mode, and work
-with screen readers."""
+"""Charts for a template. They are bars and ranges made of boxes whose lengths are shares of a
+width. Charts consist of text and boxes. They fit any width, take the colours of light and dark
+mode, and work with screen readers."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def ranges(
     labels: Sequence[str], values: Sequence[tuple[float, float, float, float]], texts: Sequence[str]
 ) -> list[Bar]:
     """Build bars on a logarithmic scale from four values each: minimum, median, a high percentile,
-    and maximum. A bar spans all four values. A first piece within the bar ends at the percentile,
-    and a mark shows the median."""
+    and maximum. A bar spans all four values. The first piece of the bar ends at the percentile, and
+    a mark shows the median."""
     low = min((row[0] for row in values), default=1.0)
     high = max((row[3] for row in values), default=1.0)
     span = math.log(max(high, 1) / max(low, 1)) or 1.0

@@ -40,7 +40,7 @@ _KIND_TITLES = {
     "TAGS": ("Tags", "The tags by which consumers filter."),
 }
 _ENOUGH_TRAFFIC_S = 86_400.0
-"""Minimum time span of messages for a monthly estimate: a day."""
+"""Minimum time span of the messages on which a monthly estimate is based: one day."""
 
 
 class Section(NamedTuple):
@@ -88,7 +88,8 @@ def make_tiles(totals: Row, prices: Prices | None, place: str) -> list[Tile]:
 def make_sections(
     summary: Summary, keys_percent: int, prices: Prices | None, place: str
 ) -> list[Section]:
-    """Build all sections in order. `prices`: None if free. `place`: `files` or `objects`."""
+    """Build all sections in order. `prices`: None if the tier costs nothing. `place`: `files` or
+    `objects`."""
     topics = ({**row, "stored": _sum(row, _STORED)} for row in summary.topics)
     largest = sorted(topics, key=lambda row: -_number(row, "stored"))
     sections = [
@@ -286,7 +287,7 @@ def _costs(topics: Sequence[Row], summary: Summary, prices: Prices) -> Section:
 
 
 def _warn_of_little(topics: Sequence[Row]) -> str:
-    """Return a warning that names the estimates based on less than a day of messages."""
+    """Return a warning about the estimates that are based on less than a day of messages."""
     spans = [
         seconds
         for row in topics
