@@ -19,6 +19,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.jobs.offloading.backing_up import StoreBackup
 from tieredstore.jobs.offloading.behind import Behind, measure_behind
 from tieredstore.jobs.offloading.checks import explain_partial_copy
+from tieredstore.jobs.offloading.known_store import check_known_store, remember_store
 from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.jobs.offloading.source import OffloadSource, list_skipped_topics
 from tieredstore.jobs.offloading.unchanged import LastLook
@@ -166,6 +167,7 @@ def open_job(
         topic_filter = TopicFilter(config, metrics)
         source = OffloadSource(store.dispatch_source, list_names(options.topics), topic_filter)
         source.check_topics()  # A rejected store leaves no folder behind.
+        known = check_known_store(store, options.state_path)
         opened = target.open_provider(create=True)
         assert opened is not None
         provider = LimitedProvider(MeasuredProvider(opened, metrics), config, clock, metrics)
@@ -185,6 +187,7 @@ def open_job(
         dispatcher = MessageStoreDispatcher(
             config, source, flat_files, index, topic_filter, clock, metrics
         )
+        remember_store(known, options.state_path)
         backup = StoreBackup(options, config, provider, metadata, writer, clock)
         files = (flat_files, index, dispatcher, metadata)
         job = Job(store, source, *files, topic_filter, clock, last_look, backup)

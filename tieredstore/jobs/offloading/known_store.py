@@ -1,0 +1,80 @@
+"""Memory of the store whose messages a state directory has. A Java broker's store has no identity,
+so the first record of its log identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tieredstore.disk.errors import wrap_os_errors
+from tieredstore.disk.file_operations import FILES, cut_zeros
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.log.record_check import check_stored_record
+from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.message.layout import size_and_magic
+
+KNOWN_STORE_FILE: Final = "tieredstore.offloadedStore.json"
+_HEAD_BYTES: Final = 8
+_log = logging.getLogger(__name__)
+
+
+class _FirstRecord(msgspec.Struct, frozen=True):
+    """A record of a log: its physical offset and digest."""
+
+    position: int
+    digest: str
+
+
+def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord | None:
+    """Return what `remember_store` has to write. Raises Invalid if the log of the store has another
+    record at the place of the remembered one. A record that has expired, or is damaged, proves
+    nothing."""
+    path = state / KNOWN_STORE_FILE
+    known = _read(path)
+    if known is not None and known.position >= store.commit_log.min_offset:
+        found = _find_record(store, known.position)
+        if found not in (None, known):
+            raise Invalid(
+                f"state {state}: it has messages of another store than {store.root}: the records "
+                f"at byte {known.position} of their commit logs differ. Give the store and the "
+                "state that belong together. If the broker lost its store and began a new one, "
+                f"delete {path}",
+                path=str(path),
+            )
+        return known
+    return _find_record(store, store.commit_log.min_offset)
+
+
+def remember_store(first: _FirstRecord | None, state: Path) -> None:
+    """Write the memory of a store. Raises Unavailable, Exhausted, Invalid."""
+    path = state / KNOWN_STORE_FILE
+    if first is not None and first != _read(path):
+        with wrap_os_errors("write", path):
+            FILES.replace_file(path, msgspec.json.encode(first))
+
+
+def _read(path: Path) -> _FirstRecord | None:
+    try:
+        return msgspec.json.decode(cut_zeros(FILES.read(path)), type=_FirstRecord)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.info("%s: is written anew: %s", path, error)
+        return None
+
+
+def _find_record(store: ReadOnlyMessageStore, position: int) -> _FirstRecord | None:
+    log = store.commit_log
+    head = log.get(position, _HEAD_BYTES)
+    record = None if head is None else log.get(position, size_and_magic(head, 0, _HEAD_BYTES)[0])
+    if record is None:
+        return None
+    try:
+        check_stored_record(record, position, log=log)
+    except Corrupt:
+        return None
+    return _FirstRecord(position, hashlib.sha256(record).hexdigest())
