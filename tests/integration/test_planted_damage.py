@@ -59,7 +59,7 @@ FINDING_OF = {
     "topic-id": "metadata-topic-id",
     "stray-segment": "segment-unknown",
 }
-"""Kind of finding that reports each kind of damage."""
+"""For each kind of damage, the kind of finding that reports it."""
 WHOLE = [
     kind
     for kind in ("log-grown", *KINDS)

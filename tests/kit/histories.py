@@ -121,7 +121,7 @@ class History:
         tags: Iterable[str] | None = None,
         keys: Iterable[str] | None = None,
     ) -> list[Row]:
-        """Return the expected rows for these filters, by topic, queue and offset."""
+        """Return the expected rows for these filters, sorted by topic, queue and offset."""
         return sorted(
             (
                 row
@@ -139,7 +139,7 @@ class History:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """Return the rows of record batches, by topic, queue and offset."""
+    """Return the rows of record batches, sorted by topic, queue and offset."""
     found: list[Row] = []
     for batch in batches:
         times = batch.column(batch.schema.get_field_index("store_timestamp")).view(pa.int64())

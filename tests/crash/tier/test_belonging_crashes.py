@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 class Kill:
-    """Ends the process before or after write number `at` of the marks."""
+    """Ends the process before or after write number `at`. Only writes of marks are counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.is_after, self.count = -1, False, 0

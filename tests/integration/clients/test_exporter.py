@@ -82,7 +82,7 @@ EXPECTED: dict[str, tuple[dict[str, str], Callable[[float], bool]]] = {
 
 
 class Sample(NamedTuple):
-    """A series of the exporter."""
+    """One metric series of the exporter."""
 
     name: str
     labels: dict[str, str]

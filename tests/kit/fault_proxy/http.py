@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 NOTHING = -1
-"""Value of `Reply.cut_at` with which not even the head of the reply is sent."""
+"""Value of `Reply.cut_at` that ends the connection before the head of the reply."""
 
 _BY_QUERY: Mapping[tuple[str, str], str] = {
     ("POST", "delete"): "DeleteObjects",

@@ -118,7 +118,7 @@ def messages(
 
 
 def found(root: Path, tier: TierLocation | None = None, topic: str | None = None) -> pa.Table:
-    """Return all messages of the tier, with all columns, by topic, queue and offset."""
+    """Return all messages of the tier with all columns, sorted by topic, queue and offset."""
     scan = Tier(tier or tier_at(root)).scan(
         topic, topic_pattern=None if topic else ".*", columns=list(TYPES)
     )

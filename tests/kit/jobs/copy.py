@@ -33,7 +33,7 @@ class _Unsynced(FileOperations):
         path.write_bytes(data)
 
     def sync_directory(self, path: Path) -> None:
-        """Do nothing, as for files."""
+        """Do nothing: folders are not synced either."""
 
 
 def state(root: Path, *, read_only: bool = False) -> DefaultMetadataStore:

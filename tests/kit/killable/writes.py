@@ -84,7 +84,7 @@ class KillableCalls(PosixCalls):
         """Do nothing, because the data of a killed process stays in the system's cache."""
 
     def sync_directory(self, path: str) -> None:
-        """Do nothing, as for a file."""
+        """Do nothing: like files, folders are not synced."""
 
 
 class KillableOperations(FileOperations):
@@ -112,7 +112,7 @@ class KillableOperations(FileOperations):
         super().unlink(path)
 
     def sync_directory(self, path: Path) -> None:
-        """Do nothing, as for a file."""
+        """Do nothing: like files, folders are not synced."""
 
 
 class _KillableAppend:

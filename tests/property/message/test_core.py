@@ -479,7 +479,7 @@ KINDS = (PutMessageResult, PutMessageStatus.PUT_OK, DURABLE, SystemClock.now_ms)
 
 @pytest.fixture(scope="module")
 def put_places() -> Iterator[None]:
-    """Let the core put through the Appender and Log of this module."""
+    """Make the core put messages through this module's Appender and Log."""
     core.configure_puts(Appender, Log, QueueState, *KINDS)
     yield
     core.configure_puts(MessageAppender, CommitLog, QueueState, *KINDS)

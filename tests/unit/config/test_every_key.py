@@ -269,7 +269,7 @@ TESTS = {
         f"{REST}::test_posix_checksum_enable_leaves_checksums_beside_segments"
     ),
 }
-"""Test in this folder that changes a key, by Java key."""
+"""For each Java key, the test in this folder that changes the key."""
 
 JAVA_TIERED_KEYS = {
     "brokerName",

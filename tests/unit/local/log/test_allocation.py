@@ -28,7 +28,7 @@ SIZE = 8192
 
 
 class Maker:
-    """Maker of files that waits for `may_go`. The first `failures` calls fail."""
+    """Creates files after waiting for `may_go`. The first `failures` calls fail."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

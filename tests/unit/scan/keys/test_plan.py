@@ -183,7 +183,7 @@ def test_a_queue_that_no_index_file_names_is_looked_at_whole(
 
 
 def test_messages_of_hours_without_an_index_file_are_found(tmp_path: Path) -> None:
-    """Messages of some hours in which the index was disabled are found."""
+    """The index was disabled for some hours. Messages of these hours are found."""
     world = IndexedTier(tmp_path, itertools.count(START_MS, HOUR_MS // 2))
     world.builder.queue("orders", 0, messages("orders", 0, 30))
     world.index(("orders", 0, 0, 10))
