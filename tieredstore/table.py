@@ -16,17 +16,7 @@ from tieredstore import jobs
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import make_missing_error
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
-from tieredstore.scan.arguments import (
-    require_choice,
-    require_flags,
-    require_function,
-    require_size,
-    take_number,
-    take_numbers,
-    take_tags,
-    take_text,
-    take_texts,
-)
+from tieredstore.scan import arguments
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.findings import LeftOut, OnDamage, OnFinding, make_on_finding
 from tieredstore.scan.listing import load_catalogue
@@ -167,36 +157,38 @@ class Tier:
         _require("pyarrow", "arrow")
         from tieredstore.scan.arrow.schema import choose_columns
 
-        require_flags(check_bodies=check_bodies, use_index=use_index, verify_records=verify_records)
+        arguments.require_flags(
+            check_bodies=check_bodies, use_index=use_index, verify_records=verify_records
+        )
         if on_finding is not None:
-            require_function("on_finding", on_finding)
+            arguments.require_function("on_finding", on_finding)
         mode = parse_search_times(search_times)
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
-            topics=take_texts("topic", topic),
-            topic_pattern=take_text("topic_pattern", topic_pattern),
-            brokers=take_texts("brokers", brokers),
-            queue_ids=take_numbers("queue_ids", queue_ids),
-            from_offset=take_number("from_offset", from_offset),
-            until_offset=take_number("until_offset", until_offset),
+            topics=arguments.take_texts("topic", topic),
+            topic_pattern=arguments.take_text("topic_pattern", topic_pattern),
+            brokers=arguments.take_texts("brokers", brokers),
+            queue_ids=arguments.take_numbers("queue_ids", queue_ids),
+            from_offset=arguments.take_number("from_offset", from_offset),
+            until_offset=arguments.take_number("until_offset", until_offset),
             since_ms=epoch_ms(since, now_ms),
             until_ms=epoch_ms(until, now_ms),
-            tags=take_tags("tags", tags),
-            keys=take_texts("keys", keys),
+            tags=arguments.take_tags("tags", tags),
+            keys=arguments.take_texts("keys", keys),
         )
         require_order(selection.since_ms, selection.until_ms)
         require_offsets(selection.from_offset, selection.until_offset)
         options = ReadOptions(
-            require_size("batch_bytes", batch_bytes),
+            arguments.require_size("batch_bytes", batch_bytes),
             check_bodies,
-            require_size("body_limit_bytes", body_limit_bytes),
+            arguments.require_size("body_limit_bytes", body_limit_bytes),
             selection.tags,
             selection.keys,
             verify_records,
-            take_number("limit", limit, "0 or more", least=0),
-            require_choice("on_damage", OnDamage, on_damage),
+            arguments.take_number("limit", limit, "0 or more", least=0),
+            arguments.require_choice("on_damage", OnDamage, on_damage),
         )
-        names = choose_columns(take_texts("columns", columns))
+        names = choose_columns(arguments.take_texts("columns", columns))
         return Scan(self, selection, names, options, on_finding, use_index, mode)
 
 
@@ -225,7 +217,7 @@ class Scan:
         """Plan the scan as picklable tasks of about `target_bytes` of commit log. `task.read()`
         runs in any process or machine that reaches the tier. With a limit, each task reads at most
         that many rows. Raises Invalid, Corrupt, Unavailable."""
-        target_bytes = require_size("target_bytes", target_bytes)
+        target_bytes = arguments.require_size("target_bytes", target_bytes)
         provider = self._tier.location.connect()
         try:
             return list(self._tasks(provider, target_bytes))

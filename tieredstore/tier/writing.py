@@ -27,20 +27,9 @@ from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.server_process import without_cycle_search
 from tieredstore.service_thread import ServiceHealth, ServiceThread
+from tieredstore.tier import state_files
 from tieredstore.tier.deleted.records import DeletedTopic, QueueEnds
 from tieredstore.tier.identity.belonging import Belonging
-from tieredstore.tier.state_files import (
-    LeftRecords,
-    StateLock,
-    StateRecord,
-    WrittenKeeper,
-    find_clean_ends,
-    find_clean_records,
-    find_left_records,
-    keep_clean_ends,
-    keep_clean_records,
-    note_records,
-)
 
 _MAX_TRIES = 8
 _log = logging.getLogger(__name__)
@@ -82,10 +71,10 @@ def take_right(
     """
     record = None
     if state is not None:
-        lock = StateLock(state)
+        lock = state_files.StateLock(state)
         lock.acquire()
         stack.callback(lock.release)
-        record = StateRecord(state, lock)
+        record = state_files.StateRecord(state, lock)
     epoch = _acquire(provider, broker, record, belonging, metadata, take_over=take_over)
     stack.callback(epoch.release if state is None else lambda: _release_if_possible(epoch, state))
     return epoch
@@ -94,7 +83,7 @@ def take_right(
 def _acquire(
     provider: SegmentProvider,
     broker: str,
-    record: StateRecord | None,
+    record: state_files.StateRecord | None,
     belonging: Belonging | None,
     metadata: MetadataStore | None,
     *,
@@ -134,7 +123,7 @@ class TierWriter:
         broker: str,
         epoch: WriterEpoch,
         held: ExitStack,
-        keeper: WrittenKeeper | None = None,
+        keeper: state_files.WrittenKeeper | None = None,
         state: Path | None = None,
     ) -> None:
         self.provider = provider
@@ -189,7 +178,7 @@ class TierWriter:
                 journaled.journal_structure(is_wanted=not is_java)
             keeper = None
             if state is not None:
-                keeper = WrittenKeeper(state, provider)
+                keeper = state_files.WrittenKeeper(state, provider)
                 stack.callback(keeper.keep)
             writer = cls(provider, metadata, broker, epoch, stack.pop_all(), keeper, state)
             writer._belonging = own
@@ -200,18 +189,18 @@ class TierWriter:
         """Return the ends of the queues at the stop of the previous epoch, by path. Empty if the
         state directory does not have them, or if another process has written since."""
         state = self._find_proven_state()
-        return {} if state is None else find_clean_ends(state, self.epoch_number)
+        return {} if state is None else state_files.find_clean_ends(state, self.epoch_number)
 
     def leave_clean_ends(self, ends: Mapping[str, QueueEnds]) -> None:
         """Record these ends in the state directory for the next epoch, when this epoch is
         released."""
         self._left_ends = ends
 
-    def find_clean_records(self) -> LeftRecords | None:
+    def find_clean_records(self) -> state_files.LeftRecords | None:
         """Return the records of deleted topics that the previous epoch left, or None if the state
         directory does not have them."""
         state = self._find_proven_state()
-        return None if state is None else find_clean_records(state, self.epoch_number)
+        return None if state is None else state_files.find_clean_records(state, self.epoch_number)
 
     def find_left_records(self) -> Mapping[str, DeletedTopic]:
         """Return the records of deleted topics in the state directory, which an older copy of the
@@ -219,12 +208,12 @@ class TierWriter:
         since."""
         if self._state is None or self._belonging is None or not self._belonging.is_up_to_date():
             return {}
-        return find_left_records(self._state)
+        return state_files.find_left_records(self._state)
 
     def note_records(self, records: Mapping[str, DeletedTopic]) -> None:
         """Copy the records that are now in the tier to the state directory."""
         if self._state is not None:
-            note_records(self._state, records)
+            state_files.note_records(self._state, records)
 
     def leave_clean_records(self, records: Mapping[str, DeletedTopic], newest: str) -> None:
         """Record these records in the state directory for the next epoch, when this epoch is
@@ -306,9 +295,9 @@ class TierWriter:
             if self._state is None or epoch is None:
                 return
             if self._left_ends is not None:
-                keep_clean_ends(self._state, epoch.number, self._left_ends)
+                state_files.keep_clean_ends(self._state, epoch.number, self._left_ends)
             if self._left_records is not None:
-                keep_clean_records(self._state, epoch.number, *self._left_records)
+                state_files.keep_clean_records(self._state, epoch.number, *self._left_records)
 
     def __enter__(self) -> Self:
         return self

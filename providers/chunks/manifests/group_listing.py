@@ -22,15 +22,9 @@ from cachetools import LRUCache
 from tieredstore.contracts.objects import ObjectClient, ObjectInfo
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.manifests import groups
 from tieredstore.providers.chunks.manifests.epoch_manifest import EpochManifest
 from tieredstore.providers.chunks.manifests.extents import Extent, ExtentsBuilder
-from tieredstore.providers.chunks.manifests.groups import (
-    WRITES_LEVEL,
-    Group,
-    GroupName,
-    parse_group_name,
-    read_group,
-)
 from tieredstore.providers.chunks.manifests.names import GROUPS_FOLDER
 from tieredstore.providers.chunks.settings import ChunkSettings
 
@@ -63,24 +57,26 @@ class GroupListings:
         self._cluster_folder = cluster_folder
         self._settings = settings
         self._lock = threading.Lock()
-        self._known: LRUCache[str, Group] = LRUCache(_KEPT_PIECES, getsizeof=_count_pieces)
+        self._known: LRUCache[str, groups.Group] = LRUCache(_KEPT_PIECES, getsizeof=_count_pieces)
         self._broken: LRUCache[str, _Broken] = LRUCache(_KEPT_BROKEN)
 
     def folder(self, broker_name: str) -> str:
         """Return the folder of a broker's groups."""
         return f"{self._cluster_folder}/{broker_name}/{GROUPS_FOLDER}"
 
-    def list_names(self, broker_name: str) -> list[tuple[GroupName, ObjectInfo]]:
+    def list_names(self, broker_name: str) -> list[tuple[groups.GroupName, ObjectInfo]]:
         """List the groups: first groups of writes, then groups of runs. Raises Unavailable."""
         folder = f"{self.folder(broker_name)}/"
-        listed = ((parse_group_name(o.key[len(folder) :]), o) for o in self._client.list(folder))
+        listed = (
+            (groups.parse_group_name(o.key[len(folder) :]), o) for o in self._client.list(folder)
+        )
         return [(name, info) for name, info in listed if name is not None]
 
     def find_oldest_write_ms(self, broker_name: str) -> int | None:
         """Return the time of the oldest group of writes (server's clock), or None without a group.
         Raises Unavailable."""
         names = self.list_names(broker_name)
-        made = (info.modified_ms for name, info in names if name.level == WRITES_LEVEL)
+        made = (info.modified_ms for name, info in names if name.level == groups.WRITES_LEVEL)
         return min(made, default=None)
 
     def note_writers(self, broker_name: str, epoch_manifest: EpochManifest) -> None:
@@ -117,7 +113,7 @@ class GroupListings:
             return {id: builder.build() for id, builder in found.items()}  # noqa: A001
         raise Unavailable(f"{self.folder(parts[0])}: groups change faster than they are read")
 
-    def read(self, name: GroupName, info: ObjectInfo) -> Group | None:
+    def read(self, name: groups.GroupName, info: ObjectInfo) -> groups.Group | None:
         """Read the index of a group. Returns None if the group is missing. A group with an
         unreadable index has no pieces (`Group.is_readable`). Raises Unavailable, Invalid."""
         with self._lock:
@@ -126,12 +122,12 @@ class GroupListings:
         if known is not None:
             return known
         if broken is not None and self._settings.monotonic_ms() < broken.due_ms:
-            return Group(name, (), b"")
+            return groups.Group(name, (), b"")
         try:
             group = self._read_index(name, info)
         except Corrupt as error:
             self._note_broken(info.key, str(error))
-            return Group(name, (), b"")
+            return groups.Group(name, (), b"")
         with self._lock:
             self._broken.pop(info.key, None)
             if group is not None and len(group.pieces) <= _KEPT_PIECES:
@@ -160,7 +156,7 @@ class GroupListings:
 
     def _read_all(
         self,
-        wanted: list[tuple[GroupName, ObjectInfo]],
+        wanted: list[tuple[groups.GroupName, ObjectInfo]],
         path: str,
         found: dict[SegmentId, ExtentsBuilder],
     ) -> list[str]:
@@ -170,7 +166,7 @@ class GroupListings:
         lock = threading.Lock()
         below = f"{path}/"
 
-        def take(name: GroupName, info: ObjectInfo) -> bool:
+        def take(name: groups.GroupName, info: ObjectInfo) -> bool:
             group = self.read(name, info)
             if group is None:
                 return False
@@ -196,7 +192,7 @@ class GroupListings:
                 for task in tasks:
                     task.cancel()
 
-    def _read_index(self, name: GroupName, info: ObjectInfo) -> Group | None:
+    def _read_index(self, name: groups.GroupName, info: ObjectInfo) -> groups.Group | None:
         key, length = info.key, name.index_bytes
         position = info.size_bytes - length
         if position < 0:
@@ -209,7 +205,7 @@ class GroupListings:
                     if found is None:
                         return None
                     if len(found) == length:
-                        return read_group(name, info.size_bytes, found)
+                        return groups.read_group(name, info.size_bytes, found)
                     problem = Unavailable(
                         f"{key}: expected {length} bytes of its index at {position}, found "
                         f"{len(found)}",
@@ -221,5 +217,5 @@ class GroupListings:
         raise problem or Unavailable(f"{key}: its index is not read", path=key)
 
 
-def _count_pieces(group: Group) -> int:
+def _count_pieces(group: groups.Group) -> int:
     return len(group.pieces)

@@ -7,19 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from tieredstore.broker.auth.policies import Action, want_group, want_topic
+from tieredstore.broker.grpc import message_types as pb
 from tieredstore.broker.grpc.lite import check_lite_group
-from tieredstore.broker.grpc.message_types import (
-    AckMessageRequest,
-    AckMessageResponse,
-    ChangeInvisibleDurationRequest,
-    ChangeInvisibleDurationResponse,
-    ForwardMessageToDeadLetterQueueRequest,
-    ForwardMessageToDeadLetterQueueResponse,
-    ReceiveMessageRequest,
-    ReceiveMessageResponse,
-    Resource,
-    Status,
-)
 from tieredstore.broker.grpc.messages import make_received_message
 from tieredstore.broker.grpc.protocol import (
     Call,
@@ -69,14 +58,14 @@ class Consuming:
         self._is_stopped = False
 
     async def receive_message(
-        self, request: ReceiveMessageRequest, call: Call
-    ) -> AsyncGenerator[ReceiveMessageResponse, None]:
+        self, request: pb.ReceiveMessageRequest, call: Call
+    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         """Return messages to a consumer, which must acknowledge each within its invisible time. If
         no message is available, an answer without messages is sent before the consumer's
         deadline."""
         received, topic = await self._receive(request, call)
         if not received:
-            yield ReceiveMessageResponse(
+            yield pb.ReceiveMessageResponse(
                 status=make_status(Code.MESSAGE_NOT_FOUND, "no new message")
             )
             return
@@ -88,24 +77,24 @@ class Consuming:
             call.caller.require(
                 want_group(group_name, Action.SUB), want_topic(topic_name, Action.SUB)
             )
-            yield ReceiveMessageResponse(status=make_status(Code.OK))
+            yield pb.ReceiveMessageResponse(status=make_status(Code.OK))
             for one in received:
                 invisible_ms = max(0, one.invisible_until_ms - now_ms)
                 message = make_received_message(
                     one.message, topic, one.handle, one.delivery_attempt, invisible_ms
                 )
-                yield ReceiveMessageResponse(message=message)
+                yield pb.ReceiveMessageResponse(message=message)
                 given += 1
         finally:
             if given < len(received):  # the client has gone since, or lacks the right
                 self._broker.receive.give_back(group_name, topic_name, received[given:])
-        delivered = ReceiveMessageResponse()
+        delivered = pb.ReceiveMessageResponse()
         write_timestamp_ms(delivered.delivery_timestamp, now_ms)
         yield delivered
 
     async def _receive(
-        self, request: ReceiveMessageRequest, call: Call
-    ) -> tuple[list[Received], Resource]:
+        self, request: pb.ReceiveMessageRequest, call: Call
+    ) -> tuple[list[Received], pb.Resource]:
         topic = read_topic(request.message_queue.topic)
         group = self._find_group(request.group)
         config = self._broker.topics.find_topic(topic)
@@ -163,7 +152,7 @@ class Consuming:
         for taking in list(self._waiting):
             taking.cancel()
 
-    def _find_group(self, resource: Resource) -> SubscriptionGroupConfig:
+    def _find_group(self, resource: pb.Resource) -> SubscriptionGroupConfig:
         name = read_group(resource)
         group: SubscriptionGroupConfig | None = self._broker.groups.find_group(name)
         if group is None:
@@ -172,7 +161,7 @@ class Consuming:
             raise Rejected(Code.FORBIDDEN, f"consumer group {name} may not consume")
         return group
 
-    def _find_polling_ms(self, request: ReceiveMessageRequest, call: Call) -> int:
+    def _find_polling_ms(self, request: pb.ReceiveMessageRequest, call: Call) -> int:
         """Return how long to wait for messages (ms), by the rules of Java's proxy. The wait is
         shorter than the remaining time of the call. Raises Rejected if the remaining time is too
         short even for the shortest wait."""
@@ -203,9 +192,9 @@ class Consuming:
 
     async def ack_message(
         self,
-        request: AckMessageRequest,
+        request: pb.AckMessageRequest,
         call: Call,  # noqa: ARG002
-    ) -> AckMessageResponse:
+    ) -> pb.AckMessageResponse:
         """Acknowledge messages. Each message has its own result."""
         if not request.entries:
             raise Rejected(Code.BAD_REQUEST, "entries: expected one at least")
@@ -214,7 +203,7 @@ class Consuming:
         group, topic = read_group(request.group), read_topic(request.topic)
         handles = [entry.receipt_handle for entry in request.entries]
         outcomes = await self._broker.receive.ack_all(group, topic, handles)
-        response = AckMessageResponse()
+        response = pb.AckMessageResponse()
         for entry, outcome in zip(request.entries, outcomes, strict=True):
             response.entries.add(
                 message_id=entry.message_id,
@@ -226,9 +215,9 @@ class Consuming:
 
     async def change_invisible_duration(
         self,
-        request: ChangeInvisibleDurationRequest,
+        request: pb.ChangeInvisibleDurationRequest,
         call: Call,  # noqa: ARG002
-    ) -> ChangeInvisibleDurationResponse:
+    ) -> pb.ChangeInvisibleDurationResponse:
         """Set a new invisible time for a message. The message's old receipt handle becomes
         invalid."""
         invisible_ms = read_duration_ms(request.invisible_duration)
@@ -242,27 +231,29 @@ class Consuming:
         )
         if handle is None:
             raise Rejected(Code.INVALID_RECEIPT_HANDLE, "receipt handle: unknown, or its time over")
-        return ChangeInvisibleDurationResponse(status=make_status(Code.OK), receipt_handle=handle)
+        return pb.ChangeInvisibleDurationResponse(
+            status=make_status(Code.OK), receipt_handle=handle
+        )
 
     async def forward_to_dead_letters(
         self,
-        request: ForwardMessageToDeadLetterQueueRequest,
+        request: pb.ForwardMessageToDeadLetterQueueRequest,
         call: Call,  # noqa: ARG002
-    ) -> ForwardMessageToDeadLetterQueueResponse:
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """Move a message to the topic of dead letters after the last attempt of its consumer."""
         outcome = await self._broker.receive.forward_to_dead_letters(
             read_group(request.group), read_topic(request.topic), request.receipt_handle
         )
-        return ForwardMessageToDeadLetterQueueResponse(status=_make_ack_status(outcome))
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=_make_ack_status(outcome))
 
 
-def _make_ack_status(outcome: AckStatus) -> Status:
+def _make_ack_status(outcome: AckStatus) -> pb.Status:
     if outcome is AckStatus.OK:
         return make_status(Code.OK)
     return make_status(Code.INVALID_RECEIPT_HANDLE)
 
 
-def _find_invisible_ms(request: ReceiveMessageRequest) -> int:
+def _find_invisible_ms(request: pb.ReceiveMessageRequest) -> int:
     if request.auto_renew:
         return AUTO_RENEW_MS
     invisible_ms = read_duration_ms(request.invisible_duration)  # 0 if it is missing

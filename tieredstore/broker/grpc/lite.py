@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from tieredstore.broker.grpc.message_types import (
-    LiteSubscriptionAction,
-    Resource,
-    SyncLiteSubscriptionRequest,
-    SyncLiteSubscriptionResponse,
-    TelemetryCommand,
-)
+from tieredstore.broker.grpc import message_types as pb
 from tieredstore.broker.grpc.messages import check_lite_name
 from tieredstore.broker.grpc.protocol import (
     Call,
@@ -32,8 +26,8 @@ class LiteSubscribing:
         self._sessions = sessions
 
     async def sync(
-        self, request: SyncLiteSubscriptionRequest, call: Call
-    ) -> SyncLiteSubscriptionResponse:
+        self, request: pb.SyncLiteSubscriptionRequest, call: Call
+    ) -> pb.SyncLiteSubscriptionResponse:
         """Change the lite topics to which a client subscribes."""
         topic, name = read_topic(request.topic), read_group(request.group)
         check_lite_group(self._broker.groups.find_group(name), request.group, topic)
@@ -48,23 +42,23 @@ class LiteSubscribing:
         def notify(lite_topic: str) -> None:
             session = self._sessions.find(call)
             if session is not None:
-                command = TelemetryCommand()
+                command = pb.TelemetryCommand()
                 command.notify_unsubscribe_lite_command.lite_topic = lite_topic
                 session.send(command)
 
-        if request.action == LiteSubscriptionAction.PARTIAL_ADD:
+        if request.action == pb.LiteSubscriptionAction.PARTIAL_ADD:
             subscriptions.add(client, topic, names, notify, _read_option(request))
-        elif request.action == LiteSubscriptionAction.PARTIAL_REMOVE:
+        elif request.action == pb.LiteSubscriptionAction.PARTIAL_REMOVE:
             subscriptions.remove(client, topic, names)
-        elif request.action == LiteSubscriptionAction.COMPLETE_ADD:
+        elif request.action == pb.LiteSubscriptionAction.COMPLETE_ADD:
             subscriptions.replace(client, topic, names, notify)
         else:
             subscriptions.end(client)
-        return SyncLiteSubscriptionResponse(status=make_status(Code.OK))
+        return pb.SyncLiteSubscriptionResponse(status=make_status(Code.OK))
 
 
 def check_lite_group(
-    group: SubscriptionGroupConfig | None, resource: Resource, topic: str
+    group: SubscriptionGroupConfig | None, resource: pb.Resource, topic: str
 ) -> SubscriptionGroupConfig:
     """Return the configuration of a group that consumes lite topics of parent `topic`. Raises
     Rejected for any other group."""
@@ -83,7 +77,7 @@ def check_lite_group(
     return group
 
 
-def _read_option(request: SyncLiteSubscriptionRequest) -> OffsetOption | None:
+def _read_option(request: pb.SyncLiteSubscriptionRequest) -> OffsetOption | None:
     kind = request.offset_option.WhichOneof("offset_type")
     if kind is None:
         return None

@@ -9,27 +9,7 @@ from typing import Final
 
 from tieredstore.broker.auth.policies import Action, want_topic
 from tieredstore.broker.clients.assignment import ALL_QUEUES
-from tieredstore.broker.grpc.message_types import (
-    AddressScheme,
-    Endpoints,
-    EndTransactionRequest,
-    EndTransactionResponse,
-    MessageQueue,
-    MessageType,
-    Permission,
-    QueryAssignmentRequest,
-    QueryAssignmentResponse,
-    QueryRouteRequest,
-    QueryRouteResponse,
-    RecallMessageRequest,
-    RecallMessageResponse,
-    Resource,
-    SendMessageRequest,
-    SendMessageResponse,
-    SendResultEntry,
-    Status,
-    TransactionResolution,
-)
+from tieredstore.broker.grpc import message_types as pb
 from tieredstore.broker.grpc.messages import MESSAGE_TYPES, convert_sent_message, parse_peer
 from tieredstore.broker.grpc.protocol import (
     Call,
@@ -60,15 +40,15 @@ a topic."""
 _MIXED: Final = "MIXED"
 _STORED: Final = make_status(Code.OK)
 _TYPES_OF_MIXED: Final = (
-    MessageType.NORMAL,
-    MessageType.FIFO,
-    MessageType.DELAY,
-    MessageType.TRANSACTION,
+    pb.MessageType.NORMAL,
+    pb.MessageType.FIFO,
+    pb.MessageType.DELAY,
+    pb.MessageType.TRANSACTION,
 )
 """Message types that a route lists for a topic of type MIXED. The topic accepts every type."""
 _RESOLUTIONS: Final = {
-    TransactionResolution.COMMIT: CommitOrRollback.COMMIT,
-    TransactionResolution.ROLLBACK: CommitOrRollback.ROLLBACK,
+    pb.TransactionResolution.COMMIT: CommitOrRollback.COMMIT,
+    pb.TransactionResolution.ROLLBACK: CommitOrRollback.ROLLBACK,
 }
 
 
@@ -78,7 +58,9 @@ class Producing:
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
 
-    async def send_message(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
+    async def send_message(
+        self, request: pb.SendMessageRequest, call: Call
+    ) -> pb.SendMessageResponse:
         """Store messages of one topic. The broker chooses the queues. Each message has its own
         result."""
         messages = request.messages
@@ -103,13 +85,13 @@ class Producing:
             converted.append((sent, kind))
         # All puts, in the order of the messages, before any wait.
         outcomes = [self._submit(sent, kind) for sent, kind in converted]
-        waiting = [one for one in outcomes if not isinstance(one, SendResult | Status)]
+        waiting = [one for one in outcomes if not isinstance(one, SendResult | pb.Status)]
         waited = iter(await asyncio.gather(*map(_wait_for, waiting)) if waiting else ())
         entries = []
         for message, (_, kind), outcome in zip(messages, converted, outcomes, strict=True):
-            result = outcome if isinstance(outcome, SendResult | Status) else next(waited)
+            result = outcome if isinstance(outcome, SendResult | pb.Status) else next(waited)
             entries.append(_make_entry(message.system_properties.message_id, kind, result))
-        response = SendMessageResponse(entries=entries)
+        response = pb.SendMessageResponse(entries=entries)
         response.status.CopyFrom(join_statuses([entry.status for entry in entries]))
         return response
 
@@ -126,13 +108,13 @@ class Producing:
         )
 
     def _submit(
-        self, message: StoreMessage, kind: MessageType
-    ) -> SendResult | Status | Awaitable[SendResult]:
+        self, message: StoreMessage, kind: pb.MessageType
+    ) -> SendResult | pb.Status | Awaitable[SendResult]:
         """Put a message. Returns the result, a status that refuses the message, or an awaitable of
         the result."""
         # A producer has no group in this protocol. The topic replaces it, as in RocketMQ's proxy.
         request = SendRequest(group=message.topic, message=message)
-        is_half = kind == MessageType.TRANSACTION
+        is_half = kind == pb.MessageType.TRANSACTION
         try:
             return (self._broker.transactions if is_half else self._broker.sender).submit(request)
         except TieredStoreError as error:
@@ -140,9 +122,9 @@ class Producing:
 
     async def end_transaction(
         self,
-        request: EndTransactionRequest,
+        request: pb.EndTransactionRequest,
         call: Call,  # noqa: ARG002
-    ) -> EndTransactionResponse:
+    ) -> pb.EndTransactionResponse:
         """Commit or roll back a half message."""
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
@@ -154,39 +136,41 @@ class Producing:
             )
         topic = read_topic(request.topic)
         await self._broker.transactions.end_by_id(topic, request.transaction_id, resolution)
-        return EndTransactionResponse(status=make_status(Code.OK))
+        return pb.EndTransactionResponse(status=make_status(Code.OK))
 
     async def recall_message(
         self,
-        request: RecallMessageRequest,
+        request: pb.RecallMessageRequest,
         call: Call,  # noqa: ARG002
-    ) -> RecallMessageResponse:
+    ) -> pb.RecallMessageResponse:
         """Recall a message before its delivery time."""
         topic = read_topic(request.topic)
         message_id = await self._broker.sender.recall(topic, topic, request.recall_handle)
-        return RecallMessageResponse(status=make_status(Code.OK), message_id=message_id)
+        return pb.RecallMessageResponse(status=make_status(Code.OK), message_id=message_id)
 
 
-async def _wait_for(sent: Awaitable[SendResult]) -> SendResult | Status:
+async def _wait_for(sent: Awaitable[SendResult]) -> SendResult | pb.Status:
     try:
         return await sent
     except TieredStoreError as error:
         return convert_error(error)
 
 
-def _make_entry(message_id: str, kind: MessageType, result: SendResult | Status) -> SendResultEntry:
+def _make_entry(
+    message_id: str, kind: pb.MessageType, result: SendResult | pb.Status
+) -> pb.SendResultEntry:
     if not isinstance(result, SendResult):
-        return SendResultEntry(message_id=message_id, status=result)
+        return pb.SendResultEntry(message_id=message_id, status=result)
     code = convert_put_status(result.status)
     if code is not Code.OK:
-        return SendResultEntry(message_id=message_id, status=make_status(code))
-    entry = SendResultEntry(
+        return pb.SendResultEntry(message_id=message_id, status=make_status(code))
+    entry = pb.SendResultEntry(
         message_id=message_id,
         status=_STORED,
         offset=result.queue_offset,
         recall_handle=result.recall_handle,
     )
-    if kind == MessageType.TRANSACTION:
+    if kind == pb.MessageType.TRANSACTION:
         # The id of the half message: a restart of the broker forgets no transaction.
         entry.transaction_id = result.message_id
     return entry
@@ -198,22 +182,22 @@ class Routes:
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
 
-    async def query_route(self, request: QueryRouteRequest, call: Call) -> QueryRouteResponse:
+    async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
         """Return the queues of a topic. With `autoCreateMixedTopics` an unknown topic is created if
         the caller has the permission to send to it."""
         check_endpoints(request.endpoints)
         config = self.find_topic(read_topic(request.topic), call)
-        response = QueryRouteResponse(status=make_status(Code.OK))
+        response = pb.QueryRouteResponse(status=make_status(Code.OK))
         topic = copy_topic(request.topic)
         for queue_id in range(config.queue_nums):
             queue = self._make_queue(topic, request.endpoints, config, queue_id)
-            if queue.permission != Permission.NONE:
+            if queue.permission != pb.Permission.NONE:
                 response.message_queues.append(queue)
         return response
 
     async def query_assignment(
-        self, request: QueryAssignmentRequest, call: Call
-    ) -> QueryAssignmentResponse:
+        self, request: pb.QueryAssignmentRequest, call: Call
+    ) -> pb.QueryAssignmentResponse:
         """Return the queues of a topic for a consumer: one entry for each queue if the group is
         orderly, otherwise one entry for all queues."""
         check_endpoints(request.endpoints)
@@ -222,7 +206,7 @@ class Routes:
         group = self._broker.groups.find_group(name)
         if group is None:
             raise Rejected(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {name}: not found")
-        response = QueryAssignmentResponse(status=make_status(Code.OK))
+        response = pb.QueryAssignmentResponse(status=make_status(Code.OK))
         if not config.is_readable:
             return response
         queue_ids = (
@@ -254,9 +238,9 @@ class Routes:
         return found
 
     def _make_queue(
-        self, topic: Resource, endpoints: Endpoints, config: TopicConfig, queue_id: int
-    ) -> MessageQueue:
-        queue = MessageQueue(id=queue_id)
+        self, topic: pb.Resource, endpoints: pb.Endpoints, config: TopicConfig, queue_id: int
+    ) -> pb.MessageQueue:
+        queue = pb.MessageQueue(id=queue_id)
         queue.topic.CopyFrom(topic)
         queue.permission = self._find_permission(config, queue_id)
         queue.broker.name = self._broker.settings.broker_name
@@ -264,29 +248,29 @@ class Routes:
         queue.accept_message_types.extend(list_message_types(config))
         return queue
 
-    def _find_permission(self, config: TopicConfig, queue_id: int) -> Permission:
+    def _find_permission(self, config: TopicConfig, queue_id: int) -> pb.Permission:
         allowed = self._broker.settings.broker_permission
         read = config.is_readable and queue_id < config.read_queue_nums and allowed & 4
         write = config.is_writable and queue_id < config.write_queue_nums and allowed & 2
         if self._broker.is_read_only:
             write = False
         return {
-            (True, True): Permission.READ_WRITE,
-            (True, False): Permission.READ,
-            (False, True): Permission.WRITE,
-            (False, False): Permission.NONE,
+            (True, True): pb.Permission.READ_WRITE,
+            (True, False): pb.Permission.READ,
+            (False, True): pb.Permission.WRITE,
+            (False, False): pb.Permission.NONE,
         }[bool(read), bool(write)]
 
 
-def list_message_types(config: TopicConfig) -> list[MessageType]:
+def list_message_types(config: TopicConfig) -> list[pb.MessageType]:
     """Return the types of messages that a topic accepts, as Java's proxy does."""
     expected = _find_expected_type(config)
     if expected == _MIXED:
         return list(_TYPES_OF_MIXED)
-    return [MESSAGE_TYPES.get(expected, MessageType.MESSAGE_TYPE_UNSPECIFIED)]
+    return [MESSAGE_TYPES.get(expected, pb.MessageType.MESSAGE_TYPE_UNSPECIFIED)]
 
 
-def check_message_type(config: TopicConfig, given: MessageType) -> None:
+def check_message_type(config: TopicConfig, given: pb.MessageType) -> None:
     """Raise Rejected if the type of a message is not the type of its topic. Retry topics and topics
     of dead letters accept every type."""
     expected = _find_expected_type(config)
@@ -296,7 +280,7 @@ def check_message_type(config: TopicConfig, given: MessageType) -> None:
         raise Rejected(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"TopicMessageType validate failed, the expected type is {expected}, "
-            f"but actual type is {MessageType.Name(given)}",
+            f"but actual type is {pb.MessageType.Name(given)}",
         )
 
 
@@ -304,7 +288,7 @@ def _find_expected_type(config: TopicConfig) -> str:
     return config.attributes.get(MESSAGE_TYPE, "").upper() or "NORMAL"
 
 
-def check_endpoints(endpoints: Endpoints) -> None:
+def check_endpoints(endpoints: pb.Endpoints) -> None:
     """Raise Rejected for endpoints that a route cannot contain."""
     addresses = endpoints.addresses
     if (size := endpoints.ByteSize()) > MAX_ENDPOINTS_BYTES:
@@ -312,9 +296,9 @@ def check_endpoints(endpoints: Endpoints) -> None:
             Code.ILLEGAL_ACCESS_POINT,
             f"endpoints: expected at most {MAX_ENDPOINTS_BYTES} bytes, found {size}",
         )
-    if not addresses or endpoints.scheme == AddressScheme.ADDRESS_SCHEME_UNSPECIFIED:
+    if not addresses or endpoints.scheme == pb.AddressScheme.ADDRESS_SCHEME_UNSPECIFIED:
         raise Rejected(Code.ILLEGAL_ACCESS_POINT, "endpoints: expected scheme and addresses")
-    if endpoints.scheme == AddressScheme.DOMAIN_NAME and len(addresses) != 1:
+    if endpoints.scheme == pb.AddressScheme.DOMAIN_NAME and len(addresses) != 1:
         raise Rejected(
             Code.ILLEGAL_ACCESS_POINT,
             f"endpoints: expected one address with a domain name, found {len(addresses)}",

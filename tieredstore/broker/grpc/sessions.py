@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tieredstore.broker.clients.session import ClientReply, VerifyResult
+from tieredstore.broker.grpc import protocol
 from tieredstore.broker.grpc.message_types import (
     Language,
     PrintThreadStackTraceCommand,
@@ -16,13 +17,6 @@ from tieredstore.broker.grpc.message_types import (
     VerifyMessageCommand,
 )
 from tieredstore.broker.grpc.messages import make_message, make_transaction_message
-from tieredstore.broker.grpc.protocol import (
-    Call,
-    Code,
-    Rejected,
-    make_status,
-    show_status,
-)
 from tieredstore.broker.hosts import HostShares, name_host
 from tieredstore.broker.peer_warnings import PEERS
 from tieredstore.errors import Busy, Invalid, Unavailable
@@ -37,9 +31,9 @@ _VERSION_5_0_0: Final = 413
 """Version that is reported for each gRPC client, as by Java's proxy: RocketMQ's number for
 5.0.0."""
 _OUTCOMES: Final[dict[int, str]] = {
-    Code.OK: "CR_SUCCESS",
-    Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
-    Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
+    protocol.Code.OK: "CR_SUCCESS",
+    protocol.Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
+    protocol.Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
 }
 _REMOTING_LANGUAGES: Final = {
     "JAVA": "JAVA",
@@ -61,7 +55,7 @@ class GrpcSession:
 
     version = _VERSION_5_0_0
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: protocol.Call) -> None:
         self.call = call
         self.client_id = call.client_id
         self.address = call.peer
@@ -120,14 +114,14 @@ class GrpcSession:
         command.verify_message_command.message.CopyFrom(make_message(message))
         answer = await self._ask(command, command.verify_message_command, timeout_ms)
         outcome = _OUTCOMES.get(int(answer.status.code))
-        return VerifyResult(outcome, "" if outcome else show_status(answer.status))
+        return VerifyResult(outcome, "" if outcome else protocol.show_status(answer.status))
 
     async def print_thread_stacks(self, timeout_ms: int) -> str:
         command = TelemetryCommand()
         command.print_thread_stack_trace_command.SetInParent()
         answer = await self._ask(command, command.print_thread_stack_trace_command, timeout_ms)
-        if int(answer.status.code) != Code.OK:
-            raise Invalid(f"client {self.client_id}: {show_status(answer.status)}")
+        if int(answer.status.code) != protocol.Code.OK:
+            raise Invalid(f"client {self.client_id}: {protocol.show_status(answer.status)}")
         return answer.thread_stack_trace.thread_stack_trace
 
     async def _ask(
@@ -186,12 +180,12 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, call: Call) -> GrpcSession:
+    def open(self, call: protocol.Call) -> GrpcSession:
         """Open a session. Raises Rejected if too many sessions are open, or too many of its
         host."""
         if not self._shares.take(name_host(call.peer)):
             text = f"{len(self._sessions)} clients are connected: no further one of this host"
-            raise Rejected(Code.TOO_MANY_REQUESTS, text)
+            raise protocol.Rejected(protocol.Code.TOO_MANY_REQUESTS, text)
         session = GrpcSession(call)
         self._sessions[session] = None
         self._by_client[_key_of(call)] = session
@@ -205,7 +199,7 @@ class Sessions:
         if self._by_client.get(key) is session:
             del self._by_client[key]
 
-    def find(self, call: Call) -> GrpcSession | None:
+    def find(self, call: protocol.Call) -> GrpcSession | None:
         """Return the session of the client that sent a call. A session that another user opened
         with the same client id is not returned."""
         return self._by_client.get(_key_of(call))
@@ -216,9 +210,9 @@ class Sessions:
             session.end()
 
 
-def _key_of(call: Call) -> tuple[str, str]:
+def _key_of(call: protocol.Call) -> tuple[str, str]:
     return call.caller.username, call.client_id
 
 
-def make_status_command(code: Code, text: str = "") -> TelemetryCommand:
-    return TelemetryCommand(status=make_status(code, text))
+def make_status_command(code: protocol.Code, text: str = "") -> TelemetryCommand:
+    return TelemetryCommand(status=protocol.make_status(code, text))

@@ -8,20 +8,8 @@ from typing import Any, Final
 
 from tieredstore.broker.clients.consumers import ConsumerSettings
 from tieredstore.broker.clients.session import SQL92, TAG, Subscription
+from tieredstore.broker.grpc import message_types as pb
 from tieredstore.broker.grpc.access import GrpcAccess
-from tieredstore.broker.grpc.message_types import (
-    ClientType,
-    FilterExpression,
-    FilterType,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Language,
-    NotifyClientTerminationRequest,
-    NotifyClientTerminationResponse,
-    RetryPolicy,
-    Settings,
-    TelemetryCommand,
-)
 from tieredstore.broker.grpc.messages import MAX_LITE_TOPIC_BYTES
 from tieredstore.broker.grpc.protocol import (
     Call,
@@ -44,8 +32,12 @@ from tieredstore.message.layout import BLANK_SIZE
 PRODUCER_ATTEMPTS: Final = 3
 RECEIVE_BATCH_SIZE: Final = 32
 _INT32_MAX: Final = 2**31 - 1
-_SIMPLE_TYPES: Final = frozenset((ClientType.SIMPLE_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER))
-_LITE_TYPES: Final = frozenset((ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER))
+_SIMPLE_TYPES: Final = frozenset(
+    (pb.ClientType.SIMPLE_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER)
+)
+_LITE_TYPES: Final = frozenset(
+    (pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER)
+)
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000
 _DEFAULT_DELAYS_S: Final = (
     *(1, 5, 10, 30),
@@ -57,17 +49,17 @@ last value."""
 
 
 def merge_settings(
-    asked: Settings,
+    asked: pb.Settings,
     group: SubscriptionGroupConfig | None,
     max_body_bytes: int,
     long_polling_timeout_ms: int,
     *,
     checks_types: bool = True,
-) -> Settings:
+) -> pb.Settings:
     """Return a client's settings with the values that the server decides. `group`: the consumer
     group, or None for a producer. In settings without publishing or subscription, only metrics are
     switched off. Never raises."""
-    merged = Settings()
+    merged = pb.Settings()
     merged.CopyFrom(asked)
     merged.metric.on = False
     arm = asked.WhichOneof("pub_sub")
@@ -99,7 +91,7 @@ def find_body_limit(max_message_bytes: int, log_file_bytes: int) -> int:
     return min(max_message_bytes, max(room - RECORD_SLACK_BYTES, room // 2))
 
 
-def find_consumer_group(settings: Settings) -> str | None:
+def find_consumer_group(settings: pb.Settings) -> str | None:
     """Return the group in a consumer's settings, or None for a producer. Raises Rejected."""
     if settings.WhichOneof("pub_sub") != "subscription":
         return None
@@ -107,11 +99,11 @@ def find_consumer_group(settings: Settings) -> str | None:
 
 
 def _set_consumer_backoff(
-    policy: RetryPolicy, group: SubscriptionGroupConfig | None, language: Language
+    policy: pb.RetryPolicy, group: SubscriptionGroupConfig | None, language: pb.Language
 ) -> None:
     configured = {} if group is None else group.group_retry_policy
     exponential = configured.get("exponentialRetryPolicy")
-    if configured.get("type") == "EXPONENTIAL" and language != Language.PYTHON:
+    if configured.get("type") == "EXPONENTIAL" and language != pb.Language.PYTHON:
         values = exponential if isinstance(exponential, dict) else {}
         _set_exponential(
             policy,
@@ -120,7 +112,7 @@ def _set_consumer_backoff(
             float(values.get("multiplier", 2)),
         )
         return
-    if language == Language.NODE_JS:
+    if language == pb.Language.NODE_JS:
         # It reads this arm only. With the other one it would retry without any delay.
         _set_exponential(policy, DEFAULT_DELAYS_MS[0], DEFAULT_DELAYS_MS[-1], 2.0)
         return
@@ -131,7 +123,9 @@ def _set_consumer_backoff(
         write_duration_ms(policy.customized_backoff.next.add(), int(delay_ms))
 
 
-def _set_exponential(policy: RetryPolicy, initial_ms: int, max_ms: int, multiplier: float) -> None:
+def _set_exponential(
+    policy: pb.RetryPolicy, initial_ms: int, max_ms: int, multiplier: float
+) -> None:
     backoff = policy.exponential_backoff
     write_duration_ms(backoff.initial, initial_ms)
     write_duration_ms(backoff.max, max_ms)
@@ -159,8 +153,8 @@ class Telemetry:
         self._sessions = sessions
 
     async def telemetry(
-        self, commands: AsyncIterator[TelemetryCommand], call: Call
-    ) -> AsyncGenerator[TelemetryCommand, None]:
+        self, commands: AsyncIterator[pb.TelemetryCommand], call: Call
+    ) -> AsyncGenerator[pb.TelemetryCommand, None]:
         """Serve one stream until its client ends its side of the stream or the broker stops."""
         if not call.client_id:
             yield make_status_command(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
@@ -184,9 +178,9 @@ class Telemetry:
 
     async def heartbeat(
         self,
-        request: HeartbeatRequest,  # noqa: ARG002
+        request: pb.HeartbeatRequest,  # noqa: ARG002
         call: Call,
-    ) -> HeartbeatResponse:
+    ) -> pb.HeartbeatResponse:
         """Record a heartbeat. An unknown client also gets OK, because it has just lost its stream
         and will open another stream. Raises Rejected and Refused for a client that lost the
         permissions for its settings. That client is removed after the silence limit."""
@@ -195,20 +189,22 @@ class Telemetry:
             if self._access is not None:
                 self._access.check_settings(session.settings, call)
             self._register(session, session.settings)
-        return HeartbeatResponse(status=make_status(Code.OK))
+        return pb.HeartbeatResponse(status=make_status(Code.OK))
 
     async def notify_client_termination(
-        self, request: NotifyClientTerminationRequest, call: Call
-    ) -> NotifyClientTerminationResponse:
+        self, request: pb.NotifyClientTerminationRequest, call: Call
+    ) -> pb.NotifyClientTerminationResponse:
         session = self._sessions.find(call)
         if session is not None:
             self._close(session)
             if request.HasField("group"):
                 # Others get its messages now, if their time would be renewed.
                 self._broker.receive.release_client(read_group(request.group), call.client_id)
-        return NotifyClientTerminationResponse(status=make_status(Code.OK))
+        return pb.NotifyClientTerminationResponse(status=make_status(Code.OK))
 
-    async def _read(self, commands: AsyncIterator[TelemetryCommand], session: GrpcSession) -> None:
+    async def _read(
+        self, commands: AsyncIterator[pb.TelemetryCommand], session: GrpcSession
+    ) -> None:
         try:
             async for command in commands:
                 kind = command.WhichOneof("command")
@@ -220,7 +216,7 @@ class Telemetry:
         finally:
             session.end()
 
-    def _take_settings(self, session: GrpcSession, settings: Settings) -> TelemetryCommand:
+    def _take_settings(self, session: GrpcSession, settings: pb.Settings) -> pb.TelemetryCommand:
         try:
             if (size := settings.ByteSize()) > MAX_SETTINGS_BYTES:
                 raise Rejected(
@@ -254,10 +250,10 @@ class Telemetry:
             session.update_settings(settings)
             self._register(session, settings)
         except TieredStoreError as error:
-            return TelemetryCommand(status=convert_error(error))
-        return TelemetryCommand(status=make_status(Code.OK), settings=merged)
+            return pb.TelemetryCommand(status=convert_error(error))
+        return pb.TelemetryCommand(status=make_status(Code.OK), settings=merged)
 
-    def _register(self, session: GrpcSession, settings: Settings) -> None:
+    def _register(self, session: GrpcSession, settings: pb.Settings) -> None:
         group = find_consumer_group(settings)
         if group is not None:
             is_simple = settings.client_type in _SIMPLE_TYPES
@@ -280,7 +276,7 @@ class Telemetry:
         self._broker.consumers.remove_session(session)
 
 
-def _read_subscriptions(settings: Settings) -> dict[str, Subscription]:
+def _read_subscriptions(settings: pb.Settings) -> dict[str, Subscription]:
     subscriptions = {}
     for entry in settings.subscription.subscriptions[:_MAX_SUBSCRIPTIONS]:
         topic = read_topic(entry.topic)
@@ -288,8 +284,8 @@ def _read_subscriptions(settings: Settings) -> dict[str, Subscription]:
     return subscriptions
 
 
-def read_subscription(topic: str, expression: FilterExpression) -> Subscription:
-    kind = SQL92 if expression.type == FilterType.SQL else TAG
+def read_subscription(topic: str, expression: pb.FilterExpression) -> Subscription:
+    kind = SQL92 if expression.type == pb.FilterType.SQL else TAG
     return Subscription.parse(topic, expression.expression, kind)
 
 

@@ -9,14 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from tieredstore.broker.refused import Reason, Refused
-from tieredstore.broker.send.fitting import (
-    DROPPED_OF_DEAD_LETTERS,
-    STORED,
-    make_dead_letter_properties,
-    make_refusal,
-    put_fitting,
-    rebuild,
-)
+from tieredstore.broker.send import fitting
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
 from tieredstore.broker.state.topics import TopicConfigManager
@@ -130,14 +123,16 @@ class SendBack:
         removed."""
         is_dead = topic.startswith(DLQ_PREFIX)
         properties = _complete(stored, level, is_dead=is_dead)
-        message = rebuild(stored, topic, queue_id, properties)
+        message = fitting.rebuild(stored, topic, queue_id, properties)
         message.reconsume_times = min(attempts, MAX_ATTEMPTS)
-        more = DROPPED_OF_DEAD_LETTERS if is_dead else ()
-        result = await wait_until_durable(put_fitting(self.store.put_message, message, more))
+        more = fitting.DROPPED_OF_DEAD_LETTERS if is_dead else ()
+        result = await wait_until_durable(
+            fitting.put_fitting(self.store.put_message, message, more)
+        )
         if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
             return False
-        if result.status not in STORED:
-            raise make_refusal(result)
+        if result.status not in fitting.STORED:
+            raise fitting.make_refusal(result)
         await self.topics.wait_until_persisted(topic)
         origin = stored.get_property("RETRY_TOPIC") or stored.topic
         if self.topics.find_topic(origin) is None:  # a producer may write any name there
@@ -200,6 +195,6 @@ def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:
             properties, b"ORIGIN_MESSAGE_ID", stored.offset_message_id.encode()
         )
     if is_dead:
-        properties = make_dead_letter_properties(properties, stored.msg_id)
+        properties = fitting.make_dead_letter_properties(properties, stored.msg_id)
     properties = set_property(properties, b"WAIT", b"false")
     return set_property(properties, b"DELAY", b"%d" % level)

@@ -12,17 +12,8 @@ import msgspec
 
 from tieredstore.broker.clients.consumers import RebalanceLocks
 from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send import fitting
 from tieredstore.broker.send.door import Door, check_delay, remove_broker_properties
-from tieredstore.broker.send.fitting import (
-    DROPPED_OF_DEAD_LETTERS,
-    STORED,
-    find_recall_handle,
-    make_dead_letter_properties,
-    make_recall_key,
-    make_refusal,
-    parse_recall_handle,
-    put_fitting,
-)
 from tieredstore.broker.send.lite import check_lite_member, name_lite_queue
 from tieredstore.broker.send.message_type import apply_priority
 from tieredstore.broker.settings import BrokerSettings
@@ -279,7 +270,7 @@ class MessageSender:
         does not show whether the message existed. Raises Refused, also for a message that is
         already due."""
         try:
-            recalled = parse_recall_handle(handle)
+            recalled = fitting.parse_recall_handle(handle)
         except Invalid as error:
             raise Refused(Reason.INVALID_PARAMETER, str(error)) from error
         if recalled.topic != topic:
@@ -297,7 +288,7 @@ class MessageSender:
         except Invalid as error:
             raise Refused(Reason.INVALID_PARAMETER, str(error)) from error
         message = self.accept(SendRequest(group, message, default_topic=""))
-        key = make_recall_key(topic, recalled.message_id).encode()
+        key = fitting.make_recall_key(topic, recalled.message_id).encode()
         message.properties = props.set_property(message.properties, b"TIMER_DEL_UNIQKEY", key)
         sent = self.put(message, topic)
         if not isinstance(sent, SendResult):
@@ -312,12 +303,14 @@ class MessageSender:
         if not _has_timer(message):
             return sent
         stored = await self.store.look_message_by_offset_async(sent.physical_offset)
-        return sent._replace(recall_handle=find_recall_handle(stored, self._settings.broker_name))
+        return sent._replace(
+            recall_handle=fitting.find_recall_handle(stored, self._settings.broker_name)
+        )
 
     def _conclude(self, message: Message, result: PutMessageResult) -> SendResult:
         status = result.status
-        if status is not _OK and status not in STORED:
-            raise make_refusal(result)
+        if status is not _OK and status not in fitting.STORED:
+            raise fitting.make_refusal(result)
         physical_offset = result.physical_offset
         return SendResult(
             status,
@@ -378,7 +371,7 @@ class MessageSender:
         message.queue_id = 0
         table = props.decode_properties(message.properties)
         origin = table.get("UNIQ_KEY") or table.get("ORIGIN_MESSAGE_ID", "")
-        properties = make_dead_letter_properties(message.properties, origin)
+        properties = fitting.make_dead_letter_properties(message.properties, origin)
         message.properties = props.set_property(properties, b"DELAY", b"-1")
         self._topics.create_on_send_back(message.topic, 1)
 
@@ -388,11 +381,11 @@ class MessageSender:
         the dead letters."""
         put = self.store.put_message
         if message.topic.startswith(RETRY_PREFIX):
-            result = put_fitting(put, message)
+            result = fitting.put_fitting(put, message)
             if result.status is not _TOO_LONG:
                 return result
             self._make_dead_letter(message)
-        return put_fitting(put, message, DROPPED_OF_DEAD_LETTERS)
+        return fitting.put_fitting(put, message, fitting.DROPPED_OF_DEAD_LETTERS)
 
 
 def _has_timer(message: Message) -> bool:

@@ -18,13 +18,7 @@ from tieredstore.broker.clients.consumers import ProducerManager
 from tieredstore.broker.delay.hook import find_timer_fault
 from tieredstore.broker.delay.service import read_own_queue
 from tieredstore.broker.refused import Reason, Refused
-from tieredstore.broker.send.fitting import (
-    DROPPED_OF_DELIVERIES,
-    STORED,
-    make_refusal,
-    put_fitting,
-    rebuild,
-)
+from tieredstore.broker.send import fitting
 from tieredstore.broker.send.sender import MessageSender, SendRequest, SendResult
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
@@ -302,16 +296,16 @@ class TransactionService:
         is_old = now_ms - entry.store_timestamp_ms > self.retention_ms()
         if queue is None or is_old or entry.check_times >= self.settings.transaction_check_max:
             _log.warning("half message %d is discarded after %d checks", offset, entry.check_times)
-            await self._finish(offset, rebuild(half, DISCARDED_TOPIC, 0))
+            await self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0))
             return 0
         message = make_renewed(half, entry.check_times + 1)
-        result = put_fitting(self.store.put_message, message)
+        result = fitting.put_fitting(self.store.put_message, message)
         if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
             _log.warning("half message %d is discarded: no room to count its checks", offset)
-            await self._finish(offset, rebuild(half, DISCARDED_TOPIC, 0))
+            await self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0))
             return 0
-        if result.status not in STORED:
-            raise make_refusal(result)
+        if result.status not in fitting.STORED:
+            raise fitting.make_refusal(result)
         self._table.renew(offset, result.queue_offset, identify(half))
         self._unwritten.append(offset)
         await wait_until_durable(result)  # its producer's answer must find it
@@ -350,9 +344,9 @@ class TransactionService:
         self._unwritten.append(offset)
 
     def _put(self, message: Message) -> PutMessageResult:
-        result = put_fitting(self.store.put_message, message, DROPPED_OF_DELIVERIES)
-        if result.status not in STORED:
-            raise make_refusal(result)
+        result = fitting.put_fitting(self.store.put_message, message, fitting.DROPPED_OF_DELIVERIES)
+        if result.status not in fitting.STORED:
+            raise fitting.make_refusal(result)
         return result
 
     def _skip(self, record: StoredMessage, reason: str) -> None:

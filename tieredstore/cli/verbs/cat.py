@@ -19,16 +19,8 @@ from tieredstore.cli.messages.choice import (
     names_one_topic,
 )
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS, MOST_MESSAGES, last_rows, message_rows
+from tieredstore.cli.options import messages
 from tieredstore.cli.options.collecting import number, path, switch, value
-from tieredstore.cli.options.messages import (
-    MOST_LIMIT,
-    end_with,
-    on_damage_option,
-    required_topics_option,
-    search_times_option,
-    tag_option,
-    time_options,
-)
 from tieredstore.cli.options.output import message_output_options
 from tieredstore.cli.options.tier import TierOptions, make_missing_option, tier_options
 from tieredstore.clock import SYSTEM_CLOCK
@@ -53,24 +45,24 @@ _TIER_EVERY_MS = 5_000
     "DIR",
     "In place of a tier: a broker's store (storePathRootDir), which may be in use.",
 )
-@required_topics_option
+@messages.required_topics_option
 @number("--queue", 0, None, "Only this queue.", metavar="Q")
 @number("--from-offset", 0, None, "First queue offset.")
 @number("--until-offset", 0, None, "Queue offset behind the last.")
-@time_options
-@search_times_option
-@tag_option()
+@messages.time_options
+@messages.search_times_option
+@messages.tag_option()
 @value(
     "--where",
     "EXPRESSION",
     "Only messages for which it is true: \"keys = 'k' AND body CONTAINS 'paid'\".",
 )
-@number("--limit", 0, MOST_LIMIT, "At most so many messages.")
+@number("--limit", 0, messages.MOST_LIMIT, "At most so many messages.")
 @number("--tail", 1, MOST_MESSAGES, "The N stored last, in all.")
 @switch("--reverse", "Newest first: each queue from its end.")
 @switch("--follow", "Print new messages as they arrive, until SIGINT or SIGTERM.")
 @value("--every", "TIME", "With --follow: look this often. [default: 5s, 1s for a store]")
-@on_damage_option
+@messages.on_damage_option
 @message_output_options
 def cat(
     tier: TierOptions,
@@ -161,7 +153,7 @@ def cat(
         found = out.write(columns, rows, is_live=follow)
     if not found and limit != 0:
         say(f"{_name(topics)} no such message{choice.explain_nothing()}")
-    ended = end_with(left_out)
+    ended = messages.end_with(left_out)
     return int(ExitCode.DAMAGE if feed is not None and feed.lacks_messages else ended)
 
 

@@ -13,15 +13,9 @@ import click
 from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.lazy import VerbGroup
 from tieredstore.cli.logs.choice import say
+from tieredstore.cli.options import messages
 from tieredstore.cli.options.collecting import choice, number, path, switch, value
 from tieredstore.cli.options.job import JobOptions, job_options, run_task, staging_option
-from tieredstore.cli.options.messages import (
-    on_damage_option,
-    search_times_option,
-    split_pair,
-    time_options,
-    topics_option,
-)
 from tieredstore.cli.options.output import output_option, yes_option
 from tieredstore.cli.options.tier import TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import STAGES_TABLE, Output, Tables
@@ -48,7 +42,7 @@ target_option = value(
 
 @click.command("export")
 @tier_options(has_defaults=True)
-@topics_option
+@messages.topics_option
 @choice("--format", ["parquet", "iceberg", "delta"], "What the target is.", required=True)
 @value(
     "--to", "URL", "Folder of the target: a path, file:///dir, s3://…, or with {topic} one a topic."
@@ -67,11 +61,11 @@ target_option = value(
 )
 @number("--from-offset", 0, None, "First queue offset of a queue that the target does not have.")
 @number("--until-offset", 0, None, "Queue offset behind the last.")
-@time_options
-@search_times_option
+@messages.time_options
+@messages.search_times_option
 @number("--target-file-bytes", None, None, "Size of a data file, about.", default=128 << 20)
 @number("--zstd-level", None, None, "Compression of the data files.", default=3)
-@on_damage_option
+@messages.on_damage_option
 @choice(
     "--accept",
     ["gap", "remade", "moved", "topics"],
@@ -140,7 +134,7 @@ def export(
 
 
 def _split_pairs(texts: Sequence[str]) -> dict[str, str]:
-    return dict(split_pair("--target-option", text) for text in texts)
+    return dict(messages.split_pair("--target-option", text) for text in texts)
 
 
 def _schema_of(given: str | None) -> str | Path | None:
@@ -194,7 +188,7 @@ INDEX_TABLES = {
 
 @rebuild.command("index", short_help="Rebuild index files from the messages.")
 @tier_options()
-@time_options
+@messages.time_options
 @switch("--force", "Replace the index files that there are.")
 @staging_option
 @take_over_option

@@ -12,14 +12,8 @@ import click
 from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.logs.choice import say
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
+from tieredstore.cli.options import messages
 from tieredstore.cli.options.collecting import number, value
-from tieredstore.cli.options.messages import (
-    end_with,
-    on_damage_option,
-    search_times_option,
-    time_options,
-    topic_option,
-)
 from tieredstore.cli.options.output import (
     body_option,
     message_output_options,
@@ -45,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.command("ls")
 @tier_options(has_defaults=True)
-@topic_option(help="Only this topic.")
+@messages.topic_option(help="Only this topic.")
 @output_option
 def ls(tier: TierOptions, topic: str | None, out: Output) -> None:
     """List the queues of a tier: offsets, messages, bytes, store times."""
@@ -62,7 +56,7 @@ SEGMENT_COLUMNS = ("path", "type", "base_offset", "bytes", "begin_timestamp", "e
 
 @click.command("stat")
 @tier_options(has_defaults=True)
-@topic_option(help="Only this topic, with its segments.")
+@messages.topic_option(help="Only this topic, with its segments.")
 @number("--queue", 0, None, "Only this queue.", metavar="Q")
 @output_option
 def stat(tier: TierOptions, topic: str | None, queue: int | None, out: Output) -> None:
@@ -153,11 +147,11 @@ INDEX_UNREADABLE = "index-unreadable"
 
 @click.command("query")
 @tier_options(has_defaults=True)
-@topic_option(help="The topic (needed with --key).")
+@messages.topic_option(help="The topic (needed with --key).")
 @number("--queue", 0, None, "Only this queue.", metavar="Q")
 @value("--key", "K", "One of the message's KEYS, or its UNIQ_KEY.")
 @value("--msg-id", "ID", "UNIQ_KEY (KEYS do not count), or offset message id as `cat` prints it.")
-@time_options
+@messages.time_options
 @number("--limit", 1, 100_000, "At most so many messages.", default=64)
 @number(
     "--unindexed-bytes",
@@ -166,7 +160,7 @@ INDEX_UNREADABLE = "index-unreadable"
     "Of what the index does not have yet, read so much at most.",
     default=256 << 20,
 )
-@on_damage_option
+@messages.on_damage_option
 @message_output_options
 def query(
     tier: TierOptions,
@@ -294,8 +288,8 @@ _TABLE_COLUMNS = ("table", "queues", "bytes")
 @click.command("sql")
 @click.argument("query")
 @tier_options(has_defaults=True)
-@search_times_option
-@on_damage_option
+@messages.search_times_option
+@messages.on_damage_option
 @body_option
 @rows_output_options
 def sql(
@@ -339,4 +333,4 @@ def sql(
 
         if not write_form(out, form, columns, make_rows(), keeps_all=True, defuses=defuse_formulas):
             say("no row")
-        return int(end_with(session.left_out))
+        return int(messages.end_with(session.left_out))

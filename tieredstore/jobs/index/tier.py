@@ -19,12 +19,7 @@ from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
 from tieredstore.jobs.metadata.index import find_topic_ids
 from tieredstore.jobs.target import check_broker, find_only_broker, own_tier
-from tieredstore.message.index.tiered import (
-    HEADER_SIZE,
-    find_content_end,
-    infer_slots,
-    unpack_header,
-)
+from tieredstore.message.index import tiered
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
@@ -113,13 +108,13 @@ class IndexTier:
         segment = self.provider.open(name)
         try:
             size = segment.size()
-            header = unpack_header(segment.read(0, min(size, HEADER_SIZE)))
-            end = find_content_end(size, header.items, segment.read)
+            header = tiered.unpack_header(segment.read(0, min(size, tiered.HEADER_SIZE)))
+            end = tiered.find_content_end(size, header.items, segment.read)
         except Corrupt as error:
             raise Corrupt(f"index segment {name}: {error}. {advice}", path=str(name)) from error
         finally:
             segment.close()
-        slots = infer_slots(end, header.items)
+        slots = tiered.infer_slots(end, header.items)
         if slots is None or size != index.size_bytes:
             raise Corrupt(
                 f"index segment {name}: expected {index.size_bytes} bytes and {header.items} "

@@ -18,17 +18,8 @@ from tieredstore.contracts.segment import FileSegment, SegmentProvider
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.metadata.queues import FoundQueue, find_each_queue
+from tieredstore.message.index import tiered
 from tieredstore.message.index.first_design import first_design_size, view_first_design_items
-from tieredstore.message.index.tiered import (
-    COMPACTED_ITEM_DTYPE,
-    COMPACTED_ITEM_SIZE,
-    HEADER_SIZE,
-    compacted_size,
-    find_content_end,
-    infer_slots,
-    items_view,
-    unpack_header,
-)
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.topic_probes import TopicProbes, TopicVotes
@@ -133,9 +124,9 @@ def _find(
     base, size = extent.base_offset, extent.size_bytes
     with closing(provider.open(extent.id, extent.listing)) as segment:
         try:
-            if size <= HEADER_SIZE:
+            if size <= tiered.HEADER_SIZE:
                 raise Corrupt(f"{size} bytes, no more than a header")
-            header = header_of(segment, segment.read(0, HEADER_SIZE))
+            header = header_of(segment, segment.read(0, tiered.HEADER_SIZE))
             check_whole(segment, size, header)
         except Corrupt as error:
             return FoundIndex(base, size, str(error))
@@ -153,11 +144,11 @@ def _find(
 
 
 def read_items(segment: FileSegment, size_bytes: int, count: int) -> Iterator[npt.NDArray[np.void]]:
-    slots = infer_slots(find_content_end(size_bytes, count, segment.read), count)
+    slots = tiered.infer_slots(tiered.find_content_end(size_bytes, count, segment.read), count)
     for first in range(0, 0 if slots is None else count, _ITEMS_AT_ONCE):
-        length = min(_ITEMS_AT_ONCE, count - first) * COMPACTED_ITEM_SIZE
-        data = segment.read(compacted_size(slots or 0, first), length)
-        yield np.frombuffer(data, COMPACTED_ITEM_DTYPE)
+        length = min(_ITEMS_AT_ONCE, count - first) * tiered.COMPACTED_ITEM_SIZE
+        data = segment.read(tiered.compacted_size(slots or 0, first), length)
+        yield np.frombuffer(data, tiered.COMPACTED_ITEM_DTYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +238,12 @@ def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iter
                 continue
             slots, max_items = capacity
             with path.open("rb") as file:
-                data = file.read(HEADER_SIZE)
+                data = file.read(tiered.HEADER_SIZE)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
         try:
-            header = unpack_header(data)
+            header = tiered.unpack_header(data)
         except Corrupt:
             continue
         tally = Tally(probes)
@@ -261,7 +252,7 @@ def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iter
             items = view_first_design_items(memoryview(mapped), slots, count)
         else:
             count = min(header.items + 1, max_items)
-            items = items_view(memoryview(mapped), slots, count)[1:]
+            items = tiered.items_view(memoryview(mapped), slots, count)[1:]
         for first in range(0, len(items), _ITEMS_AT_ONCE):
             tally.add(items[first : first + _ITEMS_AT_ONCE])
         yield FoundIndex(0, 0, None, topic_ids=tally.topic_ids, votes=tally.votes)

@@ -17,15 +17,8 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.hosts import is_offset_message_id, parse_offset_message_id
+from tieredstore.message.index import tiered
 from tieredstore.message.index.first_design import first_design_size
-from tieredstore.message.index.tiered import (
-    HEADER_SIZE,
-    ITEM_DTYPE,
-    ITEM_SIZE,
-    SLOT_SIZE,
-    item_position,
-    unpack_header,
-)
 from tieredstore.message.layout import CODA_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
@@ -326,11 +319,12 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
                 "Give the broker's configuration with --config",
                 path=str(path),
             )
-        header = unpack_header(os.pread(fd, HEADER_SIZE, 0))
+        header = tiered.unpack_header(os.pread(fd, tiered.HEADER_SIZE, 0))
         found: list[IndexItem] = []
         for key_hash in wanted.hashes:
             items = np.array(
-                list(_chain(fd, capacity[0], key_hash, first, header.items)), dtype=ITEM_DTYPE
+                list(_chain(fd, capacity[0], key_hash, first, header.items)),
+                dtype=tiered.ITEM_DTYPE,
             )
             found += wanted.select(items, key_hash, header.begin_timestamp_ms)
         return found
@@ -341,14 +335,14 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
 def _chain(fd: int, slots: int, key_hash: int, first: int, items: int) -> Iterable[tuple[int, ...]]:
     """Yield the items of a slot, newest first. Ends at a link that does not lead to an older item.
     `first`: number of the file's first item."""
-    slot = os.pread(fd, 4, HEADER_SIZE + key_hash % slots * SLOT_SIZE)
+    slot = os.pread(fd, 4, tiered.HEADER_SIZE + key_hash % slots * tiered.SLOT_SIZE)
     number, limit = int.from_bytes(slot, "big", signed=True), first + items
     for _ in range(MAX_CHAIN_ITEMS):
         if not first <= number < limit:
             return
-        data = os.pread(fd, ITEM_SIZE, item_position(slots, number))
-        if len(data) < ITEM_SIZE:
+        data = os.pread(fd, tiered.ITEM_SIZE, tiered.item_position(slots, number))
+        if len(data) < tiered.ITEM_SIZE:
             return
-        item: tuple[int, ...] = np.frombuffer(data, ITEM_DTYPE)[0].item()
+        item: tuple[int, ...] = np.frombuffer(data, tiered.ITEM_DTYPE)[0].item()
         yield item
         number, limit = item[-1], number

@@ -14,18 +14,7 @@ import numpy.typing as npt
 from tieredstore.contracts.block_checksums import read_as_found
 from tieredstore.contracts.segment import FileSegment, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.index.tiered import (
-    COMPACTED_ITEM_DTYPE,
-    COMPACTED_ITEM_SIZE,
-    COMPACTED_SLOT_DTYPE,
-    HEADER_SIZE,
-    MAGIC_END,
-    SLOT_SIZE,
-    IndexHeader,
-    find_content_end,
-    infer_slots,
-    unpack_header,
-)
+from tieredstore.message.index import tiered
 from tieredstore.scan.catalogue import SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.verify.index_items import ItemChecker
@@ -121,7 +110,7 @@ class _FileCheck:
     checker: ItemChecker
     on_finding: OnFinding
     progress: Progress
-    header: IndexHeader = field(init=False)
+    header: tiered.IndexHeader = field(init=False)
     slots: int = 0
     end: int = 0
     dangling: int = 0
@@ -164,15 +153,15 @@ class _FileCheck:
         a file that cannot be checked further, or is being uploaded."""
         extent, size_bytes = self.extent, self.extent.size_bytes
         try:
-            head = read_as_found(self.segment, 0, min(HEADER_SIZE, size_bytes))
-            header = self.header = unpack_header(head)
+            head = read_as_found(self.segment, 0, min(tiered.HEADER_SIZE, size_bytes))
+            header = self.header = tiered.unpack_header(head)
         except Corrupt as error:
             self.on_finding(damage("index-header", str(error), extent.id, error.offset))
             return False
-        self.end = find_content_end(
+        self.end = tiered.find_content_end(
             size_bytes, header.items, lambda at, size: read_as_found(self.segment, at, size)
         )
-        slots = infer_slots(self.end, header.items)
+        slots = tiered.infer_slots(self.end, header.items)
         if slots is None:
             if self.segment.size() <= size_bytes:
                 text = f"{header.items} items do not fit a segment of {size_bytes} bytes"
@@ -182,27 +171,32 @@ class _FileCheck:
         if self.has_trailer:
             text = "index file of RocketMQ 5.1 or 5.2: a magic of 4 bytes is behind its items"
             self.on_finding(note("index-format", text, extent.id, self.end))
-        if header.magic != MAGIC_END:
+        if header.magic != tiered.MAGIC_END:
             text = "magic of an uploaded index file"
-            self._damage("index-header", text, 0, f"{MAGIC_END:#010x}", f"{header.magic:#010x}")
+            self._damage(
+                "index-header", text, 0, f"{tiered.MAGIC_END:#010x}", f"{header.magic:#010x}"
+            )
         return True
 
     def _check_slots(self) -> Iterator[None]:
         """Check slots in blocks and load their items. Yield after each block."""
-        first = HEADER_SIZE + self.slots * SLOT_SIZE
+        first = tiered.HEADER_SIZE + self.slots * tiered.SLOT_SIZE
         expected, used = first, 0
         for start in range(0, self.slots, _SLOTS_PER_READ):
             count = min(_SLOTS_PER_READ, self.slots - start)
-            place = HEADER_SIZE + start * SLOT_SIZE
-            data = read_as_found(self.segment, place, count * SLOT_SIZE)
-            table = np.frombuffer(data, COMPACTED_SLOT_DTYPE)
+            place = tiered.HEADER_SIZE + start * tiered.SLOT_SIZE
+            data = read_as_found(self.segment, place, count * tiered.SLOT_SIZE)
+            table = np.frombuffer(data, tiered.COMPACTED_SLOT_DTYPE)
             lengths = table["length"].astype(np.int64)
             positions = table["position"].astype(np.int64)
-            bad = (lengths < 0) | (lengths % COMPACTED_ITEM_SIZE != 0)
+            bad = (lengths < 0) | (lengths % tiered.COMPACTED_ITEM_SIZE != 0)
             bad |= lengths > self.extent.size_bytes - first
             for i in np.flatnonzero(bad).tolist():
-                text, right = f"length of slot {start + i}", f"a multiple of {COMPACTED_ITEM_SIZE}"
-                at = place + i * SLOT_SIZE + 4
+                text, right = (
+                    f"length of slot {start + i}",
+                    f"a multiple of {tiered.COMPACTED_ITEM_SIZE}",
+                )
+                at = place + i * tiered.SLOT_SIZE + 4
                 self._damage("index-slot", text, at, f"{right} within the file", int(lengths[i]))
             if bad.any():
                 lengths = self._repair_lengths(positions, lengths, bad)
@@ -211,7 +205,7 @@ class _FileCheck:
             if self.has_trailer:
                 moved &= lengths > 0
             for i in np.flatnonzero(moved).tolist():
-                text, at = f"position of slot {start + i}", place + i * SLOT_SIZE
+                text, at = f"position of slot {start + i}", place + i * tiered.SLOT_SIZE
                 self._damage("index-slot", text, at, int(wanted[i]), int(positions[i]))
                 if i > 0 and bool((positions[i:] - wanted[i:] == positions[i] - wanted[i]).all()):
                     # All that follow agree: it was a length in front, not this position.
@@ -227,7 +221,7 @@ class _FileCheck:
         if used != self.header.slots_used and not self.has_trailer:
             self._damage("index-header", "slots in use", 20, used, self.header.slots_used)
         if expected != self.end:
-            text, at = "end of the last slot's items", first - SLOT_SIZE
+            text, at = "end of the last slot's items", first - tiered.SLOT_SIZE
             self._damage("index-slot", text, at, self.end, expected)
 
     def _repair_lengths(
@@ -239,17 +233,19 @@ class _FileCheck:
         for i in np.flatnonzero(bad).tolist():
             following = positions[i + 1] if i + 1 < len(positions) else positions[i]
             length = int(following - positions[i])
-            usable = 0 <= length <= self.extent.size_bytes and length % COMPACTED_ITEM_SIZE == 0
+            usable = (
+                0 <= length <= self.extent.size_bytes and length % tiered.COMPACTED_ITEM_SIZE == 0
+            )
             lengths[i] = length if usable else 0
         return lengths
 
     def _load(self, first_slot: int, lengths: Int64s, start: int, end: int) -> None:
-        count = (end - start) // COMPACTED_ITEM_SIZE
-        data = read_as_found(self.segment, start, count * COMPACTED_ITEM_SIZE)
+        count = (end - start) // tiered.COMPACTED_ITEM_SIZE
+        data = read_as_found(self.segment, start, count * tiered.COMPACTED_ITEM_SIZE)
         numbers = np.arange(first_slot, first_slot + len(lengths), dtype=np.int64)
-        slot_ids = np.repeat(numbers, lengths // COMPACTED_ITEM_SIZE)[:count]
-        positions = start + np.arange(count, dtype=np.int64) * COMPACTED_ITEM_SIZE
-        self.pending.append((np.frombuffer(data, COMPACTED_ITEM_DTYPE), slot_ids, positions))
+        slot_ids = np.repeat(numbers, lengths // tiered.COMPACTED_ITEM_SIZE)[:count]
+        positions = start + np.arange(count, dtype=np.int64) * tiered.COMPACTED_ITEM_SIZE
+        self.pending.append((np.frombuffer(data, tiered.COMPACTED_ITEM_DTYPE), slot_ids, positions))
 
     def _check_items(self) -> int:
         """Check the items loaded so far. Returns the number of items with an intact message."""

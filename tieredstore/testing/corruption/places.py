@@ -10,14 +10,7 @@ import numpy as np
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid
-from tieredstore.message.index.tiered import (
-    COMPACTED_ITEM_DTYPE,
-    COMPACTED_ITEM_SIZE,
-    HEADER_SIZE,
-    SLOT_SIZE,
-    infer_slots,
-    unpack_header,
-)
+from tieredstore.message.index import tiered
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.testing.corruption.image import INDEX, StoredAt, TierImage
 
@@ -90,14 +83,14 @@ class Places:
             if one.type is not INDEX or not data:
                 continue
             broker = one.path.split("/", 1)[0]
-            header = unpack_header(data)
-            slots = infer_slots(len(data), header.items) or 0
-            start = HEADER_SIZE + slots * SLOT_SIZE
-            for number, item in enumerate(np.frombuffer(data[start:], COMPACTED_ITEM_DTYPE)):
+            header = tiered.unpack_header(data)
+            slots = tiered.infer_slots(len(data), header.items) or 0
+            start = tiered.HEADER_SIZE + slots * tiered.SLOT_SIZE
+            for number, item in enumerate(np.frombuffer(data[start:], tiered.COMPACTED_ITEM_DTYPE)):
                 path = f"{broker}/{topics.get(int(item['topic_id']))}/{int(item['queue_id'])}"
                 message = places.get((path, int(item["offset"])))
-                position = start + number * COMPACTED_ITEM_SIZE
-                slot = HEADER_SIZE + int(item["hash"]) % slots * SLOT_SIZE
+                position = start + number * tiered.COMPACTED_ITEM_SIZE
+                slot = tiered.HEADER_SIZE + int(item["hash"]) % slots * tiered.SLOT_SIZE
                 yield ItemAt(one, position, slot, message)
 
     # Places

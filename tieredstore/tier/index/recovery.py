@@ -17,20 +17,12 @@ from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_file, sync_folder
 from tieredstore.errors import Corrupt, TieredStoreError
+from tieredstore.message.index import tiered
 from tieredstore.message.index.first_design import (
     FIRST_DESIGN_NAMES,
     UNKNOWN_TIME,
     first_design_size,
     view_first_design_items,
-)
-from tieredstore.message.index.tiered import (
-    HEADER_SIZE,
-    ITEM_SIZE,
-    SLOT_DTYPE,
-    IndexHeader,
-    pack_header,
-    unpack_header,
-    unsealed_size,
 )
 from tieredstore.tier.index.local_file import LocalIndexStoreFile, valid_items
 from tieredstore.tier.index.segments import IndexSegments
@@ -50,9 +42,9 @@ def convert_first_design(path: Path, slots: int, max_items: int) -> None:
     uses item 0. Raises OSError."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         try:
-            header = unpack_header(mapped[:HEADER_SIZE])
+            header = tiered.unpack_header(mapped[: tiered.HEADER_SIZE])
         except Corrupt:
-            header = IndexHeader(0)
+            header = tiered.IndexHeader(0)
         count = min(header.items, max_items)
         written_ms = int(path.stat().st_mtime * 1000)
         begin_ms, end_ms = (
@@ -78,22 +70,22 @@ def _write(
     end_ms: int,
 ) -> None:
     temporary = FILES.name_temporary(target)
-    heads = np.frombuffer(old, SLOT_DTYPE, count=slots, offset=HEADER_SIZE).copy()
+    heads = np.frombuffer(old, tiered.SLOT_DTYPE, count=slots, offset=tiered.HEADER_SIZE).copy()
     heads["item"] = np.where((heads["item"] >= 0) & (heads["item"] < count), heads["item"] + 1, 0)
     heads["unused"] = 0
     used = int(np.count_nonzero(heads["item"]))
     items = view_first_design_items(old, slots, count)
     try:
         with temporary.open("wb") as file:
-            file.write(pack_header(IndexHeader(begin_ms, end_ms, used, count)))
+            file.write(tiered.pack_header(tiered.IndexHeader(begin_ms, end_ms, used, count)))
             file.write(heads.tobytes())
-            file.write(bytes(ITEM_SIZE))
+            file.write(bytes(tiered.ITEM_SIZE))
             for first in range(0, count, _ITEMS_AT_ONCE):
                 some = items[first : first + _ITEMS_AT_ONCE].copy()
                 some["previous"] = np.maximum(some["previous"] + 1, 0)
                 some["time_diff_seconds"] = UNKNOWN_TIME
                 file.write(some.tobytes())
-            file.truncate(unsealed_size(slots, max_items))
+            file.truncate(tiered.unsealed_size(slots, max_items))
             file.flush()
             sync_file(file.fileno())
         temporary.replace(target)

@@ -10,21 +10,7 @@ import numpy.typing as npt
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import Corrupt
-from tieredstore.message.index.tiered import (
-    COMPACTED_ITEM_DTYPE,
-    COMPACTED_ITEM_SIZE,
-    HEADER_SIZE,
-    SLOT_SIZE,
-    TRAILER_SIZE,
-    IndexHeader,
-    compacted_size,
-    find_content_end,
-    find_trailer,
-    infer_slots,
-    is_trailer,
-    unpack_compacted_slot,
-    unpack_header,
-)
+from tieredstore.message.index import tiered
 from tieredstore.tier.index.index_file import (
     MAX_CHAIN_ITEMS,
     IndexItem,
@@ -34,11 +20,11 @@ from tieredstore.tier.index.index_file import (
 )
 from tieredstore.tier.reading import Reading, SegmentRead, read_segment
 
-FIRST_READ_BYTES = 1024 * COMPACTED_ITEM_SIZE
-LARGEST_READ_BYTES = 32_768 * COMPACTED_ITEM_SIZE
-FEW_ITEMS_BYTES = 64 * COMPACTED_ITEM_SIZE
+FIRST_READ_BYTES = 1024 * tiered.COMPACTED_ITEM_SIZE
+LARGEST_READ_BYTES = 32_768 * tiered.COMPACTED_ITEM_SIZE
+FEW_ITEMS_BYTES = 64 * tiered.COMPACTED_ITEM_SIZE
 """Total size of items in bytes below which a loop over the items is faster than numpy columns."""
-LARGEST_CHAIN_BYTES = MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE
+LARGEST_CHAIN_BYTES = MAX_CHAIN_ITEMS * tiered.COMPACTED_ITEM_SIZE
 
 
 _ITEM = struct.Struct(">iiiqii")
@@ -60,7 +46,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self.is_expired = False
         # Java loses the end at a restart (D6), but nothing is stored after its upload began.
         self.latest_ms = max(entry.end_timestamp_ms, entry.create_timestamp_ms)
-        self._header: IndexHeader | None = None
+        self._header: tiered.IndexHeader | None = None
         self._slots = 0
         self._items_start = 0
         self._has_trailer = False
@@ -73,22 +59,22 @@ class UploadedIndexStoreFile(IndexStoreFile):
         super().close()
         self._segment.close()
 
-    def header(self) -> Reading[IndexHeader]:
+    def header(self) -> Reading[tiered.IndexHeader]:
         """Read the file's header, once. Raises Corrupt if the header does not match the file's
         size, or if the first slot (read in the same request) does not point to the first byte after
         all slots. The first slot may also be empty if the file has a trailer."""
         if self._header is None:
-            data = yield from read_segment(self._segment, 0, HEADER_SIZE + SLOT_SIZE)
+            data = yield from read_segment(self._segment, 0, tiered.HEADER_SIZE + tiered.SLOT_SIZE)
             header = header_of(self._segment, data)
-            end, place = self.size_bytes, find_trailer(self.size_bytes, header.items)
+            end, place = self.size_bytes, tiered.find_trailer(self.size_bytes, header.items)
             if place is not None:
-                tail = yield from read_segment(self._segment, place, TRAILER_SIZE)
-                end = place if is_trailer(tail) else end
-            slots = infer_slots(end, header.items)
-            first, length = unpack_compacted_slot(data, HEADER_SIZE)
+                tail = yield from read_segment(self._segment, place, tiered.TRAILER_SIZE)
+                end = place if tiered.is_trailer(tail) else end
+            slots = tiered.infer_slots(end, header.items)
+            first, length = tiered.unpack_compacted_slot(data, tiered.HEADER_SIZE)
             if end == place and slots is not None and not length:
-                first = compacted_size(slots, 0)  # such a file has zeros in empty slots
-            if slots is None or first != compacted_size(slots, 0):
+                first = tiered.compacted_size(slots, 0)  # such a file has zeros in empty slots
+            if slots is None or first != tiered.compacted_size(slots, 0):
                 raise self._make_corrupt_error(
                     24, f"an item count that fits {self.size_bytes} bytes", header.items
                 )
@@ -99,7 +85,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
     def find(self, wanted: Wanted) -> Reading[list[IndexItem]]:
         """Find the matching items, newest first within a hash, at most `wanted.limit`. Raises
         Corrupt for slots or items that break the format."""
-        if self.size_bytes <= HEADER_SIZE:
+        if self.size_bytes <= tiered.HEADER_SIZE:
             return []
         header = self._header or (yield from self.header())
         found: list[IndexItem] = []
@@ -112,9 +98,9 @@ class UploadedIndexStoreFile(IndexStoreFile):
         segment = self._segment
         for key_hash in wanted.hashes:
             place = self._place_slot(key_hash)
-            data = segment.read_nowait(place, SLOT_SIZE)
+            data = segment.read_nowait(place, tiered.SLOT_SIZE)
             if data is None:
-                [data] = yield [SegmentRead(segment, place, SLOT_SIZE)]
+                [data] = yield [SegmentRead(segment, place, tiered.SLOT_SIZE)]
             position, length = self._check_slot(place, data)
             length = min(length, LARGEST_CHAIN_BYTES)
             largest = FIRST_READ_BYTES
@@ -127,7 +113,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
                     rows = _ITEM.iter_unpack(data)
                     wanted.take(rows, key_hash, header.begin_timestamp_ms, found)
                 else:
-                    items: npt.NDArray[np.void] = np.frombuffer(data, COMPACTED_ITEM_DTYPE)
+                    items: npt.NDArray[np.void] = np.frombuffer(data, tiered.COMPACTED_ITEM_DTYPE)
                     found += wanted.select(items, key_hash, header.begin_timestamp_ms)
                 position += part
                 length -= part
@@ -140,19 +126,21 @@ class UploadedIndexStoreFile(IndexStoreFile):
         if self._header is None:
             yield from self.header()
         place = self._place_slot(key_hash)
-        return self._check_slot(place, (yield from read_segment(self._segment, place, SLOT_SIZE)))
+        return self._check_slot(
+            place, (yield from read_segment(self._segment, place, tiered.SLOT_SIZE))
+        )
 
     def _place_slot(self, key_hash: int) -> int:
-        return HEADER_SIZE + key_hash % self._slots * SLOT_SIZE
+        return tiered.HEADER_SIZE + key_hash % self._slots * tiered.SLOT_SIZE
 
     def _check_slot(self, place: int, data: memoryview) -> tuple[int, int]:
-        position, length = unpack_compacted_slot(data)
+        position, length = tiered.unpack_compacted_slot(data)
         if length == 0:
             return position, 0
         first = self._items_start
         if (
             length < 0
-            or length % COMPACTED_ITEM_SIZE
+            or length % tiered.COMPACTED_ITEM_SIZE
             or position < first
             or position + length > self.size_bytes
         ):
@@ -171,24 +159,24 @@ class UploadedIndexStoreFile(IndexStoreFile):
         )
 
 
-def header_of(segment: FileSegment, data: memoryview) -> IndexHeader:
+def header_of(segment: FileSegment, data: memoryview) -> tiered.IndexHeader:
     """Decode the header in the first bytes of a segment. Raises Corrupt, naming the segment."""
     try:
-        return unpack_header(data)
+        return tiered.unpack_header(data)
     except Corrupt as error:
         raise Corrupt(
             f"index segment {segment.id}: {error}", path=str(segment.id), offset=error.offset
         ) from error
 
 
-def check_whole(segment: FileSegment, size_bytes: int, header: IndexHeader) -> None:
+def check_whole(segment: FileSegment, size_bytes: int, header: tiered.IndexHeader) -> None:
     """Raise Corrupt unless a segment contains one complete compacted file.
 
     The first slot must point to the end of the slots, and the items of the last slot must end at
     the end of the file, which is impossible for a truncated file.
     """
-    end = find_content_end(size_bytes, header.items, segment.read)
-    slots = infer_slots(end, header.items)
+    end = tiered.find_content_end(size_bytes, header.items, segment.read)
+    slots = tiered.infer_slots(end, header.items)
     if slots is None:
         raise Corrupt(
             f"index segment {segment.id}: {header.items} items do not fit {size_bytes} bytes",
@@ -197,12 +185,12 @@ def check_whole(segment: FileSegment, size_bytes: int, header: IndexHeader) -> N
         )
     if end < size_bytes:
         return  # the bytes in front of the trailer were written before it
-    start, _ = unpack_compacted_slot(segment.read(HEADER_SIZE, SLOT_SIZE))
-    last = HEADER_SIZE + (slots - 1) * SLOT_SIZE
-    position, length = unpack_compacted_slot(segment.read(last, SLOT_SIZE))
-    if start != compacted_size(slots, 0) or position + length != size_bytes:
+    start, _ = tiered.unpack_compacted_slot(segment.read(tiered.HEADER_SIZE, tiered.SLOT_SIZE))
+    last = tiered.HEADER_SIZE + (slots - 1) * tiered.SLOT_SIZE
+    position, length = tiered.unpack_compacted_slot(segment.read(last, tiered.SLOT_SIZE))
+    if start != tiered.compacted_size(slots, 0) or position + length != size_bytes:
         raise Corrupt(
-            f"index segment {segment.id}: expected items from {compacted_size(slots, 0)} "
+            f"index segment {segment.id}: expected items from {tiered.compacted_size(slots, 0)} "
             f"to {size_bytes}, found {start} to {position + length}",
             path=str(segment.id),
             offset=last,

@@ -11,29 +11,15 @@ import numpy as np
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.queues.interface import Units
+from tieredstore.local.queues.rocksdb import layout
 from tieredstore.local.queues.rocksdb.database import QueueDatabase
-from tieredstore.local.queues.rocksdb.layout import (
-    CHECKPOINT_KEY,
-    VALUE_DTYPE,
-    VALUE_SIZE,
-    Place,
-    find_checkpoint_fault,
-    is_max_key,
-    pack_max_key,
-    pack_min_key,
-    pack_number,
-    pack_unit_prefix,
-    unpack_number,
-    unpack_offset_key,
-    unpack_place,
-)
 from tieredstore.local.queues.unit_search import find_first
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
 MAX_READ_UNITS: Final = 65_536
 """Maximum number of units of one read."""
 _VALUE: Final = struct.Struct(">qiqq")
-_UNKNOWN: Final = Place(-1, 0)
+_UNKNOWN: Final = layout.Place(-1, 0)
 
 
 class LogMinimum:
@@ -56,11 +42,11 @@ class RocksDBConsumeQueue:
 
     def __init__(self, key: QueueKey, database: QueueDatabase, log_minimum: LogMinimum) -> None:
         self.topic, self.queue_id = key
-        self.first = Place(0, 0)
-        self.last: Place | None = None
+        self.first = layout.Place(0, 0)
+        self.last: layout.Place | None = None
         self.database = database
         self.log_minimum = log_minimum
-        self._prefix = pack_unit_prefix(key)
+        self._prefix = layout.pack_unit_prefix(key)
 
     @property
     def key(self) -> QueueKey:
@@ -70,20 +56,20 @@ class RocksDBConsumeQueue:
         """Read the first and the last message. Returns whether the queue exists. Raises
         Corrupt."""
         key = self.key
-        last = self.database.get_offset(pack_max_key(key))
+        last = self.database.get_offset(layout.pack_max_key(key))
         if last is None:
             return False
-        first = self.database.get_offset(pack_min_key(key))
+        first = self.database.get_offset(layout.pack_min_key(key))
         self.set_places(last, first)
         return self.last is not None
 
     def set_places(self, last: bytes, first: bytes | None) -> None:
         """Set the first and the last message from values of the database's offset family. Raises
         Corrupt."""
-        place = unpack_place(last, "last message of", self.key)
+        place = layout.unpack_place(last, "last message of", self.key)
         self.last = place if place.offset >= 0 else None
         self.first = (
-            _UNKNOWN if first is None else unpack_place(first, "first message of", self.key)
+            _UNKNOWN if first is None else layout.unpack_place(first, "first message of", self.key)
         )
 
     @property
@@ -103,14 +89,14 @@ class RocksDBConsumeQueue:
         value = None if self.last is None else self._value(self.last.offset)
         return 0 if value is None else value[0] + value[1]
 
-    def find_first(self, min_physical_offset: int) -> Place:
+    def find_first(self, min_physical_offset: int) -> layout.Place:
         """Return the offset of the first message at or after `min_physical_offset`, or the end of
         the queue. Missing units count as units of earlier messages."""
         last, low = self.last, self.first.offset
         if last is None:
-            return Place(min_physical_offset, low)
+            return layout.Place(min_physical_offset, low)
         if last.physical_offset < min_physical_offset:
-            return Place(min_physical_offset, last.offset + 1)
+            return layout.Place(min_physical_offset, last.offset + 1)
 
         def is_held(offset: int) -> bool:
             value = self._value(offset)
@@ -118,7 +104,7 @@ class RocksDBConsumeQueue:
 
         offset = find_first(low, last.offset + 1, is_held)
         value = self._value(offset) if offset <= last.offset else None
-        return Place(min_physical_offset if value is None else value[0], offset)
+        return layout.Place(min_physical_offset if value is None else value[0], offset)
 
     def find_end(self, physical_offset: int) -> int:
         """Return the first offset whose message ends after `physical_offset`, or max_offset."""
@@ -131,11 +117,11 @@ class RocksDBConsumeQueue:
 
     def _value(self, offset: int) -> tuple[int, int, int, int] | None:
         """Return physical offset, size, tags code and store time of the unit of `offset`."""
-        data = self.database.get_unit(self._prefix + pack_number(offset))
+        data = self.database.get_unit(self._prefix + layout.pack_number(offset))
         if data is None:
             return None
-        if len(data) != VALUE_SIZE:
-            raise self.make_corrupt_error(offset, f"{VALUE_SIZE} bytes", str(len(data)))
+        if len(data) != layout.VALUE_SIZE:
+            raise self.make_corrupt_error(offset, f"{layout.VALUE_SIZE} bytes", str(len(data)))
         physical_offset, size, tags_code, store_timestamp = _VALUE.unpack(data)
         return physical_offset, size, tags_code, store_timestamp
 
@@ -164,7 +150,10 @@ class RocksDBConsumeQueue:
             return np.empty(0, dtype=UNIT_DTYPE)
         count = min(count, self.max_offset - offset, MAX_READ_UNITS)
         prefix = self._prefix
-        first, end = prefix + pack_number(offset), prefix + pack_number(offset + count)
+        first, end = (
+            prefix + layout.pack_number(offset),
+            prefix + layout.pack_number(offset + count),
+        )
         if count == 1:
             value = self.database.get_unit(first)
             found = [] if value is None else [value]
@@ -173,9 +162,9 @@ class RocksDBConsumeQueue:
         if len(found) < count:
             found = self._cut_at_hole(offset, count, self.database.read_items(first, end))
         data = b"".join(found)
-        if len(data) != VALUE_SIZE * len(found):
-            raise self.make_corrupt_error(offset, f"{VALUE_SIZE} bytes each", f"{len(data)}")
-        values = np.frombuffer(data, dtype=VALUE_DTYPE)
+        if len(data) != layout.VALUE_SIZE * len(found):
+            raise self.make_corrupt_error(offset, f"{layout.VALUE_SIZE} bytes each", f"{len(data)}")
+        values = np.frombuffer(data, dtype=layout.VALUE_DTYPE)
         units = np.empty(len(values), dtype=UNIT_DTYPE)
         for field in UNIT_DTYPE.names or ():
             units[field] = values[field]
@@ -186,7 +175,7 @@ class RocksDBConsumeQueue:
     ) -> list[bytes]:
         found: list[bytes] = []
         for number, (key, value) in enumerate(items, offset):
-            if key != self._prefix + pack_number(number):
+            if key != self._prefix + layout.pack_number(number):
                 break
             found.append(value)
         if not found and self._has(offset):  # else it was deleted while it was read
@@ -210,14 +199,14 @@ class QueueReads:
     def __init__(self, database: QueueDatabase) -> None:
         self._database = database
         self._log_minimum = LogMinimum()
-        value = database.get_offset(CHECKPOINT_KEY)
+        value = database.get_offset(layout.CHECKPOINT_KEY)
         name = f"{database.directory}: checkpoint"
-        self._checkpoint = 0 if value is None else unpack_number(value, name)
+        self._checkpoint = 0 if value is None else layout.unpack_number(value, name)
 
     def read_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
         """Read the beginning and the end of a queue. Return None if the queue does not exist.
         Raises Invalid for the queue whose keys equal the checkpoint's."""
-        fault = find_checkpoint_fault(key)
+        fault = layout.find_checkpoint_fault(key)
         if fault is not None:
             raise Invalid(fault, topic=key.topic, queue_id=key.queue_id)
         queue = self.make_queue(key)
@@ -229,14 +218,14 @@ class QueueReads:
 
     def scan_lasts(
         self, first: bytes | None = None, end: bytes | None = None
-    ) -> Iterator[tuple[QueueKey, Place]]:
+    ) -> Iterator[tuple[QueueKey, layout.Place]]:
         """Yield each queue with its last message, in the order of the database. `first`, `end`:
         limits of the keys."""
         for key, value in self._database.scan_offsets(first, end):
-            if not is_max_key(key) or key == CHECKPOINT_KEY:
+            if not layout.is_max_key(key) or key == layout.CHECKPOINT_KEY:
                 continue
-            queue = unpack_offset_key(key).queue
-            place = unpack_place(value, "last message of", queue)
+            queue = layout.unpack_offset_key(key).queue
+            place = layout.unpack_place(value, "last message of", queue)
             if place.offset >= 0:
                 yield queue, place
 
@@ -246,13 +235,13 @@ class QueueReads:
         """Find the queues whose last message begins at or after `physical_offset`. Also find the
         queue with the newest last message before it, or several light queues that share this
         message."""
-        border, best = pack_number(physical_offset), b""
+        border, best = layout.pack_number(physical_offset), b""
         behind: list[bytes] = []
         before: list[bytes] = []
         # Numbers are big-endian, so positions compare as bytes. Only few of very many are unpacked.
         for key, value in self._database.scan_offsets():
             place = value[:8]
-            if place < best or not is_max_key(key) or key == CHECKPOINT_KEY:
+            if place < best or not layout.is_max_key(key) or key == layout.CHECKPOINT_KEY:
                 continue
             if place >= border:
                 behind.append(key)
@@ -261,8 +250,8 @@ class QueueReads:
                 best, before = place, []
             before.append(key)
         return (
-            (unpack_offset_key(key).queue for key in behind),
-            (unpack_offset_key(key).queue for key in before),
+            (layout.unpack_offset_key(key).queue for key in behind),
+            (layout.unpack_offset_key(key).queue for key in before),
         )
 
     def list_queues(self) -> Iterator[QueueKey]:

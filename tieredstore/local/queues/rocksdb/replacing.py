@@ -18,23 +18,8 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.sync import sync_folder
 from tieredstore.disk.user_folders import make_temporary_folder
+from tieredstore.local.queues.rocksdb import layout
 from tieredstore.local.queues.rocksdb.database import import_rocksdict, link_files, open_database
-from tieredstore.local.queues.rocksdb.layout import (
-    CHECKPOINT_KEY,
-    DEFAULT_FAMILY,
-    NUMBER_SIZE,
-    OFFSET_FAMILY,
-    Place,
-    is_max_key,
-    pack_max_key,
-    pack_min_key,
-    pack_place,
-    pack_unit_end,
-    unpack_number,
-    unpack_offset_key,
-    unpack_place,
-    unpack_unit_key,
-)
 
 NEW_SUFFIX: Final = ".new"
 DAMAGED_SUFFIX: Final = ".damaged"
@@ -104,15 +89,19 @@ def _find_free_name(directory: Path) -> Path:
     return place
 
 
-def _make_database(directory: Path, lasts: dict[QueueKey, Place]) -> None:
+def _make_database(directory: Path, lasts: dict[QueueKey, layout.Place]) -> None:
     database = open_database(directory)
     try:
         waiting = list(lasts.items())
         for start in range(0, len(waiting), _QUEUES_A_WRITE):
             batch = database.make_batch()
             for key, last in waiting[start : start + _QUEUES_A_WRITE]:
-                batch.put_offset(pack_max_key(key), pack_place(Place(0, last.offset)))
-                batch.put_offset(pack_min_key(key), pack_place(Place(0, last.offset + 1)))
+                batch.put_offset(
+                    layout.pack_max_key(key), layout.pack_place(layout.Place(0, last.offset))
+                )
+                batch.put_offset(
+                    layout.pack_min_key(key), layout.pack_place(layout.Place(0, last.offset + 1))
+                )
             database.write(batch)
         database.sync()
     finally:
@@ -121,12 +110,12 @@ def _make_database(directory: Path, lasts: dict[QueueKey, Place]) -> None:
         sync_folder(directory)
 
 
-def _find_ends(directory: Path) -> dict[QueueKey, Place]:
+def _find_ends(directory: Path) -> dict[QueueKey, layout.Place]:
     """Find the last message of each queue in a damaged database, from its list of queues and from
     its units. Both are read from a folder of links to the database's files, after the library has
     repaired this folder."""
     library = import_rocksdict()
-    ends: dict[QueueKey, Place] = {}
+    ends: dict[QueueKey, layout.Place] = {}
     with make_temporary_folder("tieredstore-rocksdb-") as folder:
         link_files(directory, folder)
         try:
@@ -134,14 +123,14 @@ def _find_ends(directory: Path) -> dict[QueueKey, Place]:
             found = library.Rdict.list_cf(str(folder), library.Options(raw_mode=True))
             families = {name: library.Options(raw_mode=True) for name in found}
             access = library.AccessType.read_only(False)
-            database = library.Rdict(str(folder), families[DEFAULT_FAMILY], families, access)
+            database = library.Rdict(str(folder), families[layout.DEFAULT_FAMILY], families, access)
         except Exception as error:
             _log.warning("%s: where its queues ended cannot be read: %s", directory, error)
             return ends
         try:
             places = [_read_last_units(database.iter())]
-            if OFFSET_FAMILY in families:
-                places.append(_read_lasts(database.get_column_family(OFFSET_FAMILY).iter()))
+            if layout.OFFSET_FAMILY in families:
+                places.append(_read_lasts(database.get_column_family(layout.OFFSET_FAMILY).iter()))
             for read in places:
                 try:
                     for key, place in read:
@@ -155,27 +144,32 @@ def _find_ends(directory: Path) -> dict[QueueKey, Place]:
     return ends
 
 
-def _read_lasts(cursor: Any) -> Iterator[tuple[QueueKey, Place]]:
+def _read_lasts(cursor: Any) -> Iterator[tuple[QueueKey, layout.Place]]:
     cursor.seek_to_first()
     while cursor.valid():
         key = cursor.key()
-        if is_max_key(key) and key != CHECKPOINT_KEY:
-            queue = unpack_offset_key(key).queue
-            place = unpack_place(cursor.value(), "last message of", queue)
+        if layout.is_max_key(key) and key != layout.CHECKPOINT_KEY:
+            queue = layout.unpack_offset_key(key).queue
+            place = layout.unpack_place(cursor.value(), "last message of", queue)
             if place.offset >= 0:
                 yield queue, place
         cursor.next()
     cursor.status()
 
 
-def _read_last_units(cursor: Any) -> Iterator[tuple[QueueKey, Place]]:
+def _read_last_units(cursor: Any) -> Iterator[tuple[QueueKey, layout.Place]]:
     """Yield the last message of each queue, from its units, with a few seeks for each queue."""
     cursor.seek_to_first()
     while cursor.valid():
-        cursor.seek_for_prev(pack_unit_end(unpack_unit_key(cursor.key())[0]))
+        cursor.seek_for_prev(layout.pack_unit_end(layout.unpack_unit_key(cursor.key())[0]))
         if not cursor.valid():
             break
-        queue, offset = unpack_unit_key(cursor.key())
-        yield queue, Place(unpack_number(cursor.value()[:NUMBER_SIZE], "unit"), offset)
+        queue, offset = layout.unpack_unit_key(cursor.key())
+        yield (
+            queue,
+            layout.Place(
+                layout.unpack_number(cursor.value()[: layout.NUMBER_SIZE], "unit"), offset
+            ),
+        )
         cursor.next()
     cursor.status()
