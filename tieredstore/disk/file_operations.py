@@ -16,7 +16,7 @@ from tieredstore.disk.sync import sync_folder
 
 SECRET_FILE_MODE: Final = 0o600
 SECRET_FOLDER_MODE: Final = 0o700
-"""Mode of a new folder. An existing folder keeps its mode."""
+"""Mode of a new folder for secrets. An existing folder keeps its mode."""
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o777
 _SECRET_NAMES: Final = ("authUsers.json", "authAcls.json", "plain_acl.yml", "acl/")

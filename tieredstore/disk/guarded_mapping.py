@@ -1,7 +1,7 @@
 """Mapped files whose faults are reported instead of killing the process.
 
 If a mapped file is truncated, or the disk cannot supply or store a page, an access to the mapping
-raises SIGBUS, which usually ends the process. For guarded mappings the signal handler calls
+raises SIGBUS. This signal usually ends the process. For guarded mappings the signal handler calls
 `on_fault`, and replaces the missing pages with zeros, from the accessed page to the end of the
 mapping. The access then continues. Bytes that were read are invalid, and bytes that were written
 are lost, so the user of the mapping checks for a fault afterwards.

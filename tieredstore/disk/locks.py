@@ -57,7 +57,7 @@ def unlock_file(fd: int) -> None:
 @contextmanager
 def hold_lock(path: Path, wait_s: float = _WAIT_S) -> Iterator[None]:
     """Lock a small file against all other processes, while the caller reads, changes and writes it.
-    The lock is on a separate file, `.<name>.lock`, which is not deleted. Raises Busy if another
+    The lock is on a separate file, `.<name>.lock`. This file is not deleted. Raises Busy if another
     owner holds the lock for `wait_s` seconds, Invalid, Unavailable."""
     lock = path.with_name(f".{path.name}.lock")
     until_s = time.monotonic() + wait_s

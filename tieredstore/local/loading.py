@@ -80,7 +80,8 @@ def check_queues(root: Path, config: StoreConfig, dispatch_from: int) -> None:
 
 
 def needs_queue_repair(damage: Corrupt, root: Path) -> bool:
-    """Return whether the damage is in the consume queues, which can be rebuilt from the log."""
+    """Return whether the damage is in the consume queues, so that it can be repaired from the
+    log."""
     path = Path(damage.path or "/")
     return (root / CONSUME_QUEUE_DIRECTORY) in path.parents
 
@@ -247,8 +248,8 @@ def _find_last_timestamp_ms(parts: StoreParts, clock: Clock, last: tuple[int, in
 def _warn_of_missing_entries(
     parts: StoreParts, index: IndexService, offset: int, size: int
 ) -> None:
-    """Log a warning that the index lacks messages that were put while the index was disabled.
-    `offset`, `size`: physical offset and size of the last dispatched message."""
+    """Log a warning if the index lacks messages, because they were put while the index was
+    disabled. `offset`, `size`: physical offset and size of the last dispatched message."""
     if index.end_physical_offset >= offset:
         return
     record = parts.commit_log.get(offset, size)

@@ -48,7 +48,7 @@ class TimeDistribution(msgspec.Struct):
 
 class PutStatistics:
     """Counts of one store since it was opened. Thread-safe. `refused`: number of refusals by
-    status. `slow_puts`: number of puts that took SLOW_PUT_MS or more, which are logged."""
+    status. `slow_puts`: number of puts that took SLOW_PUT_MS or more. Each is logged."""
 
     def __init__(self) -> None:
         self.put_times = TimeDistribution()

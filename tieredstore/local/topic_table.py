@@ -192,8 +192,8 @@ def find_topics(root: Path) -> TopicTable | None:
 
     Returns None if the store has neither a file nor a database of topics. If it has both, the file
     counts only if its version is greater, as in Java. Raises Corrupt if the topics cannot be
-    parsed, and Invalid for a database of another form, which could hide topics that must not be
-    tiered.
+    parsed, and Invalid for a database of another form, because it could hide topics that must not
+    be tiered.
     """
     config = root / CONFIG_DIRECTORY
     for name, key in _OTHER_DATABASES.items():

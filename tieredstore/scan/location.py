@@ -37,7 +37,7 @@ class TierLocation:
     state: Path | None = None
 
     def connect(self) -> SegmentProvider:
-        """Create a new provider, which the caller closes. Raises Invalid, Unavailable."""
+        """Create a new provider. The caller closes it. Raises Invalid, Unavailable."""
         return cast("SegmentProvider", registry.segment_provider(self.config))
 
     def metadata(self) -> MetadataStore | None:
@@ -158,7 +158,8 @@ def find_conf_beside(store: Path) -> Path | None:
 
 
 def refuse_memory(url: str) -> None:
-    """Raise Invalid for a tier in memory, which ends with the process that created it."""
+    """Raise Invalid for a tier in memory, because such a tier ends with the process that created
+    it."""
     if url.startswith("memory:"):
         raise Invalid(
             f"tier {url!r}: a tier in memory is gone when the command ends. Use file:///dir"

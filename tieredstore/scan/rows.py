@@ -44,8 +44,8 @@ ALL_COLUMNS = (*COLUMNS, BODY_ERROR)
 
 
 class BodyForm(enum.StrEnum):
-    """Form of the decompressed body in a row: TEXT as UTF-8 (other bytes become U+FFFD),
-    BASE64, SHA256 in hex, NONE as null. BYTES unchanged, which JSON does not support."""
+    """Form of the decompressed body in a row: TEXT as UTF-8 (other bytes become U+FFFD), BASE64,
+    SHA256 in hex, NONE as null. BYTES unchanged (not for JSON)."""
 
     TEXT = "text"
     BASE64 = "base64"

@@ -324,7 +324,7 @@ def _names(text: str, name: str) -> tuple[str, ...]:
 
 
 def _keys(text: str, name: str) -> tuple[str, ...]:
-    """Return one key, which may contain commas, or several keys from a JSON list."""
+    """Return one key (it may contain commas), or several keys from a JSON list."""
     if text.startswith("["):
         with suppress(ValueError):
             found = json.loads(text)

@@ -29,7 +29,7 @@ class SparkRunner:
     ship`)."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Raise Invalid for a session of Spark Connect, which runs no Python tasks."""
+        """Raise Invalid for a session of Spark Connect, because it runs no Python tasks."""
         if is_connect(spark):
             raise Invalid(
                 "a session of Spark Connect has no SparkContext, which jobs run on: run them where "

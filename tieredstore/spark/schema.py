@@ -50,7 +50,7 @@ def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Columns for Spark. `read`: the wanted columns and queue_offset, which shows the reader's
+    """Columns for Spark. `read`: the wanted columns, and queue_offset to show the reader's
     progress."""
 
     columns: tuple[str, ...]

@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 class TierBackup:
     """Copies changed files, every `tieredStoreBackupInterval` and at the stop. Only the last two
-    backups of a kind are kept. A failure affects nothing else. `state`: the broker's
+    backups of a kind are kept. A failed backup does not affect the broker. `state`: the broker's
     `storePathRootDir`. `flush_metadata`: brings the metadata file up to date. `read_config`:
     returns the existing files of CONFIG_FILES. None means to read the files in `state`."""
 

@@ -45,8 +45,8 @@ BYTES_PER_MS: Final = 1 << 20
 begins at this value times the current epoch time in ms lies after every earlier log that began in
 this way or at 0."""
 COMPARED_QUEUES: Final = 16
-"""Number of queues whose last message is compared if nothing else proves that store and tier belong
-to one broker. Other queues are compared before their first upload."""
+"""Number of queues to compare by their last message, if nothing else proves that store and tier
+belong to one broker. Other queues are compared before their first upload."""
 LEAST_LOG_BEGIN: Final = 1 << 31
 """Minimum position at which a log begins. In Java, a queue with only blank units ends at the byte
 2^31 - 1 of the log, so messages before that position would count as dispatched."""
@@ -165,9 +165,9 @@ def _find_missed_deletions(
 def _compare_unknown(
     source: HistorySource, flat_files: FlatFileStore
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compare the store with segments that are in the tier but not in the metadata. Return the
-    queues whose end in the store is before such a segment's end, and the queues in which the store
-    no longer has messages of such a segment. No reader would find these messages."""
+    """Compare the store with segments that are in the tier but not in the metadata. Return two
+    lists: the queues that end, in the store, before such a segment's end, and the queues in which
+    the store no longer has messages of such a segment. No reader would find these messages."""
     beyond: list[str] = []
     hidden: list[str] = []
     for path, end in flat_files.unknown_ends.items():

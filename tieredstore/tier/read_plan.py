@@ -11,7 +11,7 @@ from tieredstore.contracts.message_store import MessageStore
 
 
 class ReadSource(Enum):
-    """Source of a read: the tier, or the next store, which receives puts."""
+    """Source of a read: the tier, or the next store (the store that receives puts)."""
 
     TIER = auto()
     NEXT_STORE = auto()

@@ -3,7 +3,8 @@ yields the segment reads of one step, and receives their bytes in order. Bytes t
 read without a step (`read_segment`). `Steps` are more general: a step is either such a list of
 reads, or a `Wait` for something other than segments. `run` executes both in the calling thread, and
 with a pool the reads of a step run concurrently. `run_async` sends the remaining reads of a step to
-a pool, all together. An error of a step is thrown into the generator, which may handle it."""
+a pool, all together. An error of a step is thrown into the generator, so that the generator can
+handle it."""
 
 from __future__ import annotations
 

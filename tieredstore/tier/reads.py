@@ -208,8 +208,8 @@ class TieredReads(PluginMessageStore):
         return low if local_low >= local_high else routing.find_earliest(low, local_low)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the next store's maximum, which assigns offsets. For a queue that only the tier
-        has, return the tier's maximum."""
+        """Return the next store's maximum, because the next store assigns offsets. For a queue that
+        only the tier has, return the tier's maximum."""
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
         return local if local > 0 else self._tier_range(topic, queue_id)[1] or local
 

@@ -261,8 +261,8 @@ class SegmentTimes:
         return record != old
 
     def _complete(self, records: QueueRecords, read: Read) -> TimeRecord | None:
-        """Add the earlier messages of the segment: from its record, which is returned, and from the
-        heads of messages after the record."""
+        """Add the earlier messages of the segment, from its record, and from the heads of messages
+        after the record. Returns the record."""
         old = records.find(self.base, read)
         known = list(old.ranges) if old is not None else []
         new = [*unpack_ranges(self._packed), *self._ranges]

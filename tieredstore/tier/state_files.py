@@ -152,7 +152,7 @@ class StateRecord:
 
 ENDS_FILE: Final = "tieredstore.ends.json"
 RECORDS_LEFT_FILE: Final = "tieredstore.deleted.json"
-"""Names of two files in a state directory, which Java ignores. They are written when a writer epoch
+"""Names of two files in a state directory. Java ignores them. They are written when a writer epoch
 stops. The first has the ends of the queues, if each unit had its message and each message its unit.
 The second has the records of deleted topics. They are valid only for the next epoch, because no
 other writer can have written in between."""
@@ -184,8 +184,8 @@ def keep_clean_ends(state: Path, epoch: int, queues: Mapping[str, QueueEnds]) ->
 
 
 def find_clean_ends(state: Path, epoch: int) -> Mapping[str, QueueEnds]:
-    """Return the ends of the queues for an epoch. Empty unless the previous epoch stopped with this
-    state directory."""
+    """Return the ends of the queues for an epoch. Empty if the previous epoch did not stop with
+    this state directory."""
     ends = _read_snapshot(state / ENDS_FILE, _Ends)
     return ends.queues if ends is not None and ends.epoch == epoch - 1 else {}
 

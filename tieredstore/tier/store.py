@@ -282,7 +282,7 @@ class TieredMessageStore(TieredReads):
             self._watch.start()
 
     def shutdown(self) -> None:
-        """Stop expiring and uploading, then stop the index, which uploads its files, then close the
+        """Stop expiring and uploading, then stop the index (it uploads its files), then close the
         tier and the next store. All steps are tried, and the last error is raised. Idempotent.
         Messages that only wait for a larger write are uploaded (`dispatcher.finish`), within the
         provider's time limit for a stop. Other messages that are not uploaded stay in the next

@@ -17,8 +17,8 @@ _COMPARE_BYTES = 4 << 20
 class WriteOutcome:
     """Result of a write. `sure_bytes`: number of bytes from the start that are certainly in the
     segment. `size_bytes`: size of the segment, as last read. -1 if it was not read. `refused`: the
-    answer of a segment that another writer holds. `differs`: whether different bytes, which cannot
-    be replaced, follow the sure bytes. `reason`: reason why the rest may be missing."""
+    answer of a segment that another writer holds. `differs`: whether different, irreplaceable bytes
+    follow the sure bytes. `reason`: reason why the rest may be missing."""
 
     sure_bytes: int
     size_bytes: int

@@ -166,8 +166,8 @@ class _Worker:
         return computed + (int(waited[1]) / 1e9 if len(waited) > 1 else 0)
 
     def is_ready(self) -> bool:
-        """Return whether the thread computes or waits for a processor at this moment, which its CPU
-        times show only later. False if the system does not report it."""
+        """Return whether the thread currently computes or waits for a processor. Needed because its
+        CPU times show this only later. False if the system does not report it."""
         return self._read("stat").rpartition(")")[2].startswith(" R")
 
     def _read(self, name: str) -> str:

@@ -154,8 +154,8 @@ class TierWriter:
         take_over: bool = False,
         belonging: Belonging | None = None,
     ) -> Self:
-        """Take the epoch like `take_right`, then load the metadata. `belonging`: check of a store,
-        which records the result after comparing the ends of its queues (`record_belonging`).
+        """Take the epoch like `take_right`, then load the metadata. `belonging`: check of a store.
+        The store records the result after comparing the ends of its queues (`record_belonging`).
         Without it, the state directory is compared here, and the result is recorded at the end of a
         job without errors. Raises the errors of both steps. After an error the epoch is released,
         and no metadata was written."""
@@ -203,8 +203,8 @@ class TierWriter:
         return None if state is None else state_files.find_clean_records(state, self.epoch_number)
 
     def find_left_records(self) -> Mapping[str, DeletedTopic]:
-        """Return the records of deleted topics in the state directory, which an older copy of the
-        tier may lack. Empty if a store with another state directory has written to this tier
+        """Return the records of deleted topics in the state directory, because an older copy of the
+        tier may lack them. Empty if a store with another state directory has written to this tier
         since."""
         if self._state is None or self._belonging is None or not self._belonging.is_up_to_date():
             return {}
@@ -233,8 +233,8 @@ class TierWriter:
         return 0 if epoch is None else epoch.number
 
     def expect_helpers(self) -> int | None:
-        """Allow other processes to write under this epoch. Returns the epoch's number, which
-        identifies it to them. None if the provider has no epochs."""
+        """Allow other processes to write under this epoch. Returns the epoch's number. It
+        identifies the epoch to these processes. None if the provider has no epochs."""
         epoch = find_layer(self._epoch, HelpedEpoch)
         if epoch is None:
             return None

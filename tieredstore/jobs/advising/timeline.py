@@ -104,7 +104,7 @@ class Timeline(Executor):
     # Driving
 
     def drive(self, steps: Steps[T], begin_ms: float) -> tuple[T, float]:
-        """Run the steps of a read from the given time on. Returns the result and the end time."""
+        """Run the steps of a read, starting at `begin_ms`. Returns the result and the end time."""
         self.run_until(begin_ms)
         self._at_ms = self._joined_ms = begin_ms
         try:

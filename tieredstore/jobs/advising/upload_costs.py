@@ -1,5 +1,5 @@
 """Computes the monthly uploads of all queues, by topic, with the requests that queues share. One
-queue can represent many queues, whose commits are then spread evenly over time."""
+queue can represent many queues. The commits of these are then spread evenly over time."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _WORD = re.compile(r"\s*(bucket\([^)]*\)|[^,()]+)\s*(?:,|$)")
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Values of the target's partition fields, which all rows of one file share. The other fields
+    """Values of the target's partition fields. All rows of one file share them. The other fields
     are None. `day`: days since 1970-01-01 (UTC), None for null store times. `hour`: 0 to 23, None
     for null store times. `era`: 0, or another number for times outside of four-digit years
     (`eras_of`)."""

@@ -31,7 +31,7 @@ from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.joined import JoinedBatch, group_small, read_joined
 
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
-"""Columns that each task always reads, with their names as text."""
+"""Columns that each task always reads."""
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):

@@ -103,8 +103,8 @@ class Found:
         return not has_units and self._is_short(queue) and queue.key not in self.former.filled
 
     def _index(self) -> list[FoundIndex]:
-        """Return the complete index segments and the last segment, which the next upload
-        completes."""
+        """Return the complete index segments, and the last segment, because the next upload
+        completes it."""
         last = max((index.base_offset for index in self.index), default=0)
         return [i for i in self.index if i.damage is None or i.base_offset == last]
 

@@ -181,7 +181,7 @@ class OffloadSource:
         return self._excluded
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """No-op: the store has another owner, which cleans it."""
+        """No-op: the store has another owner, and that owner cleans it."""
         del guard
 
 

@@ -105,10 +105,10 @@ class TierPart:
 def open_part(
     location: TierLocation, *, writes: bool, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[TierPart]:
-    """Open a broker's part of a tier, read-only beside its writer or, with `writes`, as its only
-    writer. `take_over`: as in `own_tier`. Raises Invalid without a state directory, or with the
-    state directory of another tier. Raises Fenced while a broker or another writer is active,
-    Corrupt if the metadata is lost or damaged, Unavailable."""
+    """Open a broker's part of a tier, read-only while a writer may be active or, with `writes`, as
+    its only writer. `take_over`: as in `own_tier`. Raises Invalid without a state directory, or
+    with the state directory of another tier. Raises Fenced while a broker or another writer is
+    active, Corrupt if the metadata is lost or damaged, Unavailable."""
     if location.state is None:
         raise Invalid("give --state: only its metadata knows what the tier has, and is kept right")
     with ExitStack() as stack:

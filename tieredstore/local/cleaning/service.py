@@ -71,7 +71,7 @@ class _Levels:
 
 
 class DiskWatch:
-    """Watch of a store's disks, which updates DISK_FULL and LOGIC_DISK_FULL.
+    """Watches a store's disks, and updates DISK_FULL and LOGIC_DISK_FULL.
 
     `log_folder`, `queue_folder`: folders of the commit log and of the consume queues. The second
     folder is checked only if the first has room, as in Java, so one full disk raises one flag.

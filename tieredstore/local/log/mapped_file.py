@@ -125,8 +125,8 @@ class MappedFile:
 
     @property
     def fd(self) -> int:
-        """Descriptor of the file, which stays open until `close`. Raises Corrupt for a file of a
-        wrong size, and the system's errors."""
+        """Descriptor of the file. It stays open until `close`. Raises Corrupt for a file of a wrong
+        size, and the system's errors."""
         if self._fd < 0:
             with wrap_os_errors("open", self.path):
                 fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -193,8 +193,8 @@ class MappedFile:
 
     def copy(self, start: int, end: int) -> bytes | None:
         """Copy bytes of the mapping. Returns None if the mapping is closed or had a fault, or if
-        some bytes are not in memory. The caller then reads from the file, which blocks no other
-        thread."""
+        some bytes are not in memory. The caller then reads from the file, because such a read
+        blocks no other thread."""
         view = self._view
         if view is None or not is_resident(self._address, start, end):
             return None
@@ -213,8 +213,8 @@ class MappedFile:
         return None if self.fault.is_noted else data
 
     def reserve(self, end: int) -> int:
-        """Reserve disk space for bytes [0, end). Returns the end of the reserved space, which may
-        be greater. Raises Exhausted if the disk is full."""
+        """Reserve disk space for bytes [0, end). Returns the end of the reserved space. It may be
+        greater than `end`. Raises Exhausted if the disk is full."""
         if end <= self._reserved:
             return self._reserved
         start = self._reserved
@@ -233,9 +233,9 @@ class MappedFile:
         return self._reserved
 
     def warm_up(self, flush_bytes: int | None) -> None:
-        """Reserve space for all pages, prepare them and lock them in memory, as far as disk and
-        system allow. `close` unlocks the pages. `flush_bytes`: number of bytes between two syncs,
-        or None for no sync. Raises Unavailable if a sync fails."""
+        """Reserve space for all pages, prepare them and lock them in memory, if disk and system
+        allow it. `close` unlocks the pages. `flush_bytes`: number of bytes between two syncs, or
+        None for no sync. Raises Unavailable if a sync fails."""
         position = unsynced = 0
         while position < self.size:
             try:
@@ -264,8 +264,8 @@ class MappedFile:
 
     def touch(self, start: int, end: int) -> int:
         """Load the pages of reserved bytes [start, end) into memory in one call. This takes a third
-        of the time of single page faults. Returns the end of the loaded bytes, which may be greater
-        within the reserved space."""
+        of the time of single page faults. Returns the end of the loaded bytes. It may be greater
+        than `end`, within the reserved space."""
         wanted = min(max(end, start + TOUCH_BYTES), self._reserved)
         if wanted > self._touched:
             start -= start % mmap.PAGESIZE

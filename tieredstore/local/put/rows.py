@@ -1,4 +1,4 @@
-"""Rows of appended messages, which the put path passes to the dispatch."""
+"""Rows of appended messages. The put path passes them to the dispatch."""
 
 from __future__ import annotations
 

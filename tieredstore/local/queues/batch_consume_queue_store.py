@@ -88,7 +88,7 @@ class BatchConsumeQueue:
         return find_first(low, high, lambda number: is_right(self.unit(number)))
 
     def unit(self, number: int) -> BatchUnit:
-        """Read one unit, which must be within the files."""
+        """Read one unit. It must be within the files."""
         return BatchUnit(*self._read(number, 1)[0].item())
 
     def read_units(self, number: int, count: int) -> BatchUnits:

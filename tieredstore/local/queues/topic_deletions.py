@@ -117,8 +117,8 @@ _CHUNK_UNITS: Final = 65_536
 @dataclass(eq=False)
 class TopicDeletions:
     """Deletions whose messages are still in the log. Thread-safe. `_find_queue`, `_commit_log`:
-    functions of the store, which may not be open yet. `_skipped`: counter of messages of
-    DELETION_TOPIC that are not deletions."""
+    functions of the store. They are called later, because the store may not be open yet.
+    `_skipped`: counter of messages of DELETION_TOPIC that are not deletions."""
 
     _find_queue: Callable[[str, int], ConsumeQueueReader | None]
     _commit_log: Callable[[], CommitLogReader]

@@ -36,7 +36,7 @@ class RecoveryPlan:
     last valid record. `end_cause`, `end_detail`: reason why the log ends there. `cut_bytes`: number
     of bytes from `log_end` to the last byte that is not zero. `wipe_path`, `wipe_position`: file to
     zero, starting at this position (empty path: none). `delete_log_files`: later files, in order.
-    `behind`: valid records after the end, which are lost. `queue_cuts`, `index_cuts`,
+    `behind`: valid records after the end. They are lost. `queue_cuts`, `index_cuts`,
     `delete_index_files`: invalid parts. `units_until`: units of messages that end after this
     position are dropped. `dispatch_from`: position at which the rebuild of queues and index begins.
     `queues_to_build`: queues that get units by the rebuild, as far as known. `checkpoint_before`,

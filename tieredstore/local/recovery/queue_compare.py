@@ -32,8 +32,8 @@ QueueStates = list[tuple[QueueOnDisk, Any]]
 
 @dataclass(frozen=True, slots=True)
 class QueuesToMend:
-    """Messages that the log has and the queues lack. `dispatch_from`: position in the log from
-    which they are dispatched, or None if nothing is missing. `rebuilt`: queues that are rebuilt
+    """Messages that the log has and the queues lack. `dispatch_from`: position in the log at which
+    their dispatch begins, or None if nothing is missing. `rebuilt`: queues that are rebuilt
     completely, because units are missing before existing ones. `found`: result of the whole
     comparison. `batches`: batch consume queues that lack records."""
 

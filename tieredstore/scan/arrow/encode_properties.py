@@ -1,4 +1,4 @@
-"""Encoder of the properties of a record batch, and of the tags codes of the units."""
+"""Encodes the properties of a record batch, and the tags codes of the units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts commit log positions, which index items contain, to queue offsets."""
+"""Converts the commit log positions of index items to queue offsets."""
 
 from __future__ import annotations
 

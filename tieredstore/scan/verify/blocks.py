@@ -26,7 +26,7 @@ class BlocksOutcome:
 
 
 def has_block_checksums(provider: SegmentProvider) -> bool:
-    """Return whether a provider keeps checksums of blocks beside its segments."""
+    """Return whether a provider keeps checksums of blocks in addition to its segments."""
     return find_layer(provider, BlockChecked) is not None
 
 

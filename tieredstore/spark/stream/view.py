@@ -42,7 +42,7 @@ brokers."""
 @dataclass(slots=True)
 class QueueView:
     """One queue at one moment. Messages [least, end) exist and are committed, except in holes.
-    `lost`: ranges whose units are lost, which a batch must report."""
+    `lost`: ranges whose units are lost. A batch must report them."""
 
     provider: SegmentProvider
     queue: QueueFiles

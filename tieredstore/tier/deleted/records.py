@@ -1,4 +1,4 @@
-"""Records of deleted topics, which the tier keeps for ever. Format:
+"""Records of deleted topics. The tier keeps them for ever. Format:
 `docs/formats/topic-deletion.md`.
 
 A topic that is recreated is another generation of that name. The topic id in the metadata and the

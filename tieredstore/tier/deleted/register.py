@@ -96,9 +96,10 @@ class DeletedTopics:
                 writer.leave_clean_records(self._topics, self._newest)
 
     def compare(self) -> None:
-        """Compare the records of a former writer with the tier, which may be an older copy. If the
-        tier has segments of topics that were deleted since, their deletion is pending. Call this
-        after the tier was listed. Raises the errors of `find_deleted` and `write`."""
+        """Compare the records of a former writer with the tier, because the tier may be an older
+        copy. If the tier still has segments of topics that these records name as deleted, their
+        deletion is pending. Call this after the tier was listed. Raises the errors of
+        `find_deleted` and `write`."""
         with self._lock:
             names = list_known_names(self._provider, self._broker) if self._is_left else None
             if names is None:

@@ -103,8 +103,8 @@ class BlockFetcher:
     def _plan(
         self, file: FlatMessageFile, request: GetRequest, maximum: int
     ) -> Block | Flight | Fetch:
-        """Choose how to get a block: from an in-flight fetch, from the cache (which may have
-        changed since the reader's first lookup), or by an uncached fetch."""
+        """Choose the source of a block: an in-flight fetch, the cache (it may have changed after
+        the reader's first lookup), or an uncached fetch."""
         key, offset = request.key, request.offset
         with self._planning:
             flight = self.flights.find(key, offset, file)

@@ -152,8 +152,8 @@ def _accept_messages(
     wanted: _Wanted,
     read: dict[tuple[int, int], StoredMessage],
 ) -> None:
-    """Add the requested messages to `read`, except messages that are not fully committed, which
-    readers of the queue do not see."""
+    """Add the requested messages to `read`, except messages that are not fully committed, because
+    readers of the queue do not see these."""
     end = piece.file.consume_queue_commit_offset
     for item in piece.items:
         try:

@@ -1,4 +1,4 @@
-"""An ordered list of segments of one type, which grows at its end.
+"""Flat file: an ordered list of segments of one type. It grows at its end.
 
 Offsets are bytes of the whole file. A segment's base offset is the file offset of its first byte.
 Layout and names: `docs/formats/tier-layout.md`. `metadata`: `docs/formats/metadata.md`.
@@ -57,9 +57,9 @@ def _trust() -> None:
 
 
 class FlatAppendFile(FlatSegments):
-    """Segments by ascending base offset. Only the last segment is written. Bytes are appended (in
-    memory), then stored (in the segment), then committed, which makes them visible to readers and
-    metadata. `confirmation`: commits the stored bytes, shared by files that commit together.
+    """Segments by ascending base offset. Only the last segment is written. Bytes are first appended
+    (in memory), then stored (in the segment), then committed (visible to readers and in the
+    metadata). `confirmation`: commits the stored bytes, shared by files that commit together.
     `deletions`: deletions of the whole broker. `is_listed_whole`: a listing by the epoch's owner
     showed no segment that the metadata lacks, so a new segment is certainly absent and needs no
     check. `lock`: serialises appends, commits, rolls and expiry. The lock may be shared with other
@@ -195,7 +195,7 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def undo_init(self) -> None:
-        """Remove the only segment, which has no content. Its entry may stay in the metadata."""
+        """Remove the only segment. It has no content. Its entry may stay in the metadata."""
         with self._lock:
             if len(self.segments) == 1 and self.append_offset == self.segments[0].base_offset:
                 self.segments = ()
@@ -510,8 +510,8 @@ class FlatAppendFile(FlatSegments):
         return found
 
     def rebase(self, offset: int) -> None:
-        """Move an empty file to another offset, which may be lower. Raises Invalid for a file with
-        content, Busy while a segment of that name is being deleted."""
+        """Move an empty file to another offset. The new offset may be lower. Raises Invalid for a
+        file with content, Busy while a segment of that name is being deleted."""
         with self._lock:
             segments = self.segments
             if len(segments) != 1 or self.append_offset != segments[0].base_offset:

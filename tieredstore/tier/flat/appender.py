@@ -142,10 +142,10 @@ class SegmentAppender:
         larger single buffer is one write). If the provider prefers large writes, each write has at
         least the preferred size while enough bytes wait.
 
-        `companion`: the appender of another file, whose bytes must not be stored before these. They
-        may be stored together with the last of these bytes, which the companion's stored position
-        shows. They are not stored if the bytes after either stored position are unsure. `may_wait`:
-        bytes that are stored together may be stored as late as `WriterEpoch.confirm`.
+        `companion`: the appender of another file. Its bytes must not be stored before these. They
+        may be stored together with the last of these bytes. The companion's stored position shows
+        whether they were. They are not stored if the bytes after either stored position are unsure.
+        `may_wait`: bytes that are stored together may be stored as late as `WriterEpoch.confirm`.
 
         Returns True if all bytes are stored, False if the appender is closed or another thread is
         storing. Raises Unavailable (the remaining bytes stay pending, and the next call continues),

@@ -23,9 +23,9 @@ class StoringFile(Protocol):
 
 
 class Confirmation:
-    """Files whose stored bytes are committed together, in the order in which the files joined.
-    `confirm`: `WriterEpoch.confirm`, or a function that calls it. If `confirm` fails, the bytes
-    stay stored, and a later call confirms them, so nothing is written twice."""
+    """Files whose stored bytes are committed together, in the order of the `join` calls. `confirm`:
+    `WriterEpoch.confirm`, or a function that calls it. If `confirm` fails, the bytes stay stored,
+    and a later call confirms them, so nothing is written twice."""
 
     __slots__ = ("_confirm", "_files")
 

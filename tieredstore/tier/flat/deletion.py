@@ -141,9 +141,9 @@ def replace_segments(
     strays: Iterable[SegmentId],
     now_ms: int,
 ) -> list[SegmentId]:
-    """Register the deletion of all segments of a path, and of `strays` that the metadata lacks, in
-    one write. Afterwards both files of the queue are empty, and continue after all earlier bytes.
-    Returns the segments to delete. Raises Unavailable."""
+    """Register, in one write, the deletion of a path's segments in the metadata, and of the
+    `strays` that the metadata lacks. Afterwards both files of the queue are empty, and continue
+    after all earlier bytes. Returns the segments to delete. Raises Unavailable."""
     entries = {entry.id: entry for entry in metadata.segments(path)}
     going = list(dict.fromkeys((*strays, *entries)))
     new = []

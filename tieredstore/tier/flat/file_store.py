@@ -241,7 +241,7 @@ class FlatFileStore:
         return file
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Write under the given epoch from now on, and compare the metadata with the records of
+        """Use the given epoch for later writes, and compare the metadata with the records of
         deleted topics. Call this before `load`."""
         with self._lock:
             self._writer = writer
@@ -543,7 +543,8 @@ class FlatFileStore:
         return self._deletions.remove(segments, is_stopping)
 
     def _take_out(self, key: QueueKey, file: FlatMessageFile | None) -> list[FileSegment]:
-        """Register the deletion of all segments of a queue: those of its open file, and others."""
+        """Register the deletion of all segments of a queue, including segments that its open file
+        does not have."""
         path = queue_path(self.config.broker_name, *key)
         with self._lock:
             strays = self._unregistered.get(path, [])

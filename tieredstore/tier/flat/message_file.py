@@ -152,12 +152,12 @@ class FlatMessageFile(QueueWriter):
     def begin_anew(
         self, offset: int, renew: Callable[[], object] = lambda: None
     ) -> list[SegmentId]:
-        """Delete all messages and continue at the given queue offset, which may be lower. The
-        commit log continues at its position, so that no position is used for two messages. If the
-        process stops before the end, the queue is empty and continues at its former end. `renew`:
-        called when all segments are marked for deletion, before the first is deleted. If it raises
-        an error, the segments stay marked. Returns the removed segments. Raises Busy while bytes
-        are uncommitted."""
+        """Delete all messages and continue at the given queue offset. It may be lower. The commit
+        log continues at its position, so that no position is used for two messages. If the process
+        stops before the end, the queue is empty and continues at its former end. `renew`: called
+        when all segments are marked for deletion, before the first is deleted. If it raises an
+        error, the segments stay marked. Returns the removed segments. Raises Busy while bytes are
+        uncommitted."""
         with self._turns.waiting(self.path), self.lock:
             self._check_writable()
             if self._marks:

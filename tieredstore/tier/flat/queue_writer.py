@@ -175,8 +175,8 @@ class QueueWriter(QueueView):
     # Turns
 
     def wait_for_lock(self) -> None:
-        """Acquire `lock`, even during an upload, which releases it between two batches. The caller
-        must release it."""
+        """Acquire `lock`, even during an upload, because an upload releases it between two batches.
+        The caller must release it."""
         if not self.lock.acquire(blocking=False):
             with self._turns.waiting(self.path):
                 self.lock.acquire()
@@ -208,10 +208,10 @@ class QueueWriter(QueueView):
         `units`: their consume queue units (UNIT_DTYPE, only sizes and tags codes are used).
         `records`: buffers, each with one or more whole records. Together they contain the records
         of the units. They are copied once, with the physical offsets of the tier. A single writable
-        buffer is not copied, and belongs to the file from then on. Full segments are rolled, which
-        commits the messages appended before. A message larger than a segment gets its own segment.
-        `may_roll`: whether segments may be rolled. If not, only the messages that fit are appended
-        (see `roll_full`).
+        buffer is not copied, and belongs to the file from then on. Full segments are rolled, after
+        a commit of the messages appended before. A message larger than a segment gets its own
+        segment. `may_roll`: whether segments may be rolled. If not, only the messages that fit are
+        appended (see `roll_full`).
 
         Raises Corrupt if units and records disagree, before anything is appended. Raises Busy if
         another thread runs a commit that rolling needs, and the errors of commits. After these
@@ -241,7 +241,7 @@ class QueueWriter(QueueView):
             return prepared.take_first(done)
 
     def _find_fitting_end(self, prepared: RecordBatch, first: int) -> int:
-        """Return the end of the last message from `first` on that fits the segments and limits of
+        """Return the end of the messages, starting at `first`, that fit the segments and limits of
         both files."""
         log, queue = self.commit_log.find_writer(), self.consume_queue.find_writer()
         count = min(
@@ -343,8 +343,8 @@ class QueueWriter(QueueView):
     def commit(self) -> bool:
         """Write the commit log, then the consume queue, in one request if the provider supports it.
 
-        Then confirm the epoch, which commits both. Returns True if all appended messages are
-        committed, False if another thread is committing. Raises Unavailable, Fenced, Corrupt. After
+        Then confirm the epoch to commit both. Returns True if all appended messages are committed,
+        False if another thread is committing. Raises Unavailable, Fenced, Corrupt. After
         Unavailable, call this again or call `rollback`. Stored bytes are not written again.
         """
         if not self.lock.acquire(blocking=False):

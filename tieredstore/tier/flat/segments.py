@@ -93,7 +93,7 @@ class FlatSegment:
     def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
         """Return the segment's metadata entry. An empty segment gets the current time as its end
         time, because Java's expiry deletes segments without an end time. The times of later
-        messages are first written to the journal, which Java does not read."""
+        messages are first written to the journal only, and Java does not read the journal."""
         is_new = self.begin_ms == NEVER_WRITTEN_MS and status != STATUS_DELETED
         return FileSegmentMetadata(
             path=self.file.id.path,

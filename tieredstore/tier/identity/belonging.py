@@ -233,7 +233,7 @@ class Belonging:
     def claim(self, metadata: MetadataStore | None) -> WriterMark | None:
         """Compare the marks before the epoch is taken, then record the attempt. Returns the mark
         for the new epoch, or None if the tier stores no marks. `metadata`: metadata of the state
-        directory. None for a repair, which compares nothing. Raises Invalid with the recovery
+        directory. None for a repair. Then nothing is compared. Raises Invalid with the recovery
         procedure, Unavailable, Corrupt."""
         if not self._provider.capabilities.durable:
             return None

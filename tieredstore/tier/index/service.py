@@ -46,10 +46,10 @@ def query_files(
     on_failure: Callable[[str, TieredStoreError], None],
 ) -> Reading[list[IndexItem]]:
     """Return the newest `wanted.limit` distinct items, by topic, queue and offset. `local`,
-    `uploaded`: files in order of creation, which are queried from the last to the first. Local
-    files are queried before uploaded ones. A failing file is skipped (`on_failure` gets its name
-    and error). Raises Unavailable only if nothing was found and a file could not be read, because
-    an empty result would not be reliable."""
+    `uploaded`: files in order of creation. They are queried from the last to the first. Local files
+    are queried before uploaded ones. A failing file is skipped (`on_failure` gets its name and
+    error). Raises Unavailable only if nothing was found and a file could not be read, because an
+    empty result would not be reliable."""
     found: dict[tuple[int, ...], IndexItem] = {}
     unreachable: Unavailable | None = None
     for local_file in reversed(local):
@@ -97,7 +97,7 @@ STOP_MS = 2_000
 next start."""
 CHECKPOINT_BATCHES = 64
 """Minimum number of batches between two writes of the watermarks by the loop, or by the caller if
-there is no loop. The number grows by one per MARKS_A_BATCH watermarks, since each write includes
+there is no loop. The number grows by one per MARKS_A_BATCH watermarks, because each write includes
 all of them."""
 MARKS_A_BATCH = 8
 MAX_CHECKPOINT_FACTOR = 4

@@ -121,8 +121,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
-        """Return position and length in bytes of the items of a hash, which may include other items
-        of its slot. Raises Corrupt for an invalid slot."""
+        """Return position and length in bytes of the items of a hash. The range may include other
+        items of the same slot. Raises Corrupt for an invalid slot."""
         if self._header is None:
             yield from self.header()
         place = self._place_slot(key_hash)
@@ -173,7 +173,7 @@ def check_whole(segment: FileSegment, size_bytes: int, header: tiered.IndexHeade
     """Raise Corrupt unless a segment contains one complete compacted file.
 
     The first slot must point to the end of the slots, and the items of the last slot must end at
-    the end of the file, which is impossible for a truncated file.
+    the end of the file. A truncated file cannot fulfil this.
     """
     end = tiered.find_content_end(size_bytes, header.items, segment.read)
     slots = tiered.infer_slots(end, header.items)

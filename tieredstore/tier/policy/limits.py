@@ -1,5 +1,5 @@
 """Limits on the bytes and requests per second that a broker writes to its tier and reads from it. A
-request is a call of a segment, which may be several requests or parts for an object store.
+request is a call of a segment. For an object store, one call may be several requests or parts.
 Maintenance of the object store (merging, garbage) is not counted. Listings and deletions are not
 limited."""
 

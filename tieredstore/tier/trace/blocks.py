@@ -32,7 +32,7 @@ PUT_DTYPE: Final = np.dtype(
     ]
 )
 """Messages of a queue with consecutive offsets. `queue`: number of the queue in the block.
-`begin_ms`, `end_ms`: store times of the first message and of one of the last, epoch ms."""
+`begin_ms`, `end_ms`: store times of the first message and of one of the last messages, epoch ms."""
 GET_DTYPE: Final = np.dtype(
     [
         ("group", "<i4"),

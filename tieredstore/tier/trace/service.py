@@ -266,7 +266,7 @@ _log = logging.getLogger(__name__)
 
 
 class TraceService:
-    """Records a trace while `tieredStoreTraceEnable` is set, which is checked every 10 s.
+    """Records a trace while `tieredStoreTraceEnable` is set. The setting is checked every 10 s.
 
     `state`: the broker's `storePathRootDir`.
     `recorder`: receives gets while its `is_on` is set.

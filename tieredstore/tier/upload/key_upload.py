@@ -164,7 +164,7 @@ class KeyUpload:
     """Puts the keys of a queue's messages into the index, in the order of its commit log.
 
     Keys that fail are put later, from messages that are read back from the tier. Because this is
-    expensive, failures are retried at growing intervals, and not while the index refuses keys.
+    expensive, failures are retried at growing intervals, and never while the index refuses keys.
     """
 
     def __init__(self, index: KeyIndex, clock: Clock, metrics: Metrics) -> None:

@@ -83,7 +83,7 @@ class StoredUpload:
 @dataclass(slots=True)
 class DispatchOutcome:
     """Outcome of an upload round. `messages`, `size_bytes`: number and bytes of the messages that
-    the round has committed, even if an error ended it later. `hole`: [first missing, next present)
+    the round has committed, even if an error ended it later. `hole`: [first missing, next existing)
     queue offsets that the local store had deleted. `left_out`: messages whose local records are
     damaged. `more`: whether there is more work that need not wait. `stored`: with STORED, the
     upload that `QueueUpload.finish` commits. `room_bytes`: the queue first needs new segments with

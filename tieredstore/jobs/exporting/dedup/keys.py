@@ -151,7 +151,7 @@ def select_since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
 
 def _hash_keys(topic: bytes, batch: pa.RecordBatch, number: int) -> Array:
     """Return the records of messages with a UNIQ_KEY. A message without a UNIQ_KEY is recognised by
-    its `msg_id`, which equals its `offset_msg_id`."""
+    an equal `msg_id` and `offset_msg_id`."""
     ids = batch.column("msg_id")
     has_key = pc.and_(
         pc.not_equal(ids, batch.column("offset_msg_id")), pc.not_equal(pc.utf8_length(ids), 0)

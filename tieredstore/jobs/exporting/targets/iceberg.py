@@ -1,7 +1,7 @@
 """An Iceberg table, written by pyiceberg. Each export adds one snapshot with the state in its
 properties. Later snapshots of other writers (compactions, for example) lack the state. The state is
-read from the current snapshot or its newest ancestor with a state, so that a table that was rolled
-back continues at the end of its data. If all snapshots with a state have expired, the copy in the
+read from the current snapshot or its newest ancestor with a state, so that a rolled-back table
+continues at the end of its data. If all snapshots with a state have expired, the copy in the
 table's properties is used."""
 
 from __future__ import annotations

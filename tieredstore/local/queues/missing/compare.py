@@ -203,7 +203,7 @@ def warn_of_missing(found: Comparison, place: str) -> None:
 
 
 def explain_unread(one: Unread) -> str:
-    """Describe the reason why a part of the log is unread."""
+    """Describe an unread part of the log, with the reason."""
     return (
         f"commit log at {one.begin}: {one.reason}. The {one.end - one.begin} bytes up to "
         f"{one.end} are in no consume queue and cannot be read"

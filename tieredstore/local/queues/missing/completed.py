@@ -20,7 +20,7 @@ class _Part(NamedTuple):
 
 class CompletedQueue:
     """`ConsumeQueueReader` over a queue of the store (None for a missing or unreadable queue) and
-    runs of units from the log, which take precedence over the queue's units.
+    runs of units from the log. These runs take precedence over the queue's units.
 
     If neither has a unit, the log no longer has the message, or the message cannot be read there.
     The unit of such a message is empty (size 0), so a read of the message reports the fault.

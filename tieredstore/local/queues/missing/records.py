@@ -93,7 +93,7 @@ def _find_spans(
 
 
 class _UnitWalk:
-    """Units of one queue, which are taken in the order of the queue and the log."""
+    """Units of one queue, taken in the order of the queue and the log."""
 
     def __init__(self, queue: ConsumeQueueReader) -> None:
         self.key = QueueKey(queue.topic, queue.queue_id)
@@ -142,8 +142,8 @@ class Unread(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Record of several messages, whose unit is in a batch consume queue. `position`: position of
-    the record in the log (bytes). `from_offset`, `until_offset`: queue offsets of its messages."""
+    """Record of several messages. Its unit is in a batch consume queue. `position`: position of the
+    record in the log (bytes). `from_offset`, `until_offset`: queue offsets of its messages."""
 
     key: QueueKey
     position: int

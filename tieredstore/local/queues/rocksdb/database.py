@@ -64,8 +64,8 @@ def translate_rocksdb_error(
 
 
 FORMAT_VERSION: Final = 5
-"""Format version of the tables, as RocketMQ 5.5.0 writes them with RocksDB 8.4, which cannot read
-newer versions."""
+"""Format version of the tables: the version that RocketMQ 5.5.0 writes with RocksDB 8.4, because
+RocksDB 8.4 cannot read newer versions."""
 CACHE_BYTES: Final = 64 << 20
 _BLOCK_BYTES: Final = 32 << 10
 _BLOOM_BITS: Final = 16
@@ -173,7 +173,7 @@ class Batch:
 
     @property
     def changes(self) -> object:
-        """The library's batch object, which can be written once."""
+        """The library's batch object. It can be written once."""
         return self._changes
 
     def __len__(self) -> int:
