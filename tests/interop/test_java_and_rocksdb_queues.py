@@ -46,7 +46,7 @@ def test_java_recovers_a_store_of_ours_with_its_queues_in_rocksdb(
 def test_a_store_of_java_s_with_its_queues_in_rocksdb_goes_from_hand_to_hand(
     java: JavaTools, public_rocksdb: Path, tmp_path: Path
 ) -> None:
-    """Java and this project take turns to write a store with its queues in RocksDB, twice each. No
+    """Java and this project write a store with its queues in RocksDB in turn, two times each. No
     message is lost, and offsets continue."""
     root = tmp_path / "root"
     copy_tree(public_rocksdb / "store", root / "store")

@@ -1,5 +1,5 @@
-"""A broker that starts with any combination of copies of its store, state and tier. Also the
-content of each part."""
+"""A broker that starts with any combination of copies of its store, state and tier.
+`Parts.find_messages` returns the messages that each part should have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state directory and a tier of `offload` get the messages of one store."""
+"""`offload` accepts only one store for a state directory and its tier."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def offload(store: Path) -> Ran:
 
 @pytest.mark.parametrize(("topic", "queue_id"), [("orders", 0), ("orders", 1), ("billing", 0)])
 def test_t76_messages_of_two_stores_never_mix(tmp_path: Path, topic: str, queue_id: int) -> None:
-    """The other store has the same queue, another queue of the topic, or another topic."""
+    """A tier never gets messages of two stores. The second store has the same queue, another queue
+    of the topic, or another topic."""
     first = write(tmp_path / "first", "orders", 0)
     assert offload(first).code == 0
     before = sorted((tmp_path / "tier").rglob("*"))

@@ -1,4 +1,4 @@
-"""An object store fails during offloads, in the tiered store, and under the command line."""
+"""Offloads, the tiered store and the command line handle faults of an object store."""
 
 from __future__ import annotations
 

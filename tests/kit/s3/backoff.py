@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def no_backoff() -> Iterator[None]:
-    """Let a retry follow a failure without a delay."""
+    """Make each retry immediate, without a delay after the failure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tieredstore.providers.s3.lane.RETRY_PAUSE_MS", 0)
         yield

@@ -1,4 +1,5 @@
-"""A damaged message with a wrong store time is found by every range of times that had it."""
+"""A damaged message has a wrong store time. Every search of a time range that includes the true
+time reports the damage."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ COUNT, STEP_MS = 9, 10
 
 
 def damage(tier: GrowingTier, number: int, time_ms: int) -> None:
-    """Change body CRC and store time of a message."""
+    """Change the body CRC and the store time of message `number`."""
     [log] = tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)
     [units] = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)
     place = int.from_bytes(units.read_bytes()[20 * number :][:8], "big")

@@ -121,7 +121,8 @@ def test_a_record_of_other_messages_counts_for_nothing(java: BuiltTier) -> None:
 
 
 def damage_record(file: Path, changed: dict[str, Any]) -> None:
-    """Change a range of the record, so that its offsets or times do not rise as they must."""
+    """Change a range of the record, so that its offsets or times violate the required ascending
+    order."""
     record = decode_time_record(file.read_bytes())
     assert record is not None
     ranges = list(record.ranges)

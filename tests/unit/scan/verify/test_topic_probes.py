@@ -51,7 +51,7 @@ def test_an_index_of_messages_that_are_no_probes_teaches_as_well(tmp_path: Path)
 
 def test_tries_are_bounded(tier: BuiltTier) -> None:
     """The number of probes for topic ids is limited. Some ids, such as those of deleted topics,
-    cannot be found. Not each of them costs a probe of every queue."""
+    cannot be found, and each of them would otherwise cost a probe of every queue."""
     run = index_items._GroupCheck.run
     with (
         mock.patch.object(TopicProbes, "find_topics", return_value={}),
