@@ -50,7 +50,7 @@ class FormerMetadata:
         return cls(taken_ms, ids, queues, frozenset(filled))
 
     def drop_deleted(self, deleted: Mapping[str, DeletedTopic]) -> FormerMetadata:
-        """Return a copy without all topics that were ever deleted, before or after the time of that
+        """Return a copy without the topics that were ever deleted, before or after the time of that
         metadata."""
         gone = {
             topic

@@ -46,7 +46,7 @@ class LogRows:
 
     def read(self, offset: int, end: int) -> Iterator[tuple[RowColumns, int]]:
         """Yield the rows of the records from `offset` to `end` (bytes of the log), up to PASS_ROWS
-        at a time, with the end of each part. Raises Corrupt at a position without a record."""
+        at a time, with the end of each part. Raises Corrupt if a position has no record."""
         while offset < end:
             chunk = self.log.rest_of_file(offset)[: end - offset]
             walk = walk_records(chunk)

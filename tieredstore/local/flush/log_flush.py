@@ -95,8 +95,8 @@ _LATE: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Round of puts that wait together. After the seal: `end_offset`, the end of the log after the
-    last of these puts, and `sealed_s`, a time after all of them (monotonic)."""
+    """Round of puts that wait together. Set by the seal: `end_offset`, the end of the log after the
+    last of these puts, and `sealed_s`, a monotonic time after all of them."""
 
     future: FlushFuture
     end_offset: int = -1

@@ -131,7 +131,7 @@ class AllocateMappedFileService:
 
     def _find_next(self) -> _Request | None:
         """Return the next file to create, or None. Raises the error of an earlier file that was not
-        requested again: after a crash, a later file would follow a gap."""
+        requested again, because after a crash a later file would follow a gap."""
         with self._lock:
             missing = [it for it in self._requests.values() if it.file is None]
         first = min(missing, key=lambda it: it.from_offset, default=None)

@@ -201,7 +201,7 @@ class BatchConsumeQueue:
             self.end += 1
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records that end after a commit log offset."""
+        """Drop the units of records that end after `physical_offset`."""
         with self._lock:
             start = self._start // BATCH_UNIT_SIZE
             end = self._search(
@@ -328,7 +328,7 @@ class BatchConsumeQueueStore:
         )
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records that end after a commit log offset."""
+        """Drop the units of records that end after `physical_offset`."""
         for queue in self:
             queue.truncate(physical_offset)
 

@@ -52,7 +52,7 @@ class TopicDeletion:
         cls, message: StoredMessage, skipped: SkippedRecords | None = None
     ) -> TopicDeletion | None:
         """Parse a message of DELETION_TOPIC. Return None for a message that no tieredstore store
-        wrote. Such a message deletes nothing, and is counted in `skipped`. Later versions of the
+        wrote. Such a message has no effect, and is counted in `skipped`. Later versions of the
         format have the same members. Additional members are ignored."""
         try:
             body: Any = orjson.loads(message.body)
@@ -72,8 +72,8 @@ class TopicDeletion:
 
 
 def _check_writer(message: StoredMessage, topic: object) -> None:
-    """Raise ValueError for a message that no tieredstore store wrote. A broker adds properties and
-    an address to clients' messages. The store's own messages have neither."""
+    """Raise ValueError for a message that was not written by a tieredstore store. A broker adds
+    properties and an address to clients' messages. The store's own messages have neither."""
     if not isinstance(topic, str) or message.queue_id or message.born_timestamp_ms:
         raise ValueError("no store wrote it")
     properties = remove_property(message.properties_bytes, b"__CRC32#")
@@ -86,7 +86,7 @@ def _is_offset(number: object) -> bool:
 
 
 def deletion_tags_code(topic: str) -> int:
-    """Return the tags code of the units that point to the deletions of a topic."""
+    """Return the tags code of units whose messages record deletions of a topic."""
     return tags_code(_tags_of(topic))
 
 

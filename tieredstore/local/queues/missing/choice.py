@@ -1,4 +1,4 @@
-"""Choice of the units that a queue lacks, among the records of the log that no unit names."""
+"""Chooses the units that a queue lacks, from the log's records without a unit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Int64s = npt.NDArray[np.int64]
 
 
 class _Fit(NamedTuple):
-    """Which messages a queue lacks, and which contradict its units: bool[n] each."""
+    """Masks (bool[n] each) of the messages that a queue lacks, and of those that contradict its
+    units."""
 
     lacks: Bools
     contradicts: Bools
@@ -40,12 +41,12 @@ def choose_units(
     late: int | None,
     spill: Spill,
 ) -> tuple[list[RebuiltQueue], list[Unread]]:
-    """Return the valid units, in runs, and the messages whose queue offsets contradict the others
-    or the log.
+    """Return the valid units, in runs. Also return the messages whose queue offsets contradict
+    other messages or the log.
 
-    Units of an earlier generation of a topic are left out: after them in the log, the queue
-    continues at a lower offset or was deleted. A queue offset that only one message has out of
-    order is damaged, and begins no generation.
+    Units of an earlier generation of a topic are left out: later in the log, the queue continues at
+    a lower offset or is deleted. If the queue offset of a single message is out of order, the
+    offset is damaged, and no generation begins there.
     """
     runs: list[RebuiltQueue] = []
     misplaced: list[npt.NDArray[Any]] = []
@@ -89,7 +90,7 @@ def choose_units(
 
 
 def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
-    """Yield all rows in windows, and for each row whether its queue offset alone is out of
+    """Yield all rows in windows, each with a mask of the rows whose queue offset alone is out of
     order."""
     for begin in range(0, len(rows), _ROWS):
         end = min(begin + _ROWS, len(rows))
@@ -100,8 +101,8 @@ def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
 
 
 def _find_odd(offsets: Int64s, *, is_whole: bool) -> Bools:
-    """Return which offsets are out of order between neighbours that are in order, or step back
-    alone. `is_whole`: whether no offset follows the last one."""
+    """Return a mask of the offsets that are out of order between neighbours in order, or that are a
+    single step back. `is_whole`: whether no offset follows the last one."""
     odd = np.zeros(len(offsets), np.bool_)
     steps = np.diff(offsets)
     odd[1:-1] = (steps[:-1] != 1) & (steps[:-1] + steps[1:] == 2)
@@ -117,9 +118,9 @@ def _find_fit(
     offsets: Int64s,
     positions: Int64s,
 ) -> _Fit:
-    """A queue lacks messages before its units, after its units, and at offsets whose unit is empty
-    or does not name the message. A message before the first unit in the log may be of an earlier
-    generation, and contradicts nothing."""
+    """Find the messages that a queue lacks: before its units, after its units, and at offsets whose
+    unit is empty or does not name the message. A message that is in the log before the first unit's
+    message may belong to an earlier generation, so it contradicts no unit."""
     first, last = queue.unit(queue.min_offset), queue.unit(queue.max_offset - 1)
     fit = _Fit(np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_))
     is_before, is_after = offsets < queue.min_offset, offsets >= queue.max_offset
@@ -146,7 +147,7 @@ def _find_fit(
 def _is_message(
     log: ForeignCommitLog, unit: tuple[int, int, int], key: QueueKey, offset: int
 ) -> bool:
-    """Return whether a unit names a record of the message at a queue offset."""
+    """Return whether a unit names a record of the message at the queue offset `offset`."""
     record = log.get(unit[0], unit[1])
     try:
         message = None if record is None else decode_record(record)
@@ -175,7 +176,8 @@ def _describe_misplaced(key: QueueKey, rows: npt.NDArray[Any]) -> list[Unread]:
 def _find_lost_begin(
     key: QueueKey, runs: list[RebuiltQueue], log: ForeignCommitLog
 ) -> list[Unread]:
-    """Find a queue without units whose first message in a whole log is not its first."""
+    """Report a lost begin: the log has all its bytes, but its first message of the queue does not
+    have queue offset 0."""
     unit = runs[0].unit(runs[0].min_offset) if runs else None
     if unit is None or log.min_offset or not runs[0].min_offset:
         return []
