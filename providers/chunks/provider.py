@@ -236,6 +236,11 @@ class ChunkProvider(TimedProvider):
     def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
         return self._backups(broker_name).read(name)
 
+    def read_backup_range(
+        self, broker_name: str, name: BackupName, position: int, length: int
+    ) -> bytes | None:
+        return self._backups(broker_name).read_range(name, position, length)
+
     def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
         self._backups(broker_name).write(name, data)
 

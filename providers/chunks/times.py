@@ -89,6 +89,9 @@ class ObjectBackups:
         found = self._client.head(key)
         return self._client.get_range(key, 0, found.size_bytes) if found is not None else None
 
+    def read_range(self, name: BackupName, position: int, length: int) -> bytes | None:
+        return self._client.get_range(self._make_key(name), position, length)
+
     def write(self, name: BackupName, data: bytes) -> None:
         key = self._make_key(name)
         try:

@@ -163,6 +163,12 @@ class MemoryProvider(TimedProvider):
     def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
         return self._backups.get((broker_name, name))
 
+    def read_backup_range(
+        self, broker_name: str, name: BackupName, position: int, length: int
+    ) -> bytes | None:
+        found = self.read_backup(broker_name, name)
+        return None if found is None else found[position : position + length]
+
     def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
         naming.check_name(broker_name, "broker name")
         with self._lock:

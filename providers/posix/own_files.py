@@ -201,6 +201,17 @@ class PosixBackups:
             return FILES.read(path)
         return None
 
+    def read_range(self, name: BackupName, position: int, length: int) -> bytes | None:
+        path = self._folder / str(name)
+        with (
+            wrap_os_errors("read", path, invalid=RETRY_LATER),
+            suppress(FileNotFoundError),
+            path.open("rb") as file,
+        ):
+            file.seek(position)
+            return file.read(length)
+        return None
+
     def write(self, name: BackupName, data: bytes) -> None:
         path = self._folder / str(name)
         with wrap_os_errors("write", path, invalid=RETRY_LATER):

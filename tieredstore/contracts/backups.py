@@ -27,6 +27,8 @@ class BackupKind(enum.StrEnum):
     DELETING = "deleting"
     """All entries about deleted topics, if the tier may still have segments of some of these
     topics."""
+    LITE = "lite"
+    """A run of lite topics (`message.lite_runs`)."""
 
 
 class BackupName(NamedTuple):
@@ -65,6 +67,18 @@ class BackupPlace(Protocol):
 
     def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
         """Delete backups. Idempotent. Raises Unavailable."""
+
+
+@runtime_checkable
+class RangedBackups(BackupPlace, Protocol):
+    """BackupPlace that reads parts of backups. Optional."""
+
+    def read_backup_range(
+        self, broker_name: str, name: BackupName, position: int, length: int
+    ) -> bytes | None:
+        """Return bytes of a backup, or fewer at its end. None if the backup does not exist. Raises
+        Unavailable."""
+        ...
 
 
 @runtime_checkable

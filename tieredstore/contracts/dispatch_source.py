@@ -93,6 +93,15 @@ class NotedChanges(Protocol):
         first call, the caller reads all `queues`. Only one caller is supported."""
 
 
+@runtime_checkable
+class LiteSource(Protocol):
+    """Source that knows the topics of type LITE. Optional."""
+
+    def find_lite_topics(self) -> Collection[str]:
+        """Return the topics whose messages may have a lite topic."""
+        ...
+
+
 class ArrivedRuns(NamedTuple):
     """Arrived messages, grouped into runs. A run has messages of one queue with consecutive
     offsets.

@@ -47,6 +47,8 @@ class LocalDispatchSource:
         self._flush = flush
         self._table: TopicTable | None = None
         self._levels: dict[str, StorageLevel] = {}
+        self._lite_table: TopicTable | None = None
+        self._lite_topics: frozenset[str] = frozenset()
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
@@ -221,6 +223,12 @@ class LocalDispatchSource:
         if table is not self._table:
             self._table, self._levels = table, table.storage_levels()
         return self._levels
+
+    def find_lite_topics(self) -> frozenset[str]:
+        table = self._topics()
+        if table is not self._lite_table:
+            self._lite_table, self._lite_topics = table, table.list_lite_topics()
+        return self._lite_topics
 
     def find_excluded_topics(self) -> dict[str, str]:
         table = self._topics()

@@ -70,6 +70,14 @@ class TopicTable:
         """Return the topics whose queues are batch consume queues."""
         return frozenset(topic for topic in self.attributes if self.is_batch(topic))
 
+    def list_lite_topics(self) -> frozenset[str]:
+        """Return the topics whose messages may have a lite topic."""
+        return frozenset(
+            topic
+            for topic, attributes in self.attributes.items()
+            if attributes and self._attribute(topic, "message.type").upper() == "LITE"
+        )
+
     def reserve_hours(self) -> dict[str, int]:
         """Return `reserve.time` in hours, for the topics that set it. Java's value -1 means that it
         is not set."""

@@ -6,6 +6,7 @@ contains."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,12 +30,14 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.contracts.tier_identity import WriterKind
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.lite import LITE_QUEUE_ID
 from tieredstore.message.names import queue_path
 from tieredstore.tier.deleted.records import drop_deleted_segments, split_path
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.identity.belonging import Belonging
 from tieredstore.tier.identity.comparison import Contents
+from tieredstore.tier.lite.service import LiteService, is_light
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.state_files import ENDS_FILE, find_left_records, has_clean_ends
 from tieredstore.tier.upload.local_records import check_last_message
@@ -262,13 +265,17 @@ def _find_recorded_ends(metadata: MetadataStore, broker_name: str, topic: str) -
 
 
 def forget_deleted(
-    source: HistorySource, flat_files: FlatFileStore, *, is_loaded: bool
+    source: HistorySource,
+    flat_files: FlatFileStore,
+    *,
+    is_loaded: bool,
+    kept: Collection[str] = (),
 ) -> list[tuple[TopicMetadata, list[int]]]:
     """Delete topics from the tier that were deleted in the local store, if the deletion did not
     reach the tier, or the tier or metadata is older. Runs before `FlatFileStore.load`, and again
     (`is_loaded`) when the local store has dispatched the remaining records after a crash. Only then
-    does the local store drop its records of the deletions. Returns the result of `destroy_topics`.
-    Raises Unavailable."""
+    does the local store drop its records of the deletions, except those of `kept` topics. Returns
+    the result of `destroy_topics`. Raises Unavailable."""
     metadata, broker_name = flat_files.metadata, flat_files.config.broker_name
     old: dict[str, dict[int, list[FileSegmentMetadata]]] = {}
     deleted = source.find_deleted_queues()
@@ -299,7 +306,7 @@ def forget_deleted(
                     metadata.put_segment(entry)
                 metadata.delete_queue(topic, queue_id)
     if is_loaded:
-        source.forget_deletions({key.topic for key in deleted})
+        source.forget_deletions({key.topic for key in deleted}.difference(kept))
     return found
 
 
@@ -330,7 +337,8 @@ class StartComparison:
     """Comparison of store and tier at one start: first of the marks (`belonging`), then of the
     segments, then of the queues. `source`: the loaded local store, or None if it has no marks.
     `gives_offsets`: whether the store takes messages after the start. `is_named`: whether the
-    configuration names the broker. Otherwise the broker has the name of the host."""
+    configuration names the broker. Otherwise the broker has the name of the host. `lite`: knows
+    the ends of light queues."""
 
     def __init__(
         self,
@@ -342,7 +350,9 @@ class StartComparison:
         *,
         gives_offsets: bool,
         is_named: bool,
+        lite: LiteService,
     ) -> None:
+        self._lite = lite
         self._config = config
         self._flat_files = flat_files
         self._source = source
@@ -376,9 +386,7 @@ class StartComparison:
         source = self._source
         self._writer = None
         if source is not None:
-            source.set_history(
-                self._flat_files.find_end_offsets, self._flat_files.deleted.find_ends
-            )
+            source.set_history(self._find_end_offsets, self._find_deleted_ends)
             if not is_started and not source.is_dispatched:
                 self._writer = writer
                 return
@@ -400,6 +408,15 @@ class StartComparison:
         Invalid, Unavailable."""
         if self._writer is not None:
             self.compare_queues(self._writer, is_started=True)
+
+    def _find_end_offsets(self, topic: str) -> dict[int, int]:
+        if not is_light(topic):
+            return self._flat_files.find_end_offsets(topic)
+        end = self._lite.find_end(topic)
+        return {LITE_QUEUE_ID: end} if end else {}
+
+    def _find_deleted_ends(self, topic: str) -> dict[int, int]:
+        return {} if is_light(topic) else self._flat_files.deleted.find_ends(topic)
 
     def _find_position(self, topic: str) -> tuple[str, int]:
         """Return the identity of this store, and the byte position in its log of a topic's last

@@ -20,11 +20,13 @@ from tieredstore.contracts.message_store import (
 from tieredstore.contracts.plugin import PluginMessageStore
 from tieredstore.disk.at_hand import read_at_hand
 from tieredstore.errors import Corrupt, TieredStoreError
+from tieredstore.message.lite import LITE_PREFIX
 from tieredstore.message.record import StoredMessage
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
 from tieredstore.tier.fetch.fetcher import LOOKED_AT, MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.lite.queues import LightQueues
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.read_plan import ReadPlan, ReadSource, plan_read, reads_tier
 from tieredstore.tier.reading import Steps, Wait, run, run_async
@@ -45,8 +47,8 @@ _log = logging.getLogger(__name__)
 class TieredReads(PluginMessageStore):
     """Gets, offsets, times and key queries over both stores. Thread-safe. `tieredStorageLevel`, or
     a topic's own level, decides which gets the tier answers. The next store answers for topics that
-    are never in the tier. `recorder`: receives gets. `executor`: runs the blocking parts of
-    coroutines."""
+    are never in the tier. `recorder`: receives gets. `light`: answers for light queues. `executor`:
+    runs the blocking parts of coroutines."""
 
     def __init__(
         self,
@@ -57,9 +59,11 @@ class TieredReads(PluginMessageStore):
         topic_filter: TopicFilter,
         metrics: Metrics,
         recorder: TraceRecorder,
+        light: LightQueues,
         executor: Executor | None = None,
     ) -> None:
         super().__init__(next_store)
+        self._light = light
         self.flat_files = flat_files
         self.fetcher = fetcher
         self.topic_filter = topic_filter
@@ -79,10 +83,17 @@ class TieredReads(PluginMessageStore):
     # Gets
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        return run(self._carry_out(request), self._executor)
+        return run(self._choose(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        return await run_async(self._carry_out(request), self._executor)
+        return await run_async(self._choose(request), self._executor)
+
+    def _is_light(self, topic: str) -> bool:
+        return topic.startswith(LITE_PREFIX) and self._light.is_tiered(topic)
+
+    def _choose(self, request: GetRequest) -> Steps[GetMessageResult]:
+        is_light = self._is_light(request.topic)
+        return self._light.get(request) if is_light else self._carry_out(request)
 
     def _plan(self, key: QueueKey, offset: int, count: int) -> ReadPlan:
         level = self.topic_filter.find_read_level(key.topic)
@@ -201,6 +212,8 @@ class TieredReads(PluginMessageStore):
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset of the first message in either store. If neither has messages, return
         the next store's answer, or the end of a queue that only the tier has."""
+        if self._is_light(topic):
+            return self._light.find_min_offset(topic)
         low, high = self._tier_range(topic, queue_id)
         local_low, local_high = self._local_range(topic, queue_id)
         if low == high and (local_high > 0 or not high):
@@ -210,6 +223,8 @@ class TieredReads(PluginMessageStore):
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the next store's maximum, because the next store assigns offsets. For a queue that
         only the tier has, return the tier's maximum."""
+        if self._is_light(topic):
+            return self._light.find_max_offset(topic)
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
         return local if local > 0 else self._tier_range(topic, queue_id)[1] or local
 
@@ -230,6 +245,8 @@ class TieredReads(PluginMessageStore):
         """Return the queue offset for a time. LOWER: the first message of either store at or after
         the time, otherwise the end. UPPER: the last message at or before the time, otherwise the
         first message. Raises Unavailable if the tier is needed and cannot be read."""
+        if self._is_light(topic):
+            return self._light.find_offset(topic, timestamp_ms, boundary)
         if self._is_tiered(topic):
             tier = self.fetcher.time_side(topic, queue_id)
             if tier is not None:
@@ -260,6 +277,8 @@ class TieredReads(PluginMessageStore):
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
+        if topic is not None and self._is_light(topic):
+            return self._light.find_earliest_time(topic)
         local = self.next_store.get_earliest_message_time(topic, queue_id)
         if topic is None or queue_id is None:
             if not self._is_enabled:
@@ -271,6 +290,8 @@ class TieredReads(PluginMessageStore):
         return routing.find_earliest(local, self.fetcher.earliest_time(topic, queue_id))
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        if self._is_light(topic):
+            return self._light.find_time(topic, offset)
         found = -1
         for source in self._plan(QueueKey(topic, queue_id), offset, 1):
             if source is ReadSource.TIER:

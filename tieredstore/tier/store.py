@@ -13,7 +13,7 @@ from typing import Self
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, StoreConfig
-from tieredstore.contracts.dispatch_source import HistorySource, QueueKey
+from tieredstore.contracts.dispatch_source import HistorySource, LiteSource, QueueKey
 from tieredstore.contracts.message_store import (
     MeasuredStore,
     MessageStore,
@@ -32,6 +32,10 @@ from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.history import StartComparison, forget_deleted, keep_history
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.lite.queues import LightQueues
+from tieredstore.tier.lite.reading import READ_THREADS as LITE_THREADS
+from tieredstore.tier.lite.reading import LiteReader
+from tieredstore.tier.lite.service import LiteService, is_light
 from tieredstore.tier.policy.limits import LimitedProvider
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.provider_metrics import MeasuredProvider
@@ -111,6 +115,7 @@ class TieredMessageStore(TieredReads):
         self.trace = TraceService(config, self._state, clock, metrics)
         self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
         self._ahead_threads = ThreadPoolExecutor(AHEAD_THREADS, "tiered-ahead")
+        self._lite_threads = ThreadPoolExecutor(LITE_THREADS, "tiered-lite-fetch")
         topic_filter = TopicFilter(config, metrics)
         fetcher = MessageStoreFetcher(
             config,
@@ -123,6 +128,12 @@ class TieredMessageStore(TieredReads):
             self._threads,
             self._ahead_threads,
         )
+        self.lite = LiteService(
+            *(config, flat_files, clock, metrics),
+            self._find_lite_topics,
+            self._forget_light_deletions,
+        )
+        self._lite_reader = LiteReader(self.lite, flat_files, fetcher.cache, self._lite_threads)
         super().__init__(
             next_store,
             config,
@@ -131,6 +142,9 @@ class TieredMessageStore(TieredReads):
             topic_filter,
             metrics,
             self.trace.recorder,
+            LightQueues(
+                *(next_store, self.lite, self._lite_reader, topic_filter, metrics, self._threads)
+            ),
             self._threads,
         )
         self._provider = provider
@@ -179,8 +193,17 @@ class TieredMessageStore(TieredReads):
                 self.topic_filter,
                 self._clock,
                 self.metrics,
+                self.lite.note,
             )
         return self._dispatcher
+
+    def _find_lite_topics(self) -> Collection[str]:
+        source = self._source
+        return source.find_lite_topics() if isinstance(source, LiteSource) else ()
+
+    def _forget_light_deletions(self, queues: Collection[str]) -> None:
+        if (source := self._history) is not None:
+            source.forget_deletions(queues)
 
     def _topic_reserve_hours(self) -> dict[str, int]:
         return self._source.topic_reserve_hours()
@@ -196,6 +219,7 @@ class TieredMessageStore(TieredReads):
             *(self._config, self.flat_files, self._state, self._history, self._clock),
             gives_offsets=self.gives_offsets,
             is_named=self._is_named,
+            lite=self.lite,
         )
 
     def load(self) -> None:
@@ -214,6 +238,7 @@ class TieredMessageStore(TieredReads):
                 keep_history(source, self._metadata, self._config.broker_name, self._state)
             opened.callback(self._threads.shutdown)
             opened.callback(self._ahead_threads.shutdown, cancel_futures=True)
+            opened.callback(self._lite_threads.shutdown, cancel_futures=True)
             self._closing = opened.pop_all()
         expect_forks(self)
 
@@ -237,7 +262,11 @@ class TieredMessageStore(TieredReads):
             self._metadata.load()
         opened.callback(self.flat_files.close)
         self.flat_files.load()
+        self.lite.load(writer if self._is_writer else None)
+        opened.callback(self.lite.stop)
         if self._is_writer:
+            if source is not None and source.is_empty:
+                self.lite.catch_up()
             self._comparison.compare_queues(writer)
             if not self._provider.capabilities.durable:
                 _log.warning(
@@ -266,12 +295,13 @@ class TieredMessageStore(TieredReads):
             self.flat_files.on_destroyed = self._forget
             if (source := self._history) is not None:
                 # What a crash had left undispatched.
-                forget_deleted(source, self.flat_files, is_loaded=True)
+                self._forget_deleted(source)
             self._comparison.finish()
         self._closing.callback(self.trace.stop)
         self.trace.start(self._source)
         if self._is_writer:
             self.index.start()
+            self.lite.start()
             self._closing.callback(self.dispatcher.finish)
             self.dispatcher.start()
             self._closing.callback(self.expiry.stop)
@@ -297,9 +327,12 @@ class TieredMessageStore(TieredReads):
         self._closing.pop_all()
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of each background loop: index, upload, expiry, backup, trace and fence
-        checks, then those of the next store and of the provider."""
-        own = (self.index, self._dispatcher, self.expiry, self.backup, self.trace, self._watch)
+        """Return the health of each background loop: index, lite topics, upload, expiry, backup,
+        trace and fence checks, then those of the next store and of the provider."""
+        own = (
+            *(self.index, self.lite, self._dispatcher),
+            *(self.expiry, self.backup, self.trace, self._watch),
+        )
         health = [found for service in own if service is not None for found in service.health()]
         provider = find_layer(self._provider, MonitoredServices)
         return [*health, *super().health(), *(provider.health() if provider is not None else ())]
@@ -338,16 +371,37 @@ class TieredMessageStore(TieredReads):
             self.fetcher.cache.drop(key)
         if reload_index:
             self.index.reload()
+            self.lite.reload()
 
     # Topics
 
     def delete_topics(self, topics: set[str]) -> int:
         """Delete topics from both stores, the next store first, so that nothing is uploaded again.
         A slave deletes only its own data, because the tier belongs to its writer."""
+        light = {
+            topic: self.get_max_offset_in_queue(topic, 0) for topic in self._list_light(topics)
+        }
         count = self.next_store.delete_topics(topics)
         if not self._is_writer:
             return count
+        self._delete_light(light)
         return max(count, len(self.flat_files.destroy_topics(topics)))
+
+    def _list_light(self, topics: Collection[str]) -> list[str]:
+        return [topic for topic in topics if self.lite.is_enabled and is_light(topic)]
+
+    def _delete_light(self, ends: Mapping[str, int]) -> None:
+        self.lite.delete(ends)
+        for queue in ends:
+            self._lite_reader.drop(queue)
+
+    def _forget_deleted(self, source: HistorySource) -> None:
+        """Finish deletions that a crash had left undispatched. Those of light queues are kept by
+        the local store until a run has them."""
+        deleted = source.find_deleted_queues()
+        light = self._list_light({key.topic for key in deleted})
+        self._delete_light({queue: deleted[QueueKey(queue, 0)].offset for queue in light})
+        forget_deleted(source, self.flat_files, is_loaded=True, kept=light)
 
     def _forget(
         self, topics: Collection[str], found: Iterable[tuple[TopicMetadata, list[int]]]
@@ -357,7 +411,7 @@ class TieredMessageStore(TieredReads):
                 self.fetcher.cache.drop(QueueKey(topic.topic, queue_id))
                 self.index.forget(topic.topic_id, queue_id)
         if (source := self._history) is not None:
-            source.forget_deletions(topics)
+            source.forget_deletions([*({*topics} - {*self._list_light(topics)})])
         self.dispatcher.forget_topics(topics)
         self.metrics.forget(lambda label: label in topics or _find_topic(label) in topics)
 

@@ -114,7 +114,8 @@ def require_backup(provider: SegmentProvider, broker: str) -> FoundBackup:
     return found
 
 
-OFFSET_FILES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
+LMQ_OFFSETS_FILE: Final = "lmqConsumerOffset.json"
+OFFSET_FILES: Final = ("consumerOffset.json", LMQ_OFFSETS_FILE)
 _TABLE: Final = "offsetTable"
 _LMQ_TABLE: Final = "lmqOffsetTable"
 _Queues = dict[str, int]
@@ -130,16 +131,30 @@ class FittedOffsets:
     dropped: int = 0
     lowered: list[dict[str, object]] = field(default_factory=list)
 
+    def note_lowered(self, key: str, queue_id: int, offset: int, end: int) -> None:
+        """Add a reduced offset. `key`: topic and group, as in the file."""
+        topic, _, group = key.partition("@")
+        self.lowered.append(
+            {
+                "group": group,
+                "topic": topic,
+                "queue_id": queue_id,
+                "offset": offset,
+                "to_offset": end,
+            }
+        )
+
 
 def fit_offsets(
     data: bytes,
     ends: Mapping[QueueKey, int | None],
     stays_local: Callable[[str], bool],
     fitted: FittedOffsets,
+    find_light_end: Callable[[str], int] = lambda _queue: 0,
 ) -> bytes:
     """Change a file of consumer offsets so that it fits the ends of the queues. A queue that is
-    missing in `ends` is empty. None means an unknown end. The changes are added to `fitted`. Raises
-    Corrupt."""
+    missing in `ends` is empty. None means an unknown end. `find_light_end`: returns the end of
+    a light queue in the tier, or 0. The changes are added to `fitted`. Raises Corrupt."""
     try:
         file: dict[str, Any] = msgspec.json.decode(
             quote_integer_keys(cut_zeros(data)), type=dict[str, Any]
@@ -149,7 +164,7 @@ def fit_offsets(
         raise Corrupt(f"the backup has consumer offsets that cannot be read: {error}") from error
     new: dict[str, _Queues] = {}
     for key, queues in table.items():
-        topic, _, group = key.partition("@")
+        topic = key.partition("@")[0]
         if stays_local(topic):
             fitted.dropped += len(queues)
             continue
@@ -160,14 +175,17 @@ def fit_offsets(
                 fitted.kept += 1
                 continue
             new[key][queue_id] = end
-            fitted.lowered.append(
-                {
-                    "group": group,
-                    "topic": topic,
-                    "queue_id": int(queue_id),
-                    "offset": offset,
-                    "to_offset": end,
-                }
-            )
-    fitted.dropped += len(file.pop(_LMQ_TABLE, None) or ())  # Light queues are never uploaded.
-    return msgspec.json.format(msgspec.json.encode(file | {_TABLE: new}), indent=1)
+            fitted.note_lowered(key, int(queue_id), offset, end)
+    light: dict[str, int] = {}
+    for key, offset in (file.pop(_LMQ_TABLE, None) or {}).items():
+        end = find_light_end(key.partition("@")[0])
+        if not end:  # Only the history of lite topics is in a tier.
+            fitted.dropped += 1
+            continue
+        light[key] = min(offset, end)
+        if offset > end:
+            fitted.note_lowered(key, 0, offset, end)
+        else:
+            fitted.kept += 1
+    tables: dict[str, Any] = {_TABLE: new} | ({_LMQ_TABLE: light} if light else {})
+    return msgspec.json.format(msgspec.json.encode(file | tables), indent=1)

@@ -4,16 +4,18 @@ tier."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES, SECRET_FOLDER_MODE, find_file_mode
@@ -21,6 +23,7 @@ from tieredstore.jobs.metadata.job import run_rebuild_metadata
 from tieredstore.jobs.operating.adopt import adopt_tier, check_no_log
 from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.restoring.backups import (
+    LMQ_OFFSETS_FILE,
     OFFSET_FILES,
     FittedOffsets,
     FoundBackup,
@@ -31,9 +34,12 @@ from tieredstore.jobs.restoring.backups import (
 from tieredstore.jobs.restoring.target import check_empty, claim_directory, forget_begun_log
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.target import find_restorable_broker, refuse_broker, refuse_slave
+from tieredstore.message.lite import parse_lite_topic
+from tieredstore.message.lite_runs import make_queue_key
 from tieredstore.scan.listing import list_tier
 from tieredstore.scan.location import TierLocation, place_tier
 from tieredstore.tier.deleted.records import find_deleted
+from tieredstore.tier.lite.runs import load_runs
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier_url import show_url
 
@@ -136,12 +142,34 @@ def _write_config(
     backup: FoundBackup, config: StoreConfig, store: Path, ends: Mapping[QueueKey, int | None]
 ) -> FittedOffsets:
     topic_filter = TopicFilter(config)
+    find_light_end = _open_light_ends(backup, config)
     fitted = FittedOffsets()
     folder = store / "config"
     with wrap_os_errors("write", folder):
         FILES.make_directory(folder, SECRET_FOLDER_MODE)
         for name, data in backup.archive.contents.items():
             if name in OFFSET_FILES:
-                data = fit_offsets(data, ends, topic_filter.is_filtered, fitted)  # noqa: PLW2901
+                data = fit_offsets(  # noqa: PLW2901
+                    data, ends, topic_filter.is_filtered, fitted, find_light_end
+                )
             FILES.replace_file(folder / name, data, mode=find_file_mode(name))
     return fitted
+
+
+def _open_light_ends(backup: FoundBackup, config: StoreConfig) -> Callable[[str], int]:
+    """Return a function that returns the end of a light queue in the tier."""
+    if LMQ_OFFSETS_FILE not in backup.archive.contents:
+        return lambda _queue: 0
+    metadata = cast("MetadataStore", registry.metadata_store(config, read_only=True))
+    with closing(metadata), closing(registry.segment_provider(config)) as provider:
+        metadata.load()
+        directory = load_runs(provider, config.broker_name).directory
+        ids = {entry.topic: entry.topic_id for entry in metadata.topics()}
+
+    def find_light_end(queue: str) -> int:
+        lite = parse_lite_topic(queue)
+        if lite is None or lite.parent not in ids:
+            return 0
+        return directory.find_end(make_queue_key(ids[lite.parent], queue))
+
+    return find_light_end

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tieredstore.contracts.backups import BackupKind, BackupName, BackupPlace
+from tieredstore.contracts.backups import BackupKind, BackupName, BackupPlace, RangedBackups
 from tieredstore.contracts.segment import (
     Capabilities,
     FileSegment,
@@ -552,6 +552,15 @@ class ProviderContract:
         assert [again.read_backup("broker-a", name) for name in names] == [
             str(name).encode() * 1_000 for name in names
         ]
+        if isinstance(again, RangedBackups):
+            assert (
+                again.read_backup_range("broker-a", names[1], 31, 40)
+                == (str(names[1]).encode() * 2)[31:71]
+            )
+            whole = len(str(names[1])) * 1_000
+            assert again.read_backup_range("broker-a", names[1], whole - 3, 40) == b"ata"
+            gone = BackupName(9, 9, BackupKind.CONFIG)
+            assert again.read_backup_range("broker-a", gone, 0, 40) is None
         assert again.list_backups("broker-b") == []
         assert list(provider.list()) == []
         with pytest.raises(Unavailable, match="already"):

@@ -22,7 +22,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.key_upload import KeyIndex, KeyUpload, mark_first
 from tieredstore.tier.upload.local_records import LocalCopies
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, QueueState
-from tieredstore.tier.upload.queue_upload import QueueUpload, RoundOptions, UploadRound
+from tieredstore.tier.upload.queue_upload import OnCommitted, QueueUpload, RoundOptions, UploadRound
 from tieredstore.tier.upload.registering import is_gone, register_queues, roll_together
 from tieredstore.tier.upload.rounds import PendingQueues, UploadRounds
 from tieredstore.tier.worker_pool import run_worker_pool
@@ -43,7 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class MessageStoreDispatcher:
-    """Copies the messages of the local store into the tier, queue by queue.
+    """Copies the messages of the local store into the tier, queue by queue. `on_committed`: as of
+    `QueueUpload`.
 
     Thread-safe. One thread at a time uploads a queue. After a Fenced error nothing is uploaded.
     """
@@ -57,6 +58,7 @@ class MessageStoreDispatcher:
         topic_filter: TopicFilter,
         clock: Clock = SYSTEM_CLOCK,
         metrics: Metrics | None = None,
+        on_committed: OnCommitted = lambda _file, _batches: None,
     ) -> None:
         self._config = config
         self._source = source
@@ -76,7 +78,8 @@ class MessageStoreDispatcher:
         self._shares_checks = capabilities.conditional
         self._rolls_together = capabilities.rewritable
         self._upload = QueueUpload(
-            *(config, source, clock, self._metrics), capabilities, self._is_ending
+            *(config, source, clock, self._metrics, capabilities, self._is_ending),
+            on_committed=on_committed,
         )
         self._states: dict[QueueKey, QueueState] = {}
         self._pending = PendingQueues(source, flat_files, topic_filter, self._states)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -108,8 +109,13 @@ class UploadRound:
         self.outcome = DispatchOutcome(self.key, DispatchStatus.IDLE)
 
 
+OnCommitted: TypeAlias = Callable[[FlatMessageFile, Sequence[RecordBatch]], object]
+
+
 class QueueUpload:
-    """Uploads queues, one round at a time. The state of a queue is in its `QueueState`."""
+    """Uploads queues, one round at a time. The state of a queue is in its `QueueState`.
+    `on_committed`: called with most batches when they are committed. After an error, or a stop,
+    committed batches may be left out."""
 
     def __init__(
         self,
@@ -119,7 +125,9 @@ class QueueUpload:
         metrics: Metrics,
         capabilities: Capabilities,
         is_ending: Callable[[], bool],
+        on_committed: OnCommitted = lambda _file, _batches: None,
     ) -> None:
+        self._on_committed = on_committed
         self._config = config
         self._source = source
         self._clock = clock
@@ -243,8 +251,10 @@ class QueueUpload:
                 before = stored.file.consume_queue_commit_offset
                 is_open = stored.file.settle(stored.ends)
                 committed = stored.file.consume_queue_commit_offset - before
-                if is_open and is_last and stored.keys is not None:
-                    stored.keys.put_batches(stored.file, stored.batches, state)
+                if is_open and is_last:
+                    self._on_committed(stored.file, stored.batches)
+                    if stored.keys is not None:
+                        stored.keys.put_batches(stored.file, stored.batches, state)
             finally:
                 stored.file.lock.release()
         except TieredStoreError as error:
@@ -349,6 +359,7 @@ class QueueUpload:
             state.unconfirmed = outcome.stored
             return
         outcome.size_bytes += size_bytes
+        self._on_committed(file, batches)
         if keys is not None:
             keys.put_batches(file, batches, state)
 

@@ -1,0 +1,44 @@
+"""A restored store continues lite topics behind the history in the tier."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.kit.command_line import tieredstore
+from tests.kit.lite_tier import LiteTier, queue_of, write_topics
+
+BODIES = [b"%03d" % number + b"x" * 300 for number in range(9)]
+
+
+def test_restore_keeps_offsets_of_lite_topics_and_continues_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = LiteTier(tmp_path, tieredStoreBackupInterval=60_000)
+    offsets = {f"{queue_of('s')}@g": 4, f"{queue_of('t')}@g": 9, f"{queue_of('u')}@g": 1}
+    file = it.root / "store" / "config" / "lmqConsumerOffset.json"
+    file.write_text(json.dumps({"lmqOffsetTable": offsets, "offsetTable": {}}))
+    it.put_lite("s", *BODIES[:5])
+    it.put_lite("t", *BODIES[5:7])
+    it.upload_runs()
+    it.put_lite("s", *BODIES[7:])
+    it.upload()
+    monkeypatch.setattr(it.lite, "_write", lambda: None)  # the disk is lost before the next run
+    it.close()
+    shutil.rmtree(it.root / "store")
+    ran = tieredstore(
+        "restore", "--tier", f"file://{it.root / 'tier'}", "--store", it.root / "store",
+        "--output", "json",
+    )  # fmt: skip
+    assert ran.code == 0, ran
+    found = json.loads(file.read_text())["lmqOffsetTable"]
+    assert found == {f"{queue_of('s')}@g": 4, f"{queue_of('t')}@g": 2}
+    write_topics(it.root, "P")
+    it.open()
+    assert it.store.get_max_offset_in_queue(queue_of("s"), 0) == 7
+    it.put_lite("s", b"new")
+    assert it.read_lite("s") == [*BODIES[:5], *BODIES[7:], b"new"]
+    it.close()

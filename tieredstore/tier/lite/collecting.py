@@ -1,0 +1,168 @@
+"""Collects the units of messages of lite topics that the tier has and no run covers yet."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.message.columns import records as columns
+from tieredstore.message.lite import find_light_offset, make_parent_prefix, parse_lite_topic
+from tieredstore.message.lite_runs import (
+    UNIT_DTYPE,
+    CoveredRange,
+    RunContent,
+    Table,
+    join_units,
+    make_queue_key,
+    sort_units,
+)
+from tieredstore.message.properties import INNER_MULTI_DISPATCH
+from tieredstore.message.record import StoredMessage
+from tieredstore.tier.flat.batch import RecordBatch
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.reading import run
+
+_READ_BYTES: Final = 8 << 20
+_READ_UNITS: Final = 4096
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class PendingUnits:
+    """Units that no run has yet, what they cover, and deletions of light queues (offset by key,
+    messages at smaller offsets are deleted)."""
+
+    keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    units: list[Table] = field(default_factory=list)
+    covered: list[CoveredRange] = field(default_factory=list)
+    deleted: dict[int, int] = field(default_factory=dict)
+    deleted_queues: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.covered or self.deleted)
+
+    @property
+    def unit_count(self) -> int:
+        return sum(map(len, self.units))
+
+    def add(self, file: FlatMessageFile, batch: RecordBatch) -> None:
+        """Add the messages of a batch of a parent's queue."""
+        keys, units = extract_units(file, batch)
+        if len(units):
+            self.keys.append(keys)
+            self.units.append(units)
+        end = batch.first_offset + batch.count
+        log_end = int(batch.offsets[-1] + batch.sizes[-1])
+        self.cover(file, batch.first_offset, end, log_end)
+
+    def cover(self, file: FlatMessageFile, begin: int, end: int, log_end: int) -> None:
+        """Record that a range of offsets of a parent's queue needs no more units."""
+        place = (file.topic, file.topic_id, file.queue_id)
+        last = self.covered[-1] if self.covered else None
+        if (
+            last is not None
+            and (last.topic, last.topic_id, last.queue_id) == place
+            and last.end == begin
+        ):
+            self.covered[-1] = CoveredRange(*place, last.begin, end, log_end)
+        else:
+            self.covered.append(CoveredRange(*place, begin, end, log_end))
+
+    def extend(self, later: PendingUnits) -> None:
+        """Add everything of another object."""
+        self.keys += later.keys
+        self.units += later.units
+        self.covered += later.covered
+        self.deleted_queues |= later.deleted_queues
+        for key, offset in later.deleted.items():
+            self.deleted[key] = max(offset, self.deleted.get(key, 0))
+
+    def sort(self) -> RunContent:
+        """Return the content of a run."""
+        return sort_units(
+            np.concatenate([np.zeros(0, np.uint64), *self.keys]),
+            join_units(self.units),
+            self.deleted,
+        )
+
+
+def extract_units(
+    file: FlatMessageFile, batch: RecordBatch
+) -> tuple[npt.NDArray[np.uint64], Table]:
+    """Return the keys of light queues and the units of a batch of messages of a parent. A message
+    that cannot be decoded has none."""
+    prefix = make_parent_prefix(file.topic)
+    rows: list[int] = []
+    keys: list[int] = []
+    offsets: list[int] = []
+    for row, (start, size) in enumerate(
+        zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True)
+    ):
+        message = StoredMessage(batch.buffer, start, size)
+        try:
+            names = message.get_property(INNER_MULTI_DISPATCH)
+            for queue in names.split(",") if names else ():
+                if not queue.startswith(prefix) or parse_lite_topic(queue) is None:
+                    continue
+                offset = find_light_offset(queue, message)
+                if offset is not None and offset >= 0:
+                    rows.append(row)
+                    keys.append(make_queue_key(file.topic_id, queue))
+                    offsets.append(offset)
+        except Corrupt as error:
+            _log.warning("%s: a message at %d has no lite topic: %s", file.path, start, error)
+    units = np.zeros(len(rows), UNIT_DTYPE)
+    units["offset"] = offsets
+    units["queue_offset"] = batch.first_offset + np.array(rows, dtype=np.int64)
+    units["position"] = batch.offsets[rows]
+    units["time_ms"] = batch.store_timestamps[rows]
+    units["size"] = batch.sizes[rows]
+    units["queue_id"] = file.queue_id
+    units["topic_id"] = file.topic_id
+    return np.array(keys, dtype=np.uint64), units
+
+
+def read_from_tier(file: FlatMessageFile, begin: int, end: int, pending: PendingUnits) -> int:
+    """Add messages of a parent's queue that are in the tier, from an offset on, up to about 8 MiB.
+    Returns the offset after the last of them. A message that cannot be read is left out. Raises
+    Unavailable."""
+    valid = file.next_valid_offset(begin)
+    if valid > begin:
+        until = min(valid, end)
+        pending.cover(file, begin, until, file.commit_log_commit_offset)
+        return until
+    try:
+        batch = _read_batch(file, begin, min(end - begin, _READ_UNITS))
+    except Corrupt:
+        try:
+            batch = _read_batch(file, begin, 1)
+        except Corrupt as error:
+            _log.error("%s: the message at %d has no lite topic: %s", file.path, begin, error)
+            pending.cover(file, begin, begin + 1, file.commit_log_commit_offset)
+            return begin + 1
+    pending.add(file, batch)
+    return begin + batch.count
+
+
+def _read_batch(file: FlatMessageFile, offset: int, count: int) -> RecordBatch:
+    units = run(file.read_units(offset, count))
+    if not len(units):
+        raise Corrupt(f"{file.path}: no unit at queue offset {offset}", path=file.path)
+    positions = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    first = int(positions[0])
+    count = max(int(np.searchsorted(positions + sizes, first + _READ_BYTES, side="right")), 1)
+    positions, sizes = positions[:count], sizes[:count]
+    behind = int(positions[-1] + sizes[-1])
+    data = run(file.read_commit_log(first, behind - first))
+    if len(data) < behind - first:
+        raise Corrupt(f"{file.path}: the commit log ends at {first + len(data)}", path=file.path)
+    starts = positions - first
+    times = columns.store_timestamps(data, starts)
+    codes = units["tags_code"][:count].astype(np.int64)
+    return RecordBatch(offset, data, starts, starts + sizes, sizes, positions, codes, times)

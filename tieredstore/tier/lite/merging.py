@@ -1,0 +1,99 @@
+"""Decides which runs of lite topics are merged and which have expired, and merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tieredstore.message.lite_runs import (
+    CoveredRange,
+    RunContent,
+    drop_dead_units,
+    merge_contents,
+)
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.lite.runs import LiteDirectory, LiteRun
+
+FAN_IN: Final = 8
+"""Number of runs of one level that are merged into one of the next level."""
+
+
+class ChosenRuns(NamedTuple):
+    """Objects of runs to merge. `level`: level of the result. `keeps_deleted`: whether older runs
+    may have messages of deleted light queues."""
+
+    runs: list[LiteRun]
+    level: int
+    keeps_deleted: bool
+
+
+def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
+    """Return the runs to merge: the oldest of the lowest level that has FAN_IN runs, or None."""
+    levels: dict[int, list[list[LiteRun]]] = {}
+    for group in directory.list_groups().values():
+        levels.setdefault(_find_level(group), []).append(group)
+    for level in sorted(levels):
+        if len(levels[level]) >= FAN_IN:
+            chosen = [run for group in levels[level][:FAN_IN] for run in group]
+            return ChosenRuns(chosen, level + 1, keeps_deleted=level < max(levels))
+    return None
+
+
+def _find_level(group: list[LiteRun]) -> int:
+    return max(run.notes.level for run in group)
+
+
+def merge_part(
+    chosen: ChosenRuns, log_begins: Mapping[tuple[int, int], int], part: int, parts: int
+) -> RunContent:
+    """Merge the light queues of one of `parts` equal ranges of keys, without messages that are no
+    longer in the tier (`log_begins`). Raises Unavailable, Corrupt."""
+    low, high = (part << 64) // parts, ((part + 1) << 64) // parts
+    contents = [run.read_keys(low, high) for run in chosen.runs]
+    merged = merge_contents(contents, keeps_deleted=chosen.keeps_deleted)
+    return drop_dead_units(merged, log_begins)
+
+
+def find_log_begins(
+    runs: Iterable[LiteRun], flat_files: FlatFileStore
+) -> dict[tuple[int, int], int]:
+    """Return the first byte of the commit log of each queue that the runs cover, by topic id and
+    queue id. Queues that were deleted are left out."""
+    begins: dict[tuple[int, int], int] = {}
+    for run in runs:
+        for one in run.notes.covered:
+            if is_covered_alive(one, flat_files):
+                file = flat_files.get(one.topic, one.queue_id)
+                is_open = file is not None and file.is_initialised
+                begin = file.commit_log_min_offset if file is not None and is_open else 0
+                begins[one.topic_id, one.queue_id] = begin
+    return begins
+
+
+def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
+    """Return whether the tier may still have messages of a range. A queue that cannot be opened may
+    have them."""
+    entry = flat_files.metadata.topic(one.topic)
+    if entry is None or entry.topic_id != one.topic_id:
+        return False
+    if flat_files.metadata.queue(one.topic, one.queue_id) is None:
+        return False
+    file = flat_files.get(one.topic, one.queue_id)
+    if file is None or not file.is_initialised:
+        return True
+    return one.log_end > file.commit_log_min_offset
+
+
+def find_dead_runs(directory: LiteDirectory, flat_files: FlatFileStore) -> list[LiteRun]:
+    """Return the objects of runs whose messages have all left the tier. A run with deletions stays
+    while other runs may have messages that they concern."""
+    groups = directory.list_groups().values()
+    dead: list[LiteRun] = []
+    for group in groups:
+        covered = [one for run in group for one in run.notes.covered]
+        has_deleted = any(bool((run.names["deleted"] > 0).any()) for run in group)
+        if any(is_covered_alive(one, flat_files) for one in covered):
+            continue
+        if not has_deleted or len(groups) == 1:
+            dead += group
+    return dead

@@ -1,0 +1,428 @@
+"""LiteService: writes, merges and expires the runs of lite topics of one broker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.backups import BackupKind, BackupName, ListedBackups, RangedBackups
+from tieredstore.contracts.wrapping import find_layer
+from tieredstore.errors import Fenced, Invalid, Refused, TieredStoreError
+from tieredstore.message.lite import LITE_PREFIX, parse_lite_topic
+from tieredstore.message.lite_runs import RunContent, RunNotes, encode_run, make_queue_key
+from tieredstore.metrics import Metrics
+from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
+from tieredstore.tier.flat.batch import RecordBatch
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.lite.collecting import PendingUnits, read_from_tier
+from tieredstore.tier.lite.merging import (
+    choose_runs,
+    find_dead_runs,
+    find_log_begins,
+    is_covered_alive,
+    merge_part,
+)
+from tieredstore.tier.lite.runs import (
+    FoundUnits,
+    LiteDirectory,
+    LiteRun,
+    find_uncovered,
+    join_covered,
+    load_runs,
+)
+from tieredstore.tier.writing import TierWriter
+
+INTERVAL_MS: Final = 30_000
+"""Time between two runs, ms."""
+RETIRED_MS: Final = 60_000
+"""Time for which merged runs stay, for reads that began before, ms."""
+READ_BACK_BYTES: Final = 64 << 20
+"""Approximate number of bytes of messages that one round reads back from the tier."""
+PART_UNITS: Final = 1 << 19
+"""Number of units of a run above which a merge divides the run into parts."""
+LATE_MS: Final = 900_000
+_MAX_BACKOFF_MS: Final = 600_000
+RUNS_METRIC: Final = "rocketmq_tiered_store_x_lite_runs"
+_log = logging.getLogger(__name__)
+
+
+def is_light(topic: str) -> bool:
+    """Return whether a topic is the light queue of a lite topic."""
+    return topic.startswith(LITE_PREFIX)
+
+
+class LiteService:
+    """The runs of one broker. Thread-safe. Call `load` first, `stop` last. Only a writer calls
+    `start`.
+
+    `find_lite_topics`: returns the parents. `forget_deletions`: called with the light queues whose
+    deletion is recorded in the tier.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        flat_files: FlatFileStore,
+        clock: Clock,
+        metrics: Metrics,
+        find_lite_topics: Callable[[], Collection[str]],
+        forget_deletions: Callable[[Collection[str]], object],
+    ) -> None:
+        place = find_layer(flat_files.provider, RangedBackups)
+        self._place = place if config.enable_lmq else None
+        self._broker = config.broker_name
+        self._config = config
+        self._flat_files = flat_files
+        self._clock = clock
+        self._metrics = metrics
+        self._find_lite_topics = find_lite_topics
+        self._forget_deletions = forget_deletions
+        self._writer: TierWriter | None = None
+        self._lock = threading.Lock()
+        self._pending = PendingUnits()
+        self._waiting = PendingUnits()  # what the present round writes
+        self._retired: list[tuple[int, list[BackupName]]] = []
+        self._sequence = 0
+        self._ends: dict[str, int] = {}  # of queues, at the last round
+        self._fenced: Fenced | None = None
+        self._is_stale = False
+        self.directory = LiteDirectory()
+        """All runs at present. Replaced whole."""
+        self._loop = ServiceThread(
+            "tiered-lite",
+            self.run_once,
+            INTERVAL_MS,
+            clock=clock,
+            waits_first=True,
+            max_backoff_ms=_MAX_BACKOFF_MS,
+            late_after_ms=LATE_MS,
+        )
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether this broker has light queues, and its tier can keep runs."""
+        return self._place is not None
+
+    # Life
+
+    def load(self, writer: TierWriter | None) -> None:
+        """Read the heads of all runs. `writer`: None for a reader. Raises Unavailable, Invalid for
+        a newer format."""
+        if self._place is None:
+            return
+        self._writer = writer
+        listed = find_layer(self._flat_files.provider, ListedBackups)
+        try:
+            self._load(None if listed is None else listed.find_listed_backups(self._broker))
+        except Refused as error:
+            if writer is not None:
+                raise
+            _log.warning("lite topics are read from the local store alone: %s", error)
+        if writer is not None:
+            self._note_ends()
+
+    def reload(self) -> None:
+        """Read the present runs, which another process may have changed. Raises the errors of
+        `load`."""
+        if self._place is not None:
+            self._load(None)
+
+    def _load(self, names: Sequence[BackupName] | None) -> None:
+        provider, known = self._flat_files.provider, self.directory.runs
+        loaded = load_runs(provider, self._broker, names, known)
+        self.directory = loaded.directory
+        self._is_stale = False
+        if self._writer is None:
+            return
+        epoch = self._writer.epoch_number
+        there = [*(run.name for run in loaded.directory.runs), *loaded.useless]
+        used = (name.sequence for name in there if name.epoch == epoch)
+        self._sequence = max([self._sequence, *used])
+        if loaded.useless:
+            self._retire(loaded.useless)
+
+    def catch_up(self) -> None:
+        """Write runs of all messages that no run covers. A new local store needs this, since its
+        light queues continue at the ends in the runs. Raises Unavailable, Fenced."""
+        while self._writer is not None and any(map(self._find_gap, self._list_files())):
+            self._read_back()
+            self._write()
+
+    def start(self) -> None:
+        """Write a run at the interval."""
+        if self._place is not None and self._writer is not None:
+            self._loop.start()
+
+    def stop(self) -> None:
+        """Stop the loop, and write what waits. Errors are logged only: the next start reads these
+        messages back from the tier. Idempotent."""
+        self._loop.stop()
+        if self._writer is not None and self._fenced is None:
+            try:
+                self._write()
+            except TieredStoreError as error:
+                _log.warning("lite topics are not up to date in the tier: %s", error)
+        self._writer = None
+
+    def health(self) -> list[ServiceHealth]:
+        """Return the health of the background loop."""
+        if self._place is None or self._writer is None:
+            return []
+        found = self._loop.health()
+        if self._fenced is not None:
+            found = replace(found, state=ServiceState.FAILED, error=self._fenced)
+        return [found]
+
+    # Changes
+
+    def note(self, file: FlatMessageFile, batches: Sequence[RecordBatch]) -> None:
+        """Take committed messages of a queue of any topic. They are in the next run."""
+        try:
+            if self._writer is None or file.topic not in self._find_lite_topics():
+                return
+        except TieredStoreError as error:
+            _log.warning("%s: its lite topics are read later: %s", file.path, error)
+            return
+        new = PendingUnits()
+        for batch in batches:
+            if batch.count:
+                new.add(file, batch)
+        with self._lock:
+            self._pending.extend(new)
+            is_much = self._pending.unit_count > PART_UNITS
+        if is_much and self._loop.is_running:
+            self._loop.wake()
+
+    def delete(self, ends: Mapping[str, int]) -> None:
+        """Delete light queues. `ends`: offset after the last message of each. Their messages are
+        gone for readers on return, and in the tier with the next run."""
+        with self._lock:
+            for queue, end in ends.items():
+                key = self.find_key(queue)
+                self._pending.deleted_queues.add(queue)
+                if key is not None and end > 0:
+                    self._pending.deleted[key] = max(end, self._pending.deleted.get(key, 0))
+
+    # Questions
+
+    def find_key(self, queue: str) -> int | None:
+        """Return the key of a light queue, or None if the tier does not have its parent."""
+        lite = parse_lite_topic(queue)
+        entry = None if lite is None else self._flat_files.metadata.topic(lite.parent)
+        return None if entry is None else make_queue_key(entry.topic_id, queue)
+
+    def find(self, queue: str) -> list[FoundUnits]:
+        """Return where the units of a light queue are, without those of deleted messages."""
+        key = self.find_key(queue)
+        if key is None or not (found := self.directory.find(key)[0]):
+            return []
+        deleted = self.find_deleted_end(queue)
+        return [one for one in found if one.end > deleted]
+
+    def find_deleted_end(self, queue: str) -> int:
+        """Return the offset below which the messages of a light queue are deleted."""
+        key = self.find_key(queue)
+        if key is None:
+            return 0
+        with self._lock:
+            waiting = (one.deleted.get(key, 0) for one in (self._pending, self._waiting))
+            return max(self.directory.find(key)[1], *waiting)
+
+    def find_end(self, queue: str) -> int:
+        """Return the offset after the last message of a light queue in the tier, or after its last
+        deleted message. 0 for an unknown queue."""
+        ends = (one.end for one in self.find(queue))
+        return max(ends, default=0) or self.find_deleted_end(queue)
+
+    def find_range(self, queue: str) -> tuple[int, int]:
+        """Return the range [first, end) of offsets of a light queue in the tier. Some of the first
+        messages may have expired. Reads nothing."""
+        found = self.find(queue)
+        if not found:
+            return 0, 0
+        first = max(min(one.first for one in found), self.find_deleted_end(queue))
+        return first, max(one.end for one in found)
+
+    def is_behind(self, parent: str, find_kept: Callable[[int], int]) -> bool:
+        """Return whether the tier has messages of a parent that no run covers and that the local
+        store no longer has. `find_kept`: returns the first offset of a queue in the local
+        store."""
+        if parent not in self._find_lite_topics():
+            return False
+        covered = self.directory.covered
+        for queue in self._flat_files.metadata.queues(parent):
+            file = self._flat_files.get(parent, queue.queue_id)
+            if file is not None and file.is_initialised:
+                end = min(file.consume_queue_commit_offset, find_kept(queue.queue_id))
+                begin = file.next_valid_offset(0)
+                ranges = covered.get((file.topic_id, queue.queue_id), ())
+                alive = [one for one in ranges if is_covered_alive(one, self._flat_files)]
+                if find_uncovered(alive, begin, end) is not None:
+                    return True
+        return False
+
+    def note_stale(self) -> None:
+        """Record that a run in the directory is no longer in the tier."""
+        self._is_stale = True
+
+    # Rounds
+
+    def run_once(self) -> None:
+        """Run one round: write a run, merge, expire, and delete merged runs. Raises Unavailable,
+        Fenced."""
+        if self._fenced is not None or self._writer is None:
+            return
+        try:
+            self._writer.check()
+            if self._is_stale:
+                self.reload()
+            self._read_back()
+            self._write()
+            self._merge()
+            self._expire()
+            self._delete_retired()
+        except Fenced as error:
+            self._fenced = error
+            raise
+        self._metrics.gauge(RUNS_METRIC, len(self.directory.runs))
+
+    def _is_ending(self) -> bool:
+        self._loop.report_progress()
+        return self._loop.is_stopping
+
+    def _list_files(self) -> list[FlatMessageFile]:
+        """Return the open queues of all parents."""
+        metadata, flat_files = self._flat_files.metadata, self._flat_files
+        queues = (queue for topic in self._find_lite_topics() for queue in metadata.queues(topic))
+        files = (flat_files.get(queue.topic, queue.queue_id) for queue in queues)
+        return [file for file in files if file is not None and file.is_initialised]
+
+    def _note_ends(self) -> None:
+        self._ends = {file.path: file.consume_queue_commit_offset for file in self._list_files()}
+
+    def _read_back(self) -> None:
+        """Read messages back that no run covers, as after a crash, or after a Java broker wrote."""
+        left = READ_BACK_BYTES
+        for file in self._list_files():
+            while left > 0 and not self._is_ending() and not file.is_closed:
+                gap = self._find_gap(file)
+                if gap is None:
+                    break
+                found = PendingUnits()
+                read_from_tier(file, *gap, found)
+                left -= sum(int(units["size"].sum()) for units in found.units) + (64 << 10)
+                with self._lock:
+                    self._pending.extend(found)
+        self._note_ends()
+        if left <= 0:
+            self._loop.wake()
+
+    def _find_gap(self, file: FlatMessageFile) -> tuple[int, int] | None:
+        # What was committed since the last round may not be noted yet.
+        end = self._ends.get(file.path, 0)
+        begin = file.next_valid_offset(0)
+        ranges = [
+            one
+            for one in self.directory.covered.get((file.topic_id, file.queue_id), ())
+            if is_covered_alive(one, self._flat_files)
+        ]
+        with self._lock:
+            ranges += [
+                one
+                for one in self._pending.covered
+                if (one.topic_id, one.queue_id) == (file.topic_id, file.queue_id)
+            ]
+        return find_uncovered(ranges, begin, end)
+
+    def _write(self) -> None:
+        """Write a run of everything that waits."""
+        with self._lock:
+            self._waiting, self._pending = self._pending, PendingUnits()
+            waiting = self._waiting
+        try:
+            if waiting:
+                notes = RunNotes(covered=join_covered(waiting.covered))
+                self._publish([self._put(notes, waiting.sort())], [])
+        except BaseException:
+            with self._lock:
+                waiting.extend(self._pending)
+                self._pending = waiting
+                self._waiting = PendingUnits()
+            raise
+        with self._lock:
+            self._waiting = PendingUnits()
+        if waiting.deleted_queues:
+            self._forget_deletions(waiting.deleted_queues)
+
+    def _put(self, notes: RunNotes, content: RunContent) -> LiteRun:
+        place, writer = self._place, self._writer
+        if place is None or writer is None:
+            raise Invalid("lite topics: the tier is not open for writing")
+        writer.check()
+        self._sequence += 1
+        name = BackupName(writer.epoch_number, self._sequence, BackupKind.LITE)
+        if not notes.group:
+            notes = RunNotes(*(notes.level, str(name), 0, notes.parts, notes.covered, notes.merged))
+        data = encode_run(notes, content)
+        place.write_backup(self._broker, name, data)
+        return LiteRun.of(place, self._broker, name, data)
+
+    def _publish(self, new: Sequence[LiteRun], merged: Sequence[LiteRun]) -> None:
+        """Make written runs visible after a fence check, and hide those that they replace."""
+        assert self._writer is not None
+        self._writer.confirm()
+        gone = {run.name for run in merged}
+        kept = [run for run in self.directory.runs if run.name not in gone]
+        self.directory = LiteDirectory((*kept, *new))
+        if gone:
+            self._retire(sorted(gone))
+
+    def _merge(self) -> None:
+        """Merge runs of one size as long as there are enough of them."""
+        while not self._is_ending() and (found := choose_runs(self.directory)) is not None:
+            begins = find_log_begins(found.runs, self._flat_files)
+            covered = (
+                one
+                for run in found.runs
+                for one in run.notes.covered
+                if is_covered_alive(one, self._flat_files)
+            )
+            parts = max(-(-sum(run.unit_count for run in found.runs) // PART_UNITS), 1)
+            notes = RunNotes(
+                *(found.level, "", 0, parts, join_covered(covered)),
+                tuple(str(run.name) for run in found.runs),
+            )
+            new: list[LiteRun] = []
+            for part in range(parts):
+                if self._is_ending():
+                    return  # the next start deletes the parts that are there
+                content = merge_part(found, begins, part, parts)
+                if part:
+                    notes = RunNotes(found.level, str(new[0].name), part, parts)
+                new.append(self._put(notes, content))
+            self._publish(new, found.runs)
+
+    def _expire(self) -> None:
+        dead = find_dead_runs(self.directory, self._flat_files)
+        if dead:
+            gone = {run.name for run in dead}
+            kept = (run for run in self.directory.runs if run.name not in gone)
+            self.directory = LiteDirectory(tuple(kept))
+            self._retire(sorted(gone))
+
+    def _retire(self, names: list[BackupName]) -> None:
+        self._retired.append((self._clock.monotonic_ms() + RETIRED_MS, names))
+
+    def _delete_retired(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        due = [name for due_ms, names in self._retired if due_ms <= now_ms for name in names]
+        if due and self._place is not None and self._writer is not None:
+            self._writer.confirm()
+            self._place.delete_backups(self._broker, due)
+            self._retired = [one for one in self._retired if one[0] > now_ms]
