@@ -34,7 +34,13 @@ from tieredstore.jobs.exporting.per_topic import (
     measure_each,
     split_by_topic,
 )
-from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
+from tieredstore.jobs.exporting.plan import (
+    Plan,
+    PlannedRange,
+    make_plan,
+    require_same_topics,
+    scan_ranges,
+)
 from tieredstore.jobs.exporting.report import Written, find_positions, make_report
 from tieredstore.jobs.exporting.request import ExportRequest, Format, OnUnfit
 from tieredstore.jobs.exporting.state import (
@@ -204,14 +210,17 @@ class PinnedExport:
         return Written(written, drops, files, sorted(names))
 
     def commit(self, written: Written) -> str:
-        """Return the name of the commit, created if missing. Raises Fenced, Unavailable."""
+        """Return the name of the commit, created if missing. Raises Fenced, Expired if a topic was
+        recreated, Unavailable."""
         try:
             state = self.require_turn()
             if state.export == self.plan.export:
                 return self.target.find_commit(state)
+            require_same_topics(self.location, self.plan)
             commit = self.target.commit(self._following(state, written), written.files)
             return self.target.find_commit(self.require_turn()) if commit is None else commit
-        except Fenced:
+        except (Expired, Fenced):
+            self.run.journal.finish()
             self.target.discard(self.folder, written.names)
             raise
 

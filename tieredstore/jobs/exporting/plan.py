@@ -5,24 +5,26 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import msgspec
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Corrupt, Expired, Invalid
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
-from tieredstore.scan.expired import open_queue
+from tieredstore.scan.expired import list_now, open_queue
 from tieredstore.scan.extents import QueueReader, find_message
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
+from tieredstore.scan.read.small_ranges import SMALL_BYTES
 from tieredstore.scan.read.tail import find_committed_end
 from tieredstore.scan.time_search.modes import SearchTimes
 from tieredstore.scan.time_search.search import (
@@ -81,7 +83,8 @@ class Plan:
     """Pinned plan of an export. `base`: the target's sequence before the export. `tasks`: the
     ranges of each task. `positions`: new positions of the queues whose position changes. They lack
     the last message, because only tasks read it. `taken`: exported queue offsets [from, until) of
-    each queue of a target without duplicates."""
+    each queue of a target without duplicates. `marks`: for each queue that is read in several
+    pieces, or continues, a message by which a recreated topic is detected."""
 
     export: str
     base: int
@@ -89,6 +92,7 @@ class Plan:
     positions: dict[str, Position] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     taken: dict[str, tuple[int, int]] = field(default_factory=dict)
+    marks: dict[str, Position] = field(default_factory=dict)
 
 
 def make_plan(
@@ -138,6 +142,8 @@ def make_plan(
         result.gaps.extend(planned.gaps)
         if planned.position is not None:
             result.positions[queue.path] = planned.position
+        if planned.mark is not None:
+            result.marks[queue.path] = planned.mark
     if request.dedup_window_ms is not None:
         result.taken.update(_find_taken(provider, catalogue, state))
     result.tasks.extend(map(list, gather_groups(ranges, lambda item: item.size_bytes, task_bytes)))
@@ -147,11 +153,12 @@ def make_plan(
 @dataclass(slots=True)
 class _QueuePlan:
     """Plan of one queue. `position`: position of the target after the export, None for no
-    change."""
+    change. `mark`: as in `Plan`, or None."""
 
     ranges: list[PlannedRange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     position: Position | None = None
+    mark: Position | None = None
 
 
 def _plan_queue(
@@ -173,7 +180,44 @@ def _plan_queue(
         planned.position = (
             position.move_to(high) if position is not None and goes_on else Position(high)
         )
+        if position is not None and goes_on:
+            planned.mark = planned.position
+        elif len(planned.ranges) > 1 or any(one.size_bytes > SMALL_BYTES for one in planned.ranges):
+            planned.mark = _mark(reader, planned.ranges[0].from_offset, high)
     return planned
+
+
+def _mark(reader: QueueReader, offset: int, high: int) -> Position | None:
+    """Return a position with the message at an offset, or None for an unreadable message."""
+    times, known = read_times(reader, offset, 1)
+    if not known[0]:
+        return None
+    named = int(reader.read_units(offset, 1)[0]["physical_offset"])
+    return Position(high, find_message(reader, named), int(times[0]), offset)
+
+
+def require_same_topics(location: TierLocation, plan: Plan) -> None:
+    """Raise Expired if a topic was recreated since the plan. Its messages may be mixed with those
+    of the former topic. Raises Unavailable."""
+    with closing(location.connect()) as provider:
+
+        def find_change(path: str) -> str | None:
+            broker, topic, queue_id = path.split("/")
+            queue = list_now(provider, QueueFiles(broker, topic, int(queue_id)))
+            if not queue.has_units:
+                return None  # All messages have expired.
+            with open_queue(provider, queue) as reader:
+                return _change(reader, plan.marks[path], reader.max_offset())
+
+        for path, changed in zip(
+            plan.marks, map_ahead(provider, find_change, plan.marks), strict=True
+        ):
+            if changed is not None:
+                raise Expired(
+                    f"{path}: the topic was recreated while it was exported: {changed}. Nothing "
+                    "was committed, run again",
+                    path=path,
+                )
 
 
 def _find_taken(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.jobs.export import Export, places_of
 from tests.kit.tier_builder import TierBuilder, flip, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.errors import Corrupt, Expired, Invalid, Unavailable
 from tieredstore.jobs.exporting import job
 from tieredstore.jobs.exporting.job import run_export
 from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format
@@ -209,6 +210,40 @@ def test_a_topic_that_was_made_again_is_named(exported: Export, count: int) -> N
     report = exported.run(accept=frozenset({Accept.REMADE}))
     assert report["rows"] == count
     assert exported.run()["rows"] == 0
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("count", [12, 40])
+def test_t76_two_generations_of_a_topic_never_mix(
+    exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, *, is_first: bool
+) -> None:
+    """The topic is recreated after the plan or between two tasks, with messages of the same
+    sizes."""
+    if not is_first:
+        exported.run()
+        exported.tier.append("orders", 0, 12)
+    tier = exported.tier
+    done: list[WriteTask] = []
+
+    def late(task: WriteTask) -> WriteOutcome:
+        outcome = write(task)
+        if not done:
+            tier.make_again("orders")
+            tier.append("orders", 0, 12 if is_first else 24)
+            tier.append("orders", 1, 5)
+            tier.append("orders", 0, count)
+        done.append(task)
+        return outcome
+
+    monkeypatch.setattr(job, "write", late)
+    with pytest.raises(Expired, match="recreated"):
+        exported.run(journal="a", task_bytes=500)
+    monkeypatch.undo()
+    with suppress(Invalid):
+        exported.run(journal="a", task_bytes=500)
+    found = exported.table().to_pylist()
+    lives = {row["msg_id"][-12:-10] for row in found if row["topic"] == "orders"}
+    assert lives == {"01" if is_first else "00"}
 
 
 def test_messages_that_expire_while_they_are_exported(
