@@ -67,7 +67,7 @@ class TierBackup:
     """Copies changed files, every `tieredStoreBackupInterval` and at the stop. Only the last two
     backups of a kind are kept. A failed backup does not affect the broker. `state`: the broker's
     `storePathRootDir`. `flush_metadata`: brings the metadata file up to date. `read_config`:
-    returns the existing files of CONFIG_FILES. None means to read the files in `state`."""
+    returns the existing files of CONFIG_FILES. None: they are read from `state`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class TierBackup:
         return is_wanted and self._place is not None
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Make backups under the epoch of the given writer from now on. The writer outlives this
+        """Make later backups under the given writer's epoch. The writer must outlive this
         object."""
         self._writer = writer if self.is_enabled else None
 

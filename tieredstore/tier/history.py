@@ -1,7 +1,6 @@
-"""Relation between a tier with a broker's history and the local store below it. `tier/identity`
-decides whether the two belong together. This module finds the ends of the queues for this decision.
-Topics that were deleted in the local store are deleted in the tier as well, whatever the metadata
-contains."""
+"""Connects a local store with the history of its broker in a tier. `tier/identity` decides whether
+the two belong together. This module finds the ends of the queues for this decision. Topics that
+were deleted in the local store are deleted in the tier as well, whatever the metadata contains."""
 
 from __future__ import annotations
 
@@ -62,8 +61,8 @@ def find_segment_differences(
     metadata: MetadataStore,
     broker_name: str,
 ) -> Contents:
-    """Find the segments of queues that either the tier or the metadata lacks, by a listing. Raises
-    Unavailable."""
+    """List the tier, and find the segments of queues that either the tier or the metadata lacks.
+    Raises Unavailable."""
     listings = {item.id: item for item in provider.list(broker_name)}
     listed = {one: item.size_bytes for one, item in listings.items()}
     deleted = source.find_deleted_queues() if source is not None else {}
@@ -271,11 +270,11 @@ def forget_deleted(
     is_loaded: bool,
     kept: Collection[str] = (),
 ) -> list[tuple[TopicMetadata, list[int]]]:
-    """Delete topics from the tier that were deleted in the local store, if the deletion did not
-    reach the tier, or the tier or metadata is older. Runs before `FlatFileStore.load`, and again
-    (`is_loaded`) when the local store has dispatched the remaining records after a crash. Only then
-    does the local store drop its records of the deletions, except those of `kept` topics. Returns
-    the result of `destroy_topics`. Raises Unavailable."""
+    """Delete topics from the tier that were deleted in the local store. Needed if the deletion did
+    not reach the tier, or if the tier or its metadata is an older copy. Runs before
+    `FlatFileStore.load`, and again (`is_loaded`) when the local store has dispatched the remaining
+    records after a crash. Only then does the local store drop its records of the deletions, except
+    those of `kept` topics. Returns the result of `destroy_topics`. Raises Unavailable."""
     metadata, broker_name = flat_files.metadata, flat_files.config.broker_name
     old: dict[str, dict[int, list[FileSegmentMetadata]]] = {}
     deleted = source.find_deleted_queues()
@@ -320,8 +319,8 @@ def _find_old_life(
 ) -> list[FileSegmentMetadata] | None:
     """Return all segments of a queue in the tier, except those marked for deletion, if they belong
     to the former generation of the topic. These have, or had, messages at lower offsets and with
-    earlier times (a Java broker begins at 0 again). Otherwise return None. `is_silent`: no message
-    was put since the topic was recreated."""
+    earlier times (a Java broker begins at 0 again). Otherwise return None. `is_silent`: whether no
+    message was put since the topic was recreated."""
     known = list(metadata.segments(queue_path(broker_name, *key)))
     entries = [entry for entry in known if entry.status != STATUS_DELETED]
     queues = [entry for entry in entries or known if entry.type is FileSegmentType.CONSUME_QUEUE]
@@ -419,8 +418,8 @@ class StartComparison:
         return {} if is_light(topic) else self._flat_files.deleted.find_ends(topic)
 
     def _find_position(self, topic: str) -> tuple[str, int]:
-        """Return the identity of this store, and the byte position in its log of a topic's last
-        deletion. Return ("", 0) if the log no longer has a deletion of the topic."""
+        """Return the identity of this store, and the byte position of a topic's last deletion in
+        its log. Return ("", 0) if the log no longer has a deletion of the topic."""
         deleted = {} if self._source is None else self._source.find_deleted_queues()
         positions = [end.physical_offset for key, end in deleted.items() if key.topic == topic]
         return (self.belonging.store, max(positions)) if positions else ("", 0)

@@ -212,7 +212,7 @@ def note_records(state: Path, records: Mapping[str, DeletedTopic]) -> None:
 
 
 def find_clean_records(state: Path, epoch: int) -> LeftRecords | None:
-    """Return the records of deleted topics for an epoch, or None unless the previous epoch stopped
+    """Return the records of deleted topics for an epoch, or None if the previous epoch did not stop
     with this state directory."""
     left = _read_snapshot(state / RECORDS_LEFT_FILE, LeftRecords)
     return left if left is not None and left.epoch == epoch - 1 else None

@@ -1,4 +1,4 @@
-"""Lookup of keys in the index files of a local store (`docs/formats/local-index.md`).
+"""Looks up keys in the index files of a local store (`docs/formats/local-index.md`).
 
 Files are read by position, never mapped. The owner and the readers of another process's store use
 the same code.

@@ -52,8 +52,8 @@ class _FullFile(NamedTuple):
 class IndexService:
     """Key index of one store. One thread puts, any number of threads query. `end_timestamp_ms`:
     store time of the last entry of the last *full* file on disk, for the checkpoint, or 0 without
-    such a file. `missing_from`: position in the log, or None. `load` found that entries of later
-    messages are missing."""
+    such a file. `missing_from`: position in the log after which messages lack entries, as `load`
+    found, or None."""
 
     def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
         self.end_timestamp_ms = 0

@@ -62,8 +62,8 @@ def check_message(
     offset: int,
     log: CommitLogReader | None = None,
 ) -> StoredMessage:
-    """Decode from its record the message of a queue at `offset`. `log`: as for
-    `check_stored_record`. Raises Corrupt if the bytes are no message or another message."""
+    """Decode the record of the message at `offset` of a queue. `log`: as for `check_stored_record`.
+    Raises Corrupt if the bytes are not a message, or are another message."""
     size = len(record)
     topic_field = places.topic_field
     if topic_field and size > FIXED_SIZE + len(topic_field) + 2:

@@ -48,8 +48,8 @@ records, and the values that the template gives for the queue."""
 
 
 class PutQueues(RowBuffer):
-    """Queues, added as messages are put. Accepts messages between `open` and `close`, while no flag
-    forbids puts.
+    """Queues of the put path, added as messages are put. Accepts messages between `open` and
+    `close`, while no flag forbids puts.
 
     The plain path does not check flags, so each change of a flag empties the plain path's table of
     queues. The general put checks the flags, and fills the table again once puts may continue.

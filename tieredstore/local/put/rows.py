@@ -76,10 +76,11 @@ class RowBuffer:
     (`confirm_offset`). The flush or commit then sets `wake`.
 
     The values that a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
-    `last_timestamp_ms`) change together, without a call into Python, where signal handlers run, and
-    after `_rows` without new memory. So an interrupt or a MemoryError leaves all changes or none.
-    For the same reason the lock is taken only by `with` (after `acquire()` a handler may raise
-    before a `try` begins), and waiting threads are woken in C.
+    `last_timestamp_ms`) change together. No call into Python is made between the changes, because
+    signal handlers run there, and after `_rows` no new memory is needed. So an interrupt or a
+    MemoryError leaves all changes or none. For the same reason the lock is taken only by `with`
+    (after `acquire()` a handler may raise before a `try` begins), and waiting threads are woken in
+    C.
     """
 
     __slots__ = (  # known to the compiled core. The rest is not that hot

@@ -1,8 +1,8 @@
 """Consume queue in files: positions of the messages of a queue, in order.
 
-Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space,
-which is divided into files of one size. If a queue begins at a higher offset, the file is filled up
-to this offset with blank units, which are not messages.
+Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space.
+This space is divided into files of one size. If a queue begins at a higher offset, the file is
+filled up to this offset with blank units. They are not messages.
 """
 
 from __future__ import annotations

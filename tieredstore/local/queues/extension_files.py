@@ -95,8 +95,9 @@ class ConsumeQueueExt:
         self._file_size = next((length for _, length in self._list_files() if length), 0)
 
     def find_tags_codes(self, addresses: Int64s) -> Int64s:
-        """Return the tags codes at addresses. If an extended unit is missing or unreadable, its
-        address is returned, and the caller takes the code from the record."""
+        """Return the tags codes of the extended units at `addresses`. If an extended unit is
+        missing or unreadable, its address is returned, and the caller takes the code from the
+        record."""
         codes = addresses.copy()
         if not self._file_size:
             return codes

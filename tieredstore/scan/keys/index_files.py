@@ -71,9 +71,9 @@ class IndexFiles:
         return one
 
     def find_gaps(self, least_ms: int) -> list[tuple[int, int]]:
-        """Return the store times [since, until) between two files that no file covers. A gap is
-        returned if it is longer than `least_ms`, or if a file between the two is missing. Raises
-        Corrupt, Unavailable."""
+        """Return the ranges [since, until) of store times, between two files, that no file covers.
+        A gap is returned if it is longer than `least_ms`, or if a file between the two is missing.
+        Raises Corrupt, Unavailable."""
         gaps: list[tuple[int, int]] = []
         latest, end = 0, None
         for extent, (file, _) in zip(self._extents, self._files, strict=True):

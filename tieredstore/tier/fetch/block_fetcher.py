@@ -183,8 +183,8 @@ class BlockFetcher:
         return (yield from self._read_in_front(fetch.file, request))
 
     def _read_in_front(self, file: FlatMessageFile, request: GetRequest) -> Steps[Block | None]:
-        """Read the messages of a get that precede lost bytes, without caching them. Tries half as
-        many messages each time. Returns None if the first message is lost."""
+        """Read the messages of a get that precede lost bytes, without caching them. Each attempt
+        requests half as many messages. Returns None if the first message is lost."""
         count, damage = request.max_count, Corrupt("")
         while count:
             place = yield from self._around.enter()

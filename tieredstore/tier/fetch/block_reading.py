@@ -331,7 +331,8 @@ def _is_own(
     positions: Longs,
 ) -> npt.NDArray[np.bool_]:
     """Return, for each record, whether it has the queue id and queue offset of its unit.
-    `positions`: from the units. A record after a coda begins 16 bytes later."""
+    `positions`: positions of the records, from the units. A record after a coda begins 16 bytes
+    later."""
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)
     own: npt.NDArray[np.bool_] = (

@@ -140,8 +140,8 @@ class MessageStoreFetcher(MessageReader):
         return result
 
     def _complete(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Add one fetch to the answer from cached blocks. Otherwise each get that begins in a small
-        block would return few messages."""
+        """Add one fetch to the answer from cached blocks. Without this, a get that begins in a
+        small block would return few messages."""
         wanted = request.max_count - len(result.messages)
         size_bytes, limit_bytes = result.size_bytes, request.limit_bytes
         enough_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)

@@ -97,9 +97,10 @@ class Block:
         max_bytes: int,
         message_filter: MessageFilter | None = None,
     ) -> Taken:
-        """Return up to `max_count` messages from `offset` that the filter accepts. The result ends
-        with the message that reaches `max_bytes`, so at least one message is returned. If no limit
-        is reached, `next_offset` is the end of the block, because rejected messages are skipped."""
+        """Return up to `max_count` messages that the filter accepts, starting at `offset`. The
+        result ends with the message that reaches `max_bytes`, so at least one message is returned.
+        If no limit is reached, `next_offset` is the end of the block, because rejected messages are
+        skipped."""
         first = bisect_left(self.offsets, offset)
         if message_filter is None:
             taken = self._take_all(first, max_count, max_bytes)

@@ -306,9 +306,10 @@ class FlatAppendFile(FlatSegments):
         stored before these. A paired provider stores both with the last write. `may_wait`: as in
         `SegmentAppender.store`.
 
-        If a segment has bytes after the last stored ones that no owner of the epoch wrote, they
-        stay unused: the segment ends before them, and a new segment begins. This also happens if
-        stored bytes were lost. Reading the lost bytes raises Corrupt, but new bytes are safe.
+        If the last stored bytes of a segment are followed by bytes that no owner of the epoch
+        wrote, these stay unused: the segment ends before them, and a new segment begins. This also
+        happens if stored bytes were lost. Reading the lost bytes raises Corrupt, but new bytes are
+        safe.
         """
         other = companion if self._provider.capabilities.paired else None
         for _ in range(_MAX_GIVEN_UP):
@@ -383,9 +384,9 @@ class FlatAppendFile(FlatSegments):
             self.find_writer().trim()
 
     def rollback(self, offset: int | None = None) -> None:
-        """Drop the bytes that are appended but not stored. If the given offset is below the stored
-        offset, the stored bytes after it in the last segment are dropped, too. The next commit
-        writes them again, or compares them."""
+        """Drop the bytes that are appended but not stored. If `offset` is below the stored offset,
+        the stored bytes after `offset` in the last segment are also dropped. The next commit writes
+        them again, or compares them."""
         with self._lock:
             appender = self._appender
             if appender is None and offset is None:

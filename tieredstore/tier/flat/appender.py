@@ -58,10 +58,10 @@ class SegmentDamaged(Corrupt):
 
 
 class SegmentAppender:
-    """State of appending to and storing one open segment. Positions are bytes from the segment's
-    start. If `unsure` is set, the backend may hold bytes after `stored_position`, and the next
-    `store` checks this before it writes. Appends come from one thread at a time (the flat file's
-    lock). One `store` at a time may run concurrently with them."""
+    """Appends to one open segment, and stores the appended bytes. Positions are bytes from the
+    segment's start. If `unsure` is set, the backend may hold bytes after `stored_position`, and the
+    next `store` checks this before it writes. Appends come from one thread at a time (the flat
+    file's lock). One `store` at a time may run concurrently with them."""
 
     __slots__ = (
         "_capabilities",
@@ -299,8 +299,8 @@ class SegmentAppender:
         raise SegmentDamaged(str(error), offset=error.offset, path=error.path) from error
 
     def _settle_fenced_write(self, result: FencedWrite) -> None:
-        """Accept stored bytes that are equal to those to be written, unless they belong to a writer
-        that owns the epoch."""
+        """Accept existing bytes that equal the bytes to write, unless they belong to a writer that
+        owns the epoch."""
         position = self.stored_position
         if result.stale or not result.writer:
             self._adopt()

@@ -499,10 +499,10 @@ class FlatFileStore:
                 self._destroyed.clear()
 
     def begin_anew(self, topic: str, queue_id: int, offset: int | None = None) -> FlatMessageFile:
-        """Delete all segments of a known queue. The queue continues, empty, at `offset`, or at its
-        former end. Works also for a queue that cannot be opened or written to. Returns the queue's
-        file. No upload may run during the call. Raises the errors of `require_restore_point` and
-        `FlatMessageFile.begin_anew`."""
+        """Delete all segments of a known queue. The empty queue continues at `offset`, or by
+        default at its former end. This also works for a queue that cannot be opened or written to.
+        Returns the queue's file. No upload may run during the call. Raises the errors of
+        `require_restore_point` and `FlatMessageFile.begin_anew`."""
         key = QueueKey(topic, queue_id)
         path = queue_path(self.config.broker_name, topic, queue_id)
         strays = self._unregistered.get(path, [])

@@ -216,7 +216,7 @@ class QueueView:
 
     def next_valid_offset(self, offset: int) -> int:
         """Return `offset` if a message may exist there. Otherwise return the next queue offset with
-        a message, or the commit offset after the last one."""
+        a message, or the commit offset if none follows."""
         offset = max(offset, self.consume_queue_min_offset)
         for begin, end in self.holes:
             if begin <= offset < end:
@@ -296,7 +296,8 @@ class QueueView:
         return before[-1] if before else minimum
 
     def store_timestamp_at(self, offset: int) -> Reading[int]:
-        """Read the store time (ms) of the message at a queue offset. -1 if there is no message."""
+        """Read the store time (ms) of the message at the queue offset `offset`. -1 if there is no
+        message."""
         units = yield from self.consume_queue.read_units(offset, 1)
         if not len(units):
             return -1

@@ -336,10 +336,10 @@ class IndexStoreService:
         *,
         topic_id: int | None = None,
     ) -> Reading[list[IndexItem]]:
-        """Return locations of messages that may have a key, by queue and offset, the newest
-        `max_count`. Times are inclusive and exact to the second only, so the caller must verify
-        topic, key and time of the messages. Failing files are reported and skipped. Raises
-        Unavailable if nothing was found and a part of the tier could not be read."""
+        """Return the locations of the newest `max_count` messages that may have a key, by queue and
+        offset. Times are inclusive and exact to the second only, so the caller must verify topic,
+        key and time of the messages. Failing files are reported and skipped. Raises Unavailable if
+        nothing was found and a part of the tier could not be read."""
         if max_count <= 0 or begin_ms > end_ms:
             return _read_nothing()
         wanted = Wanted(

@@ -81,15 +81,15 @@ class TopicFilter:
     """Decides which topics are uploaded. Thread-safe. There are three kinds of topics that are not
     uploaded:
 
-    those of which nothing is ever in a tier (`is_filtered`): system topics, light queues, the
-    topics named like broker and cluster, and those excluded at run time with a reason: a queue type
-    that the tier's format cannot hold (BatchCQ, compaction: D25). The local store alone answers
-    reads of them;
+    topics that never have messages in a tier (`is_filtered`): system topics, light queues, the
+    topics named like the broker and the cluster, and topics excluded at run time with a reason,
+    such as a queue type that the tier's format cannot hold (BatchCQ, compaction: D25). The local
+    store alone answers reads of them;
 
-    those whose storage level is DISABLE (`take_levels`). The local store alone answers reads of
+    topics whose storage level is DISABLE (`take_levels`). The local store alone answers reads of
     these topics, too, although the tier may have messages of them;
 
-    those that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` keep out. Their messages in
+    topics that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` exclude. Their messages in
     the tier are read until they expire.
     """
 

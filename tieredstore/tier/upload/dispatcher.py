@@ -156,9 +156,9 @@ class MessageStoreDispatcher:
             self.drain()
 
     def drain(self) -> list[DispatchOutcome]:
-        """Upload waiting messages after `stop`, if messages wait longer than
-        `tieredStoreGroupCommitTimeout` for others. Messages that fail, or take more than FINISH_MS,
-        are left for the next start."""
+        """Upload waiting messages after `stop`, if messages may wait for others longer than
+        `tieredStoreGroupCommitTimeout`. Messages that fail, or take more than FINISH_MS, are left
+        for the next start."""
         if self._fenced is not None or not self._upload.is_adaptive:
             return []
         self._deadline_ms = self._clock.now_ms() + FINISH_MS

@@ -338,7 +338,7 @@ def _cut(batch: Batch, queue: RocksDBConsumeQueue, end: int) -> tuple[Place, Pla
 
 
 def _put_empty(batch: Batch, key: QueueKey, offset: int) -> tuple[Place, Place | None]:
-    """Make a queue without units begin at an offset. At offset 0 the queue is deleted completely.
+    """Make a queue without units begin at `offset`. At offset 0 the queue is deleted completely.
     Returns the first and the last message that the database records for it. The last message has
     the previous offset, and is not in the log."""
     if not offset:
