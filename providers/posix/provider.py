@@ -30,17 +30,10 @@ from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
+from tieredstore.providers.posix import own_files
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
-from tieredstore.providers.posix.own_files import (
-    PosixBackups,
-    PosixTimes,
-    PosixWriterEpoch,
-    describe_last_writer,
-    find_newest_number,
-    read_identity,
-)
 from tieredstore.providers.posix.probes import probe_posix
 from tieredstore.providers.posix.sum_files import SegmentSums, SumCache, delete_orphans
 from tieredstore.providers.timed import TimedProvider
@@ -83,7 +76,7 @@ class PosixProvider(TimedProvider):
         self.calls = calls if calls is not None else PosixCalls()
         self.files = OpenFiles(max_open_files, self.calls)
         self.sums = SumCache()
-        self._times = PosixTimes(self._cluster_directory)
+        self._times = own_files.PosixTimes(self._cluster_directory)
         self._known_directories: set[str] = set()
         self._expected: Mapping[tuple[str, ...], Sequence[str]] = {}
 
@@ -160,7 +153,7 @@ class PosixProvider(TimedProvider):
 
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
-    ) -> PosixWriterEpoch:
+    ) -> own_files.PosixWriterEpoch:
         """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
 
         `take_over` and the claims of `record` have no effect, because the system ends a lock with
@@ -173,7 +166,9 @@ class PosixProvider(TimedProvider):
             self.make_directories(directory)
         except OSError as error:
             raise translate_os_error(error, "create", directory, invalid=RETRY_LATER) from error
-        return PosixWriterEpoch.acquire(directory, None if record is None else record.mark)
+        return own_files.PosixWriterEpoch.acquire(
+            directory, None if record is None else record.mark
+        )
 
     def read_mark(self, broker_name: str, since: int) -> TierMark:
         """Read the file `.tier` of a broker's folder. See `IdentifiedTier`."""
@@ -186,8 +181,8 @@ class PosixProvider(TimedProvider):
         except OSError as error:
             raise translate_os_error(error, "read", self._root, invalid=RETRY_LATER) from error
         directory = f"{self._cluster_directory}/{broker_name}"
-        found = read_identity(directory)
-        number = find_newest_number(directory)
+        found = own_files.read_identity(directory)
+        number = own_files.find_newest_number(directory)
         if found is None:
             first = next(iter(self.list(broker_name)), None)
             return TierMark(None, number, is_empty=first is None)
@@ -212,7 +207,7 @@ class PosixProvider(TimedProvider):
     def find_last_writer(self, broker_name: str) -> str | None:
         """Return a description of the last writer below a broker prefix, or None."""
         naming.check_name(broker_name, "broker name")
-        return describe_last_writer(f"{self._cluster_directory}/{broker_name}")
+        return own_files.describe_last_writer(f"{self._cluster_directory}/{broker_name}")
 
     def list_backups(self, broker_name: str) -> Sequence[BackupName]:
         return self._backups(broker_name).list()
@@ -231,9 +226,9 @@ class PosixProvider(TimedProvider):
     def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
         self._backups(broker_name).delete(names)
 
-    def _backups(self, broker_name: str) -> PosixBackups:
+    def _backups(self, broker_name: str) -> own_files.PosixBackups:
         naming.check_name(broker_name, "broker name")
-        return PosixBackups(f"{self._cluster_directory}/{broker_name}")
+        return own_files.PosixBackups(f"{self._cluster_directory}/{broker_name}")
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         return self.open(id, listing).check_blocks()

@@ -10,17 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tieredstore import registry
+from tieredstore import java_settings, registry
 from tieredstore.broker.settings import BROKER_FIELDS_BY_KEY, show_value
 from tieredstore.config import FIELDS_BY_KEY, ConfLine, parse_setting, read_conf_lines
 from tieredstore.errors import Invalid
-from tieredstore.java_settings import (
-    DECLINED_SETTINGS,
-    REFUSED_VALUES,
-    REMOVED_SETTINGS,
-    SETTINGS_ELSEWHERE,
-    UNUSED_SETTINGS,
-)
 from tieredstore.properties import fields_by_key, find_near_setting, is_secret, parse_value
 
 _NAMES: Mapping[str, Callable[[str], object]] = {
@@ -136,17 +129,17 @@ def _judge(
     problem = _find_error(key, value, plugin_fields)
     if problem is not None:
         yield Level.ERROR, problem
-    refused_value, reason = REFUSED_VALUES.get(key, ("", ""))
+    refused_value, reason = java_settings.REFUSED_VALUES.get(key, ("", ""))
     if reason and value.lower() == refused_value.lower():
         yield Level.ERROR, f"{value} is refused by a broker: {reason}"
-    elif key in DECLINED_SETTINGS:
-        yield Level.WARNING, f"declined: {DECLINED_SETTINGS[key]}"
-    elif key in UNUSED_SETTINGS:
-        yield Level.NOTE, f"no effect: {UNUSED_SETTINGS[key]}"
-    elif key in REMOVED_SETTINGS:
-        yield Level.WARNING, f"no longer a setting: {REMOVED_SETTINGS[key]}"
+    elif key in java_settings.DECLINED_SETTINGS:
+        yield Level.WARNING, f"declined: {java_settings.DECLINED_SETTINGS[key]}"
+    elif key in java_settings.UNUSED_SETTINGS:
+        yield Level.NOTE, f"no effect: {java_settings.UNUSED_SETTINGS[key]}"
+    elif key in java_settings.REMOVED_SETTINGS:
+        yield Level.WARNING, f"no longer a setting: {java_settings.REMOVED_SETTINGS[key]}"
     elif key not in FIELDS_BY_KEY and key not in BROKER_FIELDS_BY_KEY and key not in plugin_fields:
-        if key in SETTINGS_ELSEWHERE:
+        if key in java_settings.SETTINGS_ELSEWHERE:
             yield Level.NOTE, "without effect here"
         else:
             yield Level.WARNING, describe_unknown(key, plugin_fields)
@@ -176,7 +169,7 @@ def list_unknown(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def describe_unknown(key: str, plugin_fields: Mapping[str, object]) -> str:
-    known = {*FIELDS_BY_KEY, *SETTINGS_ELSEWHERE, *plugin_fields}
+    known = {*FIELDS_BY_KEY, *java_settings.SETTINGS_ELSEWHERE, *plugin_fields}
     near = find_near_setting(key, sorted(known))
     return (
         f"{_UNKNOWN}, did you mean {near}?"

@@ -12,15 +12,7 @@ from typing import NamedTuple, NoReturn, cast
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.exits import (
-    MEANINGS,
-    ExitCode,
-    close_stdout_quietly,
-    describe_error,
-    exit_code_of,
-    note_store,
-    say_notes,
-)
+from tieredstore.cli import exits
 from tieredstore.cli.lazy import VerbGroup
 from tieredstore.cli.logs.choice import LogChoice, log_options, say
 from tieredstore.cli.options.completing import VARIABLE
@@ -89,7 +81,7 @@ class Verbs(VerbGroup):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(int(code)), text) for code, text in MEANINGS.items()])
+            formatter.write_dl([(str(int(code)), text) for code, text in exits.MEANINGS.items()])
 
 
 @click.group(
@@ -122,7 +114,7 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     choice = LogChoice()
-    note_store(None)
+    exits.note_store(None)
     _open_closed_streams()
     try:
         result = cli.main(arguments, "tieredstore", standalone_mode=False, obj=choice)
@@ -132,26 +124,26 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, NO_ARGUMENTS):
             click.echo(error.format_message())
-            return int(ExitCode.OK)
+            return int(exits.ExitCode.OK)
         # Usage errors: click's own text has the usage line and the nearest option.
         hint = getattr(error, "ctx", None)
         where = "" if hint is None else f"; see `{hint.command_path} --help`"
         text = " ".join(_text_of(error).split()).rstrip(".")
         say(f"{text}{where}", "error", choice)
-        return int(ExitCode.INVALID)
+        return int(exits.ExitCode.INVALID)
     except (BrokenPipeError, OutputClosed):
-        close_stdout_quietly()
-        return int(ExitCode.OK)
+        exits.close_stdout_quietly()
+        return int(exits.ExitCode.OK)
     except (Exception, KeyboardInterrupt, click.Abort) as error:
         if os.environ.get("TIEREDSTORE_TRACEBACK"):
             raise
         if isinstance(error, click.Abort):
-            say_notes(error.__cause__, choice)
+            exits.say_notes(error.__cause__, choice)
             error = KeyboardInterrupt()
-        say_notes(error, choice)
-        say(describe_error(error), "error", choice)
-        return int(exit_code_of(error))
-    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+        exits.say_notes(error, choice)
+        say(exits.describe_error(error), "error", choice)
+        return int(exits.exit_code_of(error))
+    return int(result) if isinstance(result, int) else int(exits.ExitCode.OK)
 
 
 def _open_closed_streams() -> None:

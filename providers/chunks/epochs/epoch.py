@@ -25,22 +25,8 @@ import orjson
 from tieredstore.contracts.objects import ObjectClient
 from tieredstore.contracts.tier_identity import EpochRecord, WriterMark
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.epochs import marks, renewal
 from tieredstore.providers.chunks.epochs.fencing import SharedFenceCheck
-from tieredstore.providers.chunks.epochs.marks import (
-    EPOCH_NAME,
-    MAX_OWNER_BYTES,
-    describe_mark,
-    find_latest_epoch,
-    is_store,
-    read_holder,
-)
-from tieredstore.providers.chunks.epochs.renewal import (
-    Renewal,
-    choose_interval_ms,
-    describe_process,
-    has_ended,
-    wait_for_change,
-)
 from tieredstore.providers.chunks.manifests.epoch_manifest import (
     choose_format,
 )
@@ -124,7 +110,7 @@ class ChunkWriterEpoch:
         self.stamp = f"{number}:{owner}"
         self.generations: Generations = EpochGenerations(number)
         self._store_gathered: Callable[[], None] = _do_nothing
-        self._renewal = Renewal(
+        self._renewal = renewal.Renewal(
             client, f"{folder}/{number:020d}", settings, is_over=lambda: self.is_lost
         )
 
@@ -149,10 +135,12 @@ class ChunkWriterEpoch:
         token = uuid.uuid4().hex if mark is None else mark.token
         known = _find_recorded(record)
         for _ in range(settings.max_tries):
-            number, released = find_latest_epoch(client, folder, known)
+            number, released = marks.find_latest_epoch(client, folder, known)
             if number and not released:
-                holder = read_holder(client, folder, number)
-                is_free = take_over or number == settings.take_over_epoch or has_ended(holder)
+                holder = marks.read_holder(client, folder, number)
+                is_free = (
+                    take_over or number == settings.take_over_epoch or renewal.has_ended(holder)
+                )
                 if (
                     not is_free
                     and not _is_recorded(number, holder, record)
@@ -228,8 +216,8 @@ class ChunkWriterEpoch:
             number = self._seen_number + 1
             if self._client.head(f"{self._folder}/{number:020d}") is None:
                 break
-            holder = read_holder(self._client, self._folder, number)
-            is_other = is_store(holder)
+            holder = marks.read_holder(self._client, self._folder, number)
+            is_other = marks.is_store(holder)
             if is_other is None:
                 # The order matters: after a later epoch exists, this one no longer begins to accept
                 # messages.
@@ -247,7 +235,7 @@ class ChunkWriterEpoch:
         sequence, and no epoch is ever deleted."""
         successor = self.number + 1
         if self._client.head(f"{self._folder}/{successor:020d}") is not None:
-            holder = read_holder(self._client, self._folder, successor)
+            holder = marks.read_holder(self._client, self._folder, successor)
             self._lost = f"was taken over by {holder.get('owner')} as epoch {successor}"
             self._raise_if_lost()
 
@@ -313,7 +301,7 @@ class ChunkWriterEpoch:
             start_after = f"{self._folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"
             for found in self._client.list(f"{self._folder}/", start_after):
                 name = found.key.rpartition("/")[2]
-                match, sign = EPOCH_NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
+                match, sign = marks.EPOCH_NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
                 is_old = match and match[2] and int(match[1]) + _KEPT_EPOCHS < self.number
                 if is_old or (sign is not None and int(sign[1]) < self.number):
                     old.append(found.key)
@@ -356,9 +344,9 @@ def _is_given_up(
         start_after = f"{folder}/{number - 1:020d}.released"
         return frozenset(found.key for found in client.list(f"{folder}/", start_after))
 
-    if not wait_for_change(fence_check, holder.get("renewed_every_ms"), settings):
+    if not renewal.wait_for_change(fence_check, holder.get("renewed_every_ms"), settings):
         return True
-    if find_latest_epoch(client, folder, number) != (number, False):
+    if marks.find_latest_epoch(client, folder, number) != (number, False):
         return False
     raise Fenced(
         f"{folder}: this broker prefix has a writer, {holder.get('owner')}, which may live, and "
@@ -383,11 +371,11 @@ def _claim(
             "format": choose_format(has_groups=bool(settings.group_bytes)),
             "owner": owner,
             "token": token,
-            **describe_mark(mark),
+            **marks.describe_mark(mark),
             "host": socket.gethostname(),
             "since_ms": settings.clock.now_ms(),
-            "renewed_every_ms": choose_interval_ms(settings),
-            **describe_process(),
+            "renewed_every_ms": renewal.choose_interval_ms(settings),
+            **renewal.describe_process(),
         },
         option=orjson.OPT_APPEND_NEWLINE,
     )
@@ -396,7 +384,7 @@ def _claim(
         try:
             if client.put_if_absent(key, [content], {"w": owner}):
                 return True
-            return client.get_range(key, 0, MAX_OWNER_BYTES) == content
+            return client.get_range(key, 0, marks.MAX_OWNER_BYTES) == content
         except (Busy, Unavailable) as error:
             problem = error
             settings.pause()
@@ -407,7 +395,7 @@ def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
     """Return whether the epoch that was just claimed is the latest. On failure the epoch is
     released, because a retry would find the epoch held by a live owner."""
     try:
-        return find_latest_epoch(client, folder, number - 1)[0] == number
+        return marks.find_latest_epoch(client, folder, number - 1)[0] == number
     except TieredStoreError:
         with suppress(TieredStoreError):
             client.put_if_absent(f"{folder}/{number:020d}.released", [], {})

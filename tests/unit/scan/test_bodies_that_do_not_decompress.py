@@ -20,7 +20,6 @@ POISON = {
     "another kind": (zlib.compress(b"good"), set_compression(0, CompressionType.LZ4)),
     "no kind": (zlib.compress(b"good"), COMPRESSED | 0x700),
     "bomb": (zlib.compress(bytes(65 << 20), 9), COMPRESSED),
-    "trailing": (zlib.compress(b"good") + b"TRAILING", COMPRESSED),
 }
 
 

@@ -8,13 +8,7 @@ from typing import Final
 import numpy as np
 
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-from tieredstore.jobs.advising.workload import (
-    MAX_WINDOW_MS,
-    Arrivals,
-    Observed,
-    QueueLoad,
-    Workload,
-)
+from tieredstore.jobs.advising import workload
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles
 
@@ -29,18 +23,18 @@ _SAMPLE_UNITS: Final = 256
 def gather_workload(
     source: DispatchSource,
     tier: Iterable[QueueFiles],
-    observed: Observed,
+    observed: workload.Observed,
     is_tiered: Callable[[str], bool],
     default_hours: int,
-) -> Workload:
+) -> workload.Workload:
     """Return the workload: the growth of queues until the end of the observation, and the messages
     that groups read. Only the last week of a longer observation counts. Raises the errors of the
     source."""
     end_ms = observed.end_ms
-    begin_ms = max(observed.begin_ms, end_ms - MAX_WINDOW_MS)
+    begin_ms = max(observed.begin_ms, end_ms - workload.MAX_WINDOW_MS)
     files = {(found.topic, found.queue_id): found for found in tier}
     hours = source.topic_reserve_hours()
-    curves: dict[QueueKey, Arrivals] = {}
+    curves: dict[QueueKey, workload.Arrivals] = {}
     for key in source.queues():
         available = source.queue_range(key)
         if available is None or available.max_offset <= 0:
@@ -51,7 +45,7 @@ def gather_workload(
     for key, recorded in observed.arrivals.items():
         curves.setdefault(key, recorded)  # the store has lost the queue
     queues = [
-        QueueLoad(key, arrivals, hours.get(key.topic, default_hours), is_tiered(key.topic))
+        workload.QueueLoad(key, arrivals, hours.get(key.topic, default_hours), is_tiered(key.topic))
         for key, arrivals in curves.items()
     ]
     readings = [reading for reading in observed.readings if reading.begin_ms >= begin_ms - 1]
@@ -60,16 +54,16 @@ def gather_workload(
         assumed.append("the store has no messages")
     elif not sum(queue.arrivals.between(begin_ms, end_ms).messages for queue in queues):
         assumed.append("no message came in that time: uploads cost nothing there")
-    return Workload(begin_ms, end_ms, queues, readings, assumed)
+    return workload.Workload(begin_ms, end_ms, queues, readings, assumed)
 
 
-def _insert(arrivals: Arrivals, recorded: Arrivals) -> Arrivals:
+def _insert(arrivals: workload.Arrivals, recorded: workload.Arrivals) -> workload.Arrivals:
     """Return the curve `arrivals`, computed from a store, with the curve `recorded` in place of its
     part for the same time."""
     times, offsets = arrivals.times_ms, arrivals.offsets
     before = (times < recorded.times_ms[0]) & (offsets <= recorded.offsets[0])
     behind = (times > recorded.times_ms[-1]) & (offsets >= recorded.offsets[-1])
-    return Arrivals(
+    return workload.Arrivals(
         np.concatenate([times[before], recorded.times_ms, times[behind]]),
         np.concatenate([offsets[before], recorded.offsets, offsets[behind]]),
         recorded.record_bytes or arrivals.record_bytes,
@@ -83,7 +77,7 @@ def _read_arrivals(
     files: QueueFiles | None,
     begin_ms: float,
     end_ms: float,
-) -> Arrivals:
+) -> workload.Arrivals:
     points: dict[float, float] = {}
     low, high = available.min_offset, available.max_offset
     earliest_ms = float(source.earliest_message_time(key))
@@ -108,7 +102,7 @@ def _read_arrivals(
         points |= {begin_ms: float(high), end_ms: float(high)}
     times = np.array(sorted(points))
     offsets = np.maximum.accumulate(np.array([points[time] for time in times.tolist()]))
-    return Arrivals(times, offsets, _sample_size(source, key, available))
+    return workload.Arrivals(times, offsets, _sample_size(source, key, available))
 
 
 def _sample_size(source: DispatchSource, key: QueueKey, available: QueueRange) -> float:

@@ -26,15 +26,8 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
 from tieredstore.scan.read.small_ranges import SMALL_BYTES
 from tieredstore.scan.read.tail import find_committed_end
+from tieredstore.scan.time_search import search
 from tieredstore.scan.time_search.modes import SearchTimes
-from tieredstore.scan.time_search.search import (
-    Unrecorded,
-    find_first,
-    find_unrecorded,
-    is_read_whole,
-    narrow_by_time,
-    warn_unrecorded,
-)
 from tieredstore.scan.time_search.store_times import read_times
 from tieredstore.timestamps import format_time
 
@@ -118,20 +111,20 @@ def make_plan(
         # Warn of the number of messages read to find the begin or end of a queue by time.
         chosen = request.selection
 
-        def find(queue: QueueFiles) -> list[Unrecorded]:
+        def find(queue: QueueFiles) -> list[search.Unrecorded]:
             with open_queue(provider, queue) as reader:
-                return list(find_unrecorded(reader))
+                return list(search.find_unrecorded(reader))
 
         searched = [
             queue
             for queue in queues
-            if not is_read_whole(queue)
+            if not search.is_read_whole(queue)
             and (
                 chosen.until_ms is not None
                 or (chosen.since_ms is not None and queue.path not in state.queues)
             )
         ]
-        warn_unrecorded(chain.from_iterable(map_ahead(provider, find, searched)))
+        search.warn_unrecorded(chain.from_iterable(map_ahead(provider, find, searched)))
 
     def plan_one(queue: QueueFiles) -> _QueuePlan:
         with open_queue(provider, queue) as reader:
@@ -303,17 +296,17 @@ def _bounds(
         low = max(low, chosen.from_offset or 0)
         if chosen.since_ms is not None:
             how = request.search_times
-            first, last = narrow_by_time(
+            first, last = search.narrow_by_time(
                 reader, low, end, since_ms=chosen.since_ms, search_times=how
             )
             low = first if first < last else end
     high = end if chosen.until_offset is None else min(end, chosen.until_offset)
     if chosen.until_ms is not None and low < high:
         until_ms, how = chosen.until_ms, request.search_times
-        late = find_first(reader, low, high, since_ms=until_ms, search_times=how)
+        late = search.find_first(reader, low, high, since_ms=until_ms, search_times=how)
         # A position is a single offset: later messages stored before the time would be left out.
         if late is not None:
-            early = find_first(reader, late, high, until_ms=until_ms, search_times=how)
+            early = search.find_first(reader, late, high, until_ms=until_ms, search_times=how)
             if early is not None:
                 raise Invalid(
                     f"{queue.path}: store times go back at {format_time(until_ms)}: message "

@@ -34,12 +34,7 @@ from tieredstore.jobs.target import find_only_broker
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, place_tier
-from tieredstore.tier.deleted.records import (
-    DeletedTopic,
-    find_deleted,
-    is_deleted,
-    merge_left,
-)
+from tieredstore.tier.deleted import records
 from tieredstore.tier.identity.belonging import Belonging
 from tieredstore.tier.state_files import find_left_records
 from tieredstore.tier.writing import begin_stop, take_right
@@ -92,9 +87,9 @@ def run_rebuild_metadata(
         catalogue = load_catalogue(provider, broker=broker)
         if not catalogue.brokers and not former.queues:
             raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
-        deleted = find_deleted(provider, broker)
+        deleted = records.find_deleted(provider, broker)
         if belonging.is_up_to_date():
-            deleted = merge_left(deleted, find_left_records(state))
+            deleted = records.merge_left(deleted, find_left_records(state))
         listed = list(_list_present(catalogue.queues, broker, deleted))
         queues = _find_queues(
             run, location, listed, "queues", exact_times=options.exact_times, spread=0
@@ -123,13 +118,13 @@ def run_rebuild_metadata(
 
 
 def _list_present(
-    queues: Iterable[QueueFiles], broker: str, deleted: Mapping[str, DeletedTopic]
+    queues: Iterable[QueueFiles], broker: str, deleted: Mapping[str, records.DeletedTopic]
 ) -> Iterator[QueueFiles]:
     """Yield the queues of a broker, without the segments of deleted topics. An older copy of a tier
     may still have such segments."""
     for queue in queues:
         log, units = (
-            tuple(extent for extent in file if not is_deleted(extent.id, deleted))
+            tuple(extent for extent in file if not records.is_deleted(extent.id, deleted))
             for file in (queue.commit_log, queue.consume_queue)
         )
         if queue.broker == broker and (log or units):
@@ -178,7 +173,7 @@ def _topic_ids(
     extents: Sequence[SegmentExtent],
     index: Sequence[FoundIndex],
     former: FormerMetadata,
-    deleted: Mapping[str, DeletedTopic],
+    deleted: Mapping[str, records.DeletedTopic],
 ) -> TopicIds:
     """Find the topic ids. If a topic's first and last messages are not in the index, more of its
     messages are looked up, because the newest messages may not be in the index yet, and the oldest

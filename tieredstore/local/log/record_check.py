@@ -17,16 +17,8 @@ from typing import Final
 
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
+from tieredstore.message import layout
 from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, property_crc_matches, raw_crc32
-from tieredstore.message.layout import (
-    BODY_LENGTH_POSITION,
-    BORN_TIMESTAMP_POSITION,
-    FIXED_SIZE,
-    MAGIC_V1,
-    MAGICS,
-    is_blank_record,
-    size_and_magic,
-)
 from tieredstore.message.names import LMQ_PREFIX, MAX_TOPIC_BYTES
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
@@ -36,7 +28,9 @@ _CRC_NAME_END: Final = CRC_BLOCK_SIZE - len(_CRC_NAME)
 _V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, hosts and times,
 # body length.
-_HEAD: Final = struct.Struct(f">iIiiiqqi{BODY_LENGTH_POSITION - BORN_TIMESTAMP_POSITION}xi")
+_HEAD: Final = struct.Struct(
+    f">iIiiiqqi{layout.BODY_LENGTH_POSITION - layout.BORN_TIMESTAMP_POSITION}xi"
+)
 
 
 class QueuePlaces:
@@ -66,15 +60,15 @@ def check_message(
     Raises Corrupt if the bytes are not a message, or are another message."""
     size = len(record)
     topic_field = places.topic_field
-    if topic_field and size > FIXED_SIZE + len(topic_field) + 2:
+    if topic_field and size > layout.FIXED_SIZE + len(topic_field) + 2:
         found = _HEAD.unpack_from(record)
         found_size, magic, crc, queue_id, _, queue_offset, own_offset, flag, body_length = found
-        body_end = FIXED_SIZE + body_length
+        body_end = layout.FIXED_SIZE + body_length
         properties = body_end + len(topic_field) + 2
         # The plain case in one comparison: V1, IPv4, all as expected.
         if (
             found_size == size
-            and magic == MAGIC_V1
+            and magic == layout.MAGIC_V1
             and queue_id == places.queue_id
             and queue_offset == offset
             and own_offset == physical_offset
@@ -84,7 +78,7 @@ def check_message(
             and record[body_end : properties - 2] == topic_field
             and record[properties - 2] << 8 | record[properties - 1] == size - properties
             and record[size - 1]
-            and raw_crc32(record[FIXED_SIZE:body_end]) & CRC_MASK == crc
+            and raw_crc32(record[layout.FIXED_SIZE : body_end]) & CRC_MASK == crc
             and bytes(record[size - CRC_BLOCK_SIZE : size - _CRC_NAME_END]) != _CRC_NAME
         ):
             return StoredMessage(record, 0, size, tags_code)
@@ -210,10 +204,10 @@ def _find_behind(log: CommitLogReader, at: int) -> int | None:
     """Return the end of the record or blank record that begins at `at`, or None if neither begins
     there."""
     head = log.get(at, _BLANK_BYTES)
-    if head is None or is_blank_record(head, 0):
+    if head is None or layout.is_blank_record(head, 0):
         return at - at % log.file_size + log.file_size
-    size, magic = size_and_magic(head, 0, len(head))
-    return at + size if magic in MAGICS and size >= FIXED_SIZE else None
+    size, magic = layout.size_and_magic(head, 0, len(head))
+    return at + size if magic in layout.MAGICS and size >= layout.FIXED_SIZE else None
 
 
 def _read_behind(log: CommitLogReader, at: int) -> memoryview | None:
@@ -223,7 +217,7 @@ def _read_behind(log: CommitLogReader, at: int) -> memoryview | None:
         head = log.get(at, min(_BLANK_BYTES, size - at % size))
         if head is None or len(head) < _BLANK_BYTES:
             return None
-        if is_blank_record(head, 0):
+        if layout.is_blank_record(head, 0):
             at += size - at % size
     head = log.get(at, _BLANK_BYTES)
     length = 0 if head is None else int.from_bytes(head[:4], "big", signed=True)

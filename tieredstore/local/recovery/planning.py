@@ -16,18 +16,9 @@ from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import round_up_to_units
 from tieredstore.local.queues.consume_queue_store import batch_topics
 from tieredstore.local.queues.missing.compare import Comparison, explain_unread
+from tieredstore.local.recovery import log_scan
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, Checkpoint, read_checkpoint
 from tieredstore.local.recovery.index_plan import IndexPlan, plan_index
-from tieredstore.local.recovery.log_scan import (
-    EndCause,
-    LogScan,
-    RecordsBehind,
-    find_record_fault,
-    find_records_behind,
-    find_rest,
-    has_lost_sector,
-    list_log_files,
-)
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.queue_compare import (
     QueueComparison,
@@ -126,7 +117,7 @@ class _Planner:
         is_sure = self.was_clean and not self.full
         sure = self._find_sure_offset(before, states)
         check_from = max(sure, log.min_offset)
-        scan = LogScan(
+        scan = log_scan.LogScan(
             log,
             check_from,
             force_prop_crc=self.config.force_verify_prop_crc,
@@ -134,7 +125,7 @@ class _Planner:
             with_queues=True,
         )
         end = scan.end
-        behind = find_records_behind(log, end.offset)
+        behind = log_scan.find_records_behind(log, end.offset)
         consent = self._explain_loss(before, scan, behind)
         # After a clean stop, everything up to the end of the log counts.
         cut_at = end.offset if is_sure else min(check_from, end.offset)
@@ -174,7 +165,9 @@ class _Planner:
         units_until = end.offset if self.in_rocksdb and not self.full else cut_at
         unread = compared.found.unread
         spans = {} if is_sure and self.in_rocksdb else list_spans(scan, in_rocksdb=self.in_rocksdb)
-        wipe_path, wipe_position, delete, cut_bytes = find_rest(log, self.files, end.offset)
+        wipe_path, wipe_position, delete, cut_bytes = log_scan.find_rest(
+            log, self.files, end.offset
+        )
         return RecoveryPlan(
             self.root,
             self.was_clean,
@@ -193,7 +186,7 @@ class _Planner:
             tuple(index.cuts),
             tuple(index.delete),
             self.shape,
-            list_log_files(log, check_from, end.offset),
+            log_scan.list_log_files(log, check_from, end.offset),
             dispatch_from,
             list_builds(self.root, spans, states, compared),
             before,
@@ -271,7 +264,7 @@ class _Planner:
         if last is None or last[0] < self.log.min_offset:
             return offset
         record = self.log.get(last[0], last[1])
-        if record is not None and find_record_fault(record, last[0]) is None:
+        if record is not None and log_scan.find_record_fault(record, last[0]) is None:
             return offset
         return last[0]
 
@@ -288,7 +281,7 @@ class _Planner:
         size = log.get(offset, 4)
         length = 0 if size is None else int.from_bytes(size, "big", signed=True)
         record = log.get(offset, length) if length > 0 else None
-        if record is not None and find_record_fault(record, offset) is None:
+        if record is not None and log_scan.find_record_fault(record, offset) is None:
             return True
         file_begin = offset - offset % log.file_size
         if offset == file_begin:
@@ -296,7 +289,9 @@ class _Planner:
         walk = walk_records(log.rest_of_file(file_begin)[: offset - file_begin])
         return walk.stop is Stop.END
 
-    def _explain_loss(self, before: Checkpoint, scan: LogScan, behind: RecordsBehind) -> str:
+    def _explain_loss(
+        self, before: Checkpoint, scan: log_scan.LogScan, behind: log_scan.RecordsBehind
+    ) -> str:
         """Return why cutting the log at the scan's end needs an operator's consent, or an empty
         text if it does not."""
         end = scan.end
@@ -313,7 +308,7 @@ class _Planner:
             end.offset < before.logics_physical_offset
             or 0 < max(behind.first_timestamp_ms, earlier_ms) < before.physic_msg_timestamp_ms
         )
-        is_unwritten = end.cause is EndCause.UNWRITTEN or has_lost_sector(
+        is_unwritten = end.cause is log_scan.EndCause.UNWRITTEN or log_scan.has_lost_sector(
             self.log, end.offset, behind.first_offset
         )
         if not was_flushed and is_unwritten:
@@ -343,7 +338,7 @@ class _Planner:
         )
 
     def _find_dispatch_from(
-        self, built_to: int, scan: LogScan, states: list[QueueOnDisk], index: IndexPlan
+        self, built_to: int, scan: log_scan.LogScan, states: list[QueueOnDisk], index: IndexPlan
     ) -> int:
         """Return the position at which the dispatch of the log must begin, so that no unit and no
         index entry is missing."""

@@ -29,16 +29,9 @@ from tieredstore.scan.keys.coverage import find_indexed
 from tieredstore.scan.keys.index_files import IndexFiles, Items, is_indexable
 from tieredstore.scan.keys.places import Places, find_places
 from tieredstore.scan.plan import ScanBounds, ScanRange, narrow_to, plan
+from tieredstore.scan.time_search import search
 from tieredstore.scan.time_search.exact import Window
 from tieredstore.scan.time_search.modes import SearchTimes
-from tieredstore.scan.time_search.search import (
-    Unrecorded,
-    find_intervals,
-    find_unrecorded,
-    is_read_whole,
-    narrow_by_time,
-    warn_unrecorded,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -241,16 +234,16 @@ class _Planner:
         """Warn of the number of record heads to read in large queues without recorded store times.
         Only an exact search between index files reads them. Raises Unavailable."""
 
-        def find(queue: QueueFiles) -> list[Unrecorded]:
+        def find(queue: QueueFiles) -> list[search.Unrecorded]:
             with open_queue(self._provider, queue) as reader:
-                found = list(find_unrecorded(reader))
+                found = list(search.find_unrecorded(reader))
                 if reader.recorded_times is not None:
                     self._recorded[queue.path] = reader.recorded_times
             return found
 
         if self._windows and self._bounds.search_times is SearchTimes.EXACT:
-            large = [queue for queue in queues if not is_read_whole(queue)]
-            warn_unrecorded(chain.from_iterable(map_ahead(self._provider, find, large)))
+            large = [queue for queue in queues if not search.is_read_whole(queue)]
+            search.warn_unrecorded(chain.from_iterable(map_ahead(self._provider, find, large)))
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:
         """Return those queue offsets in [first, until) whose messages were stored at a time between
@@ -260,9 +253,9 @@ class _Planner:
         with open_queue(self._provider, queue) as reader:
             reader.recorded_times = self._recorded.get(queue.path)
             if self._bounds.search_times is SearchTimes.EXACT:
-                return _join(find_intervals(reader, first, until, self._windows))
+                return _join(search.find_intervals(reader, first, until, self._windows))
             return _join(
-                narrow_by_time(
+                search.narrow_by_time(
                     reader, first, until,
                     since_ms=one.since_ms, until_ms=one.until_ms, search_times=SearchTimes.SAMPLED,
                 )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
+from tieredstore.message import layout
 from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.records import (
     RecordColumns,
@@ -17,17 +18,6 @@ from tieredstore.message.columns.records import (
     record_columns,
 )
 from tieredstore.message.crc import crc32
-from tieredstore.message.layout import (
-    BODY_CRC_POSITION,
-    CODA_SIZE,
-    MAGIC_BLANK,
-    MAGIC_POSITION,
-    MAGIC_V1,
-    MAGIC_V2,
-    PHYSICAL_OFFSET_POSITION,
-    QUEUE_ID_POSITION,
-    QUEUE_OFFSET_POSITION,
-)
 from tieredstore.message.record import decode_record
 from tieredstore.message.sysflag import INNER_BATCH
 from tieredstore.scan.catalogue import QueueFiles
@@ -59,7 +49,9 @@ def find_right_heads(
     """Return whether each header belongs to a message with the given position, size and queue
     id."""
     magic = headers["magic"]
-    right: Bools = (headers["size"] == sizes) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+    right: Bools = (headers["size"] == sizes) & (
+        (magic == layout.MAGIC_V1) | (magic == layout.MAGIC_V2)
+    )
     right &= (headers["physical_offset"] == offsets) & (headers["queue_id"] == queue_ids)
     return right
 
@@ -110,10 +102,10 @@ class _RunChecks:
         run = self._run
         positions = run.offsets - self._start
         headers = gather_headers(self._buffer, positions)
-        codas = headers["magic"] == MAGIC_BLANK
+        codas = headers["magic"] == layout.MAGIC_BLANK
         if codas.any():
             # The coda of an old writer precedes the message that the unit names.
-            moved = positions + np.where(codas, CODA_SIZE, 0)
+            moved = positions + np.where(codas, layout.CODA_SIZE, 0)
             moved = np.where(moved + run.sizes <= len(self._buffer), moved, positions)
             positions = moved
             headers = gather_headers(self._buffer, positions)
@@ -142,14 +134,14 @@ class _RunChecks:
     def _check_heads(self, headers: npt.NDArray[np.void], positions: Int64s, codas: Bools) -> Bools:
         run = self._run
         magic = headers["magic"]
-        known = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+        known = (magic == layout.MAGIC_V1) | (magic == layout.MAGIC_V2)
         sized = headers["size"] == run.sizes
         good: Bools = known & sized
         for i in np.flatnonzero(~good).tolist():
             at = int(positions[i])
             if not known[i]:
                 found = f"{int(magic[i]):#010x}"
-                at_magic = at + MAGIC_POSITION
+                at_magic = at + layout.MAGIC_POSITION
                 self._add("record-magic", "no message here", i, at_magic, "a magic", found)
             if not sized[i]:
                 size = int(headers["size"][i])
@@ -160,9 +152,9 @@ class _RunChecks:
         if codas.any():
             offsets = np.where(codas, positions + self._start, offsets)
         for field, byte, expected in (
-            ("queue_offset", QUEUE_OFFSET_POSITION, run.queue_offsets),
-            ("queue_id", QUEUE_ID_POSITION, np.int64(self._queue.queue_id)),
-            ("physical_offset", PHYSICAL_OFFSET_POSITION, offsets),
+            ("queue_offset", layout.QUEUE_OFFSET_POSITION, run.queue_offsets),
+            ("queue_id", layout.QUEUE_ID_POSITION, np.int64(self._queue.queue_id)),
+            ("physical_offset", layout.PHYSICAL_OFFSET_POSITION, offsets),
         ):
             wrong = good & (headers[field] != expected)
             if field == "physical_offset" and codas.any():
@@ -201,7 +193,7 @@ class _RunChecks:
             at, length = int(columns.body_offsets[row]), int(columns.body_lengths[row])
             expected = f"{crc32(self._buffer[at : at + length]):#010x}"
             found, place = f"{int(columns.body_crcs[row]):#010x}", int(columns.positions[row])
-            text, place = "body CRC does not fit the body", place + BODY_CRC_POSITION
+            text, place = "body CRC does not fit the body", place + layout.BODY_CRC_POSITION
             self._add("record-body-crc", text, int(index[row]), place, expected, found)
         good = right_topic & right_body
         if good.all():

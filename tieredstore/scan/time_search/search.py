@@ -11,16 +11,7 @@ import numpy as np
 from tieredstore.scan.catalogue import Interval, QueueFiles, clip_spans
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.human import human_size
-from tieredstore.scan.time_search.exact import (
-    Heads,
-    Piece,
-    Window,
-    find_begin,
-    find_end,
-    find_first_within,
-    join_times,
-    steps,
-)
+from tieredstore.scan.time_search import exact
 from tieredstore.scan.time_search.modes import SearchTimes
 from tieredstore.scan.time_search.recorded import cut_pieces, load_ranges
 from tieredstore.scan.time_search.sampled import narrow_by_samples
@@ -73,23 +64,25 @@ def narrow_by_heads(
 ) -> tuple[int, int]:
     """Return the result of an exact `narrow_by_time`, computed only from the head of each
     message."""
-    pieces = [Piece(*span) for span in clip_spans(reader.queue.unit_spans(), low, high)]
+    pieces = [exact.Piece(*span) for span in clip_spans(reader.queue.unit_spans(), low, high)]
     return _narrow(reader, pieces, low, high, since_ms, until_ms)
 
 
 def _narrow(
     reader: QueueReader,
-    pieces: list[Piece],
+    pieces: list[exact.Piece],
     low: int,
     high: int,
     since_ms: int | None,
     until_ms: int | None,
 ) -> tuple[int, int]:
-    heads = Heads(reader)
-    begin = low if since_ms is None else find_begin(heads, pieces, low, since_ms)
+    heads = exact.Heads(reader)
+    begin = low if since_ms is None else exact.find_begin(heads, pieces, low, since_ms)
     end = high
     if until_ms is not None:
-        end = find_end(heads, [piece for piece in pieces if piece.end > begin], high, until_ms)
+        end = exact.find_end(
+            heads, [piece for piece in pieces if piece.end > begin], high, until_ms
+        )
     # The time of a damaged message excludes it from no range.
     while begin > low and is_damaged(reader, begin - 1):
         begin -= 1
@@ -98,17 +91,17 @@ def _narrow(
     return (begin, end) if begin < end else (low, low)
 
 
-def find_pieces(reader: QueueReader, low: int, high: int) -> list[Piece]:
+def find_pieces(reader: QueueReader, low: int, high: int) -> list[exact.Piece]:
     """Return the messages of [low, high) in pieces with their recorded times."""
     spans = clip_spans(reader.queue.unit_spans(), low, high)
     return cut_pieces(spans, [] if is_read_whole(reader.queue) else load_ranges(reader))
 
 
-def find_runs(reader: QueueReader, low: int, high: int, window: Window) -> list[Piece]:
+def find_runs(reader: QueueReader, low: int, high: int, window: exact.Window) -> list[exact.Piece]:
     """Return the runs of [low, high) that may have messages of a window. A run joins neighbouring
     pieces: all have recorded times, or none has. If none has, each head of the run must be read.
     Raises Unavailable."""
-    runs: list[Piece] = []
+    runs: list[exact.Piece] = []
     behind = 0
     for number, piece in enumerate(find_pieces(reader, low, high)):
         if not piece.may_have(window):
@@ -116,7 +109,7 @@ def find_runs(reader: QueueReader, low: int, high: int, window: Window) -> list[
         last = runs[-1] if runs else None
         is_like = last is not None and (last.times is None) == (piece.times is None)
         if last is not None and is_like and (piece.start == last.end or number - behind <= _NEAR):
-            runs[-1] = Piece(last.start, piece.end, join_times(last.times, piece.times))
+            runs[-1] = exact.Piece(last.start, piece.end, exact.join_times(last.times, piece.times))
         else:
             runs.append(piece)
         behind = number
@@ -124,7 +117,7 @@ def find_runs(reader: QueueReader, low: int, high: int, window: Window) -> list[
 
 
 def find_intervals(
-    reader: QueueReader, low: int, high: int, windows: Sequence[Window]
+    reader: QueueReader, low: int, high: int, windows: Sequence[exact.Window]
 ) -> Iterator[Interval]:
     """Yield ranges of queue offsets in [low, high) that contain every message stored within
     `windows`, and few others. An unreadable message may have any time. Each head is read at most
@@ -134,7 +127,7 @@ def find_intervals(
             if any(piece.may_have(window) for window in windows):
                 yield piece.start, piece.end
             continue
-        for start, count in steps(piece.start, piece.end):
+        for start, count in exact.steps(piece.start, piece.end):
             found = read_times(reader, start, count)
             wanted = ~found.known
             for window in windows:
@@ -151,7 +144,7 @@ def find_unrecorded(reader: QueueReader) -> Iterator[Unrecorded]:
     if is_read_whole(queue):
         return
     held = max(sum(end - start for start, end in queue.unit_spans()), 1)
-    before: Piece | None = None
+    before: exact.Piece | None = None
     for piece in find_pieces(reader, 0, queue.consume_queue_max_offset):
         if piece.times is None:
             count = piece.end - piece.start
@@ -211,7 +204,7 @@ def find_first(
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
         low, high = narrow_by_samples(reader, low, high, since_ms, until_ms)
     pieces = find_pieces(reader, low, high)
-    return find_first_within(Heads(reader), pieces, Window(since_ms, until_ms))
+    return exact.find_first_within(exact.Heads(reader), pieces, exact.Window(since_ms, until_ms))
 
 
 def _is_small(reader: QueueReader, low: int, high: int) -> bool:

@@ -27,14 +27,8 @@ from tieredstore.scan.catalogue import (
 )
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
+from tieredstore.scan.read import batches
 from tieredstore.scan.read.batch import Int64s, MessageBatch, UnitRun
-from tieredstore.scan.read.batches import (
-    BATCH_BYTES,
-    find_usable_units,
-    load_runs,
-    read_checked_run,
-    runs_of_units,
-)
 from tieredstore.scan.verify.gaps import MAX_RECORD_BYTES, QueueFindings
 from tieredstore.scan.verify.metadata import TimesComparison, java_store_times
 from tieredstore.scan.verify.outcome import RangeOutcome, TimeAt
@@ -98,11 +92,11 @@ class RangeVerifier:
             self._check_expired(reader)
             self._look_back(reader)
             recorded = TimesComparison(looker)
-            for run, load in load_runs(
+            for run, load in batches.load_runs(
                 self._provider, reader, lambda tell: self._runs(reader, tell), self._found.add
             ):
                 self._progress(self._queue.path, run.end - run.start)
-                batch = read_checked_run(reader, run, load, self._found.add)
+                batch = batches.read_checked_run(reader, run, load, self._found.add)
                 self._cover(looker, run, batch)
                 if batch is not None:
                     outcome.messages += len(batch)
@@ -151,7 +145,7 @@ class RangeVerifier:
             units = reader.read_units(before, 1)
         except Corrupt:
             return  # reported by the other one
-        found, usable = find_usable_units(reader, units, before)
+        found, usable = batches.find_usable_units(reader, units, before)
         # Of units that name nothing, the range of the first one tells.
         self._previous = (before, found.end) if usable[0] else (before, -1)
 
@@ -161,17 +155,19 @@ class RangeVerifier:
             bad.begin_before(self._previous[0])
         start, end = self._range.from_offset, self._range.until_offset
         for low, units in read_blocks(reader, start, end, tell, self._found.lose_units):
-            found, usable = find_usable_units(reader, units, low)
+            found, usable = batches.find_usable_units(reader, units, low)
             if not usable.all():
                 bad.add(found, usable)
                 found = found.take(usable)
-            yield from runs_of_units(reader.queue, found, BATCH_BYTES)
+            yield from batches.runs_of_units(reader.queue, found, batches.BATCH_BYTES)
         # A run of bad units that continues behind the range is reported here.
         for low, count in blocks(self._range.until_offset, self._range.span_end):
             if not bad.is_open or bad.last != low - 1:
                 break
             try:
-                found, usable = find_usable_units(reader, reader.read_units(low, count), low)
+                found, usable = batches.find_usable_units(
+                    reader, reader.read_units(low, count), low
+                )
             except Corrupt:
                 break
             stop = int(usable.argmax()) if usable.any() else len(usable)

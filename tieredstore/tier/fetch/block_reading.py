@@ -19,17 +19,11 @@ import numpy.typing as npt
 from tieredstore.contracts.block_checksums import BlocksDamaged, find_overlaps
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
+from tieredstore.message import layout
 from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import UNKNOWN_TAGS_CODE
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.layout import (
-    CODA_SIZE,
-    MAGICS,
-    MIN_RECORD_SIZE,
-    QUEUE_ID_POSITION,
-    QUEUE_OFFSET_POSITION,
-)
 from tieredstore.message.record import StoredMessage
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -148,7 +142,7 @@ def _read_small(
     count, begin = len(offsets), offsets[0]
     *positions, length = accumulate(sizes, initial=0)
     if (
-        min(sizes) < MIN_RECORD_SIZE
+        min(sizes) < layout.MIN_RECORD_SIZE
         or any(map(ne, offsets, accumulate(sizes, initial=begin)))
         or begin < file.commit_log_min_offset
         or begin + length > file.commit_log_commit_offset
@@ -167,7 +161,7 @@ def _read_small(
     heads = [unpack_head(buffer, position) for position in positions]
     magic, stop = heads[0][1], start + count
     expected = zip(sizes, repeat(magic), repeat(key.queue_id), range(start, stop), strict=False)
-    if magic not in MAGICS or heads != list(expected):
+    if magic not in layout.MAGICS or heads != list(expected):
         return None
     messages = list(map(StoredMessage, repeat(buffer), positions, sizes, tags_codes))
     ends = [*positions[1:], length]
@@ -292,7 +286,7 @@ def _read_run(wanted: _Wanted, run: _Run) -> Reading[list[_Found]]:
     if split.units_seen < len(chosen):
         # A unit that points at a coda: its record ends 16 bytes later than the unit says.
         try:
-            buffer = yield from file.read_commit_log(run.start, length + CODA_SIZE)
+            buffer = yield from file.read_commit_log(run.start, length + layout.CODA_SIZE)
         except BlocksDamaged as error:
             return (yield from _read_around(wanted, run, error))
         split = split_messages(chosen, buffer, buffer_offset=run.start)
@@ -314,7 +308,7 @@ def _read_around(wanted: _Wanted, run: _Run, error: BlocksDamaged) -> Reading[li
     offsets = units["physical_offset"][run.rows].astype(np.int64)
     ends = offsets + units["size"][run.rows]
     found: list[_Found] = []
-    kept = np.flatnonzero(~find_overlaps([error], offsets, ends + CODA_SIZE))
+    kept = np.flatnonzero(~find_overlaps([error], offsets, ends + layout.CODA_SIZE))
     apart = np.diff(kept) > 1
     apart |= find_overlaps([error], ends[kept[:-1]], offsets[kept[1:]])
     for part in np.split(kept, np.flatnonzero(apart) + 1) if len(kept) else []:
@@ -336,8 +330,8 @@ def _is_own(
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)
     own: npt.NDArray[np.bool_] = (
-        view_unaligned(buffer, ">i8")[positions + QUEUE_OFFSET_POSITION] == queue_offsets
-    ) & (view_unaligned(buffer, ">i4")[positions + QUEUE_ID_POSITION] == key.queue_id)
+        view_unaligned(buffer, ">i8")[positions + layout.QUEUE_OFFSET_POSITION] == queue_offsets
+    ) & (view_unaligned(buffer, ">i4")[positions + layout.QUEUE_ID_POSITION] == key.queue_id)
     if own.all():
         return own
     return np.array(

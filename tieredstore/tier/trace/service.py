@@ -28,14 +28,7 @@ from tieredstore.disk.file_operations import FILES, AppendFile, FileOperations
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
-from tieredstore.tier.trace.blocks import (
-    GET_DTYPE,
-    PUT_DTYPE,
-    Rows,
-    TraceBlock,
-    encode_block,
-    find_blocks,
-)
+from tieredstore.tier.trace import blocks
 
 MAX_RUNS: Final = 1 << 20
 """Maximum number of runs of messages that wait to be written. Further runs are dropped and
@@ -100,21 +93,23 @@ class TraceRecorder:
 
     # Rows of it
 
-    def take(self) -> TraceBlock:
+    def take(self) -> blocks.TraceBlock:
         """Return the arrivals and reads since the last call."""
         begin_ms, self._begin_ms = self._begin_ms, self._now_ms()
         queues, groups = _Numbers[QueueKey](), _Numbers[str]()
         puts = self._take_puts(queues)
         gets = self._take_gets(queues, groups)
         dropped = sum(self._dropped.popleft() for _ in range(len(self._dropped)))
-        return TraceBlock(begin_ms, self._begin_ms, dropped, list(queues), list(groups), puts, gets)
+        return blocks.TraceBlock(
+            begin_ms, self._begin_ms, dropped, list(queues), list(groups), puts, gets
+        )
 
-    def _take_puts(self, queues: _Numbers[QueueKey]) -> Rows:
+    def _take_puts(self, queues: _Numbers[QueueKey]) -> blocks.Rows:
         runs = [self._runs.popleft() for _ in range(len(self._runs))]
         self._taken_runs += sum(len(run.queues) for run in runs)
         runs = [run for run in runs if len(run.queues)]
         if not runs:
-            return np.empty(0, PUT_DTYPE)
+            return np.empty(0, blocks.PUT_DTYPE)
         numbers = np.array([queues[key] for run in runs for key in run.queues], np.int64)
         offsets, messages, sizes, times = (
             np.concatenate(columns)
@@ -130,7 +125,7 @@ class TraceRecorder:
         )
         is_next = (numbers[1:] == numbers[:-1]) & (offsets[1:] == offsets[:-1] + messages[:-1])
         starts = np.flatnonzero(np.append(len(order) > 0, ~is_next))
-        rows = np.zeros(len(starts), PUT_DTYPE)
+        rows = np.zeros(len(starts), blocks.PUT_DTYPE)
         if len(starts):
             rows["queue"], rows["offset"] = numbers[starts], offsets[starts]
             rows["messages"] = np.add.reduceat(messages, starts)
@@ -139,7 +134,7 @@ class TraceRecorder:
             rows["end_ms"] = times[np.append(starts[1:], len(order)) - 1]
         return rows
 
-    def _take_gets(self, queues: _Numbers[QueueKey], groups: _Numbers[str]) -> Rows:
+    def _take_gets(self, queues: _Numbers[QueueKey], groups: _Numbers[str]) -> blocks.Rows:
         found: list[list[int]] = []
         last: dict[tuple[str, str, int, bool], list[int]] = {}
         for _ in range(len(self._gets)):
@@ -156,9 +151,9 @@ class TraceRecorder:
             row = [group, queue, from_tier, request.offset, end, 1, messages, time_ms, time_ms]
             last[reader] = row
             found.append(row)
-        rows = np.zeros(len(found), GET_DTYPE)
+        rows = np.zeros(len(found), blocks.GET_DTYPE)
         if found:
-            for name, column in zip(GET_DTYPE.names or (), np.array(found).T, strict=True):
+            for name, column in zip(blocks.GET_DTYPE.names or (), np.array(found).T, strict=True):
                 rows[name] = column
         return rows
 
@@ -239,7 +234,7 @@ def list_trace_files(folder: Path) -> Iterator[Path]:
         )
 
 
-def read_trace_files(path: Path) -> Iterator[tuple[Path, list[TraceBlock], int]]:
+def read_trace_files(path: Path) -> Iterator[tuple[Path, list[blocks.TraceBlock], int]]:
     """Read a trace file, or all trace files of a folder or of a store's folder. Yields each file
     with its blocks and the number of unreadable places. Raises Invalid if there is no file,
     Unavailable."""
@@ -254,7 +249,7 @@ def read_trace_files(path: Path) -> Iterator[tuple[Path, list[TraceBlock], int]]
     for found in paths:
         with wrap_os_errors("read", found):
             data = FILES.read(found)
-        yield found, *find_blocks(data)
+        yield found, *blocks.find_blocks(data)
 
 
 INTERVAL_MS: Final = 10_000
@@ -331,11 +326,11 @@ class TraceService:
         if not is_on:
             self._write(self.recorder.take())
 
-    def _write(self, block: TraceBlock) -> None:
+    def _write(self, block: blocks.TraceBlock) -> None:
         self._lose(block.dropped)
         block = replace(block, dropped=self._lost)
         try:
-            is_written = self._files.append(encode_block(block), self._clock.now_ms())
+            is_written = self._files.append(blocks.encode_block(block), self._clock.now_ms())
         except (OSError, MemoryError) as error:
             if not self._has_failed:
                 _log.warning("%s: a part of the trace is lost: %s", self._folder, error)

@@ -27,14 +27,7 @@ from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state, require_columns
-from tieredstore.jobs.exporting.targets.storage import (
-    ArrowFolder,
-    Folder,
-    FolderFiles,
-    delete_files,
-    delta_options,
-    open_filesystem,
-)
+from tieredstore.jobs.exporting.targets import storage
 
 APPLICATION = "tieredstore-export"
 _PERCENT_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
@@ -56,8 +49,8 @@ class DeltaTarget:
         self._url = request.to
         self._where = request.target
         self._options = dict(request.target_options)
-        self._storage_options = delta_options(self._url, self._options)
-        self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
+        self._storage_options = storage.delta_options(self._url, self._options)
+        self._files: storage.FolderFiles = storage.ArrowFolder(self._url, self._options).connect()
         if self._files.is_local and _PERCENT_ESCAPE.search(self._url_of_table()):
             raise Invalid(
                 f"{self._where}: delta-rs decodes the %XX in a folder's name and looks elsewhere. "
@@ -111,8 +104,8 @@ class DeltaTarget:
         name = _state_name(version)
         return decode_state(self._files.read(name), f"{self._where}/{name}")
 
-    def folder(self, base: int, export: str) -> Folder:  # noqa: ARG002
-        return ArrowFolder(self._url, self._options)
+    def folder(self, base: int, export: str) -> storage.Folder:  # noqa: ARG002
+        return storage.ArrowFolder(self._url, self._options)
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
         version = state.sequence << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
@@ -137,8 +130,8 @@ class DeltaTarget:
     def find_commit(self, state: TargetState) -> str:  # noqa: ARG002
         return str(self._table().version())
 
-    def discard(self, folder: Folder, names: Sequence[str]) -> None:
-        delete_files(folder, names)
+    def discard(self, folder: storage.Folder, names: Sequence[str]) -> None:
+        storage.delete_files(folder, names)
 
     def _try(self, state: TargetState, version: int, actions: list[object]) -> bool:
         """Write the next version of the log. Return False if another writer may have written this
@@ -228,7 +221,7 @@ class DeltaTarget:
 
     def _url_of_table(self) -> str:
         if self._files.is_local:
-            return open_filesystem(self._url, {})[1]
+            return storage.open_filesystem(self._url, {})[1]
         return self._url.partition("?")[0]
 
     def _version(self, table: Any) -> int:

@@ -17,15 +17,9 @@ from tieredstore.disk.errors import classify_os_error
 from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state, require_columns
+from tieredstore.jobs.exporting.targets import storage
 from tieredstore.jobs.exporting.targets.iceberg_entries import data_files
 from tieredstore.jobs.exporting.targets.iceberg_schema import make_schema, make_spec, require_cut
-from tieredstore.jobs.exporting.targets.storage import (
-    Folder,
-    InputFile,
-    OutputStream,
-    delete_files,
-    translate_errors,
-)
 
 STATE_PROPERTY = "tieredstore.export"
 _ATTEMPTS = 5
@@ -62,23 +56,23 @@ class IcebergFiles:
     def path(self, name: str) -> str:
         return f"{self._location}/{name}"
 
-    def create(self, name: str) -> OutputStream:
-        with translate_errors(self._location):
+    def create(self, name: str) -> storage.OutputStream:
+        with storage.translate_errors(self._location):
             return self._io.new_output(self.path(name)).create()
 
     def seal(self, name: str) -> None:
         """No-op: pyiceberg syncs no files, not even those of its commits."""
 
-    def open(self, name: str) -> InputFile:
-        with translate_errors(self._location):
+    def open(self, name: str) -> storage.InputFile:
+        with storage.translate_errors(self._location):
             return self._io.new_input(self.path(name)).open()
 
     def exists(self, name: str) -> bool:
-        with translate_errors(self._location):
+        with storage.translate_errors(self._location):
             return bool(self._io.new_input(self.path(name)).exists())
 
     def delete(self, name: str) -> None:
-        with translate_errors(self._location), suppress(FileNotFoundError):
+        with storage.translate_errors(self._location), suppress(FileNotFoundError):
             self._io.delete(self.path(name))
 
     def close(self) -> None:
@@ -147,7 +141,7 @@ class IcebergTarget:
         table = self._find()
         return TargetState() if table is None else self._state(table)
 
-    def folder(self, base: int, export: str) -> Folder:  # noqa: ARG002
+    def folder(self, base: int, export: str) -> storage.Folder:  # noqa: ARG002
         table = self._table()
         return IcebergFolder(f"{table.location()}/data", dict(table.io.properties))
 
@@ -195,8 +189,8 @@ class IcebergTarget:
                 return str(snapshot.snapshot_id)
         return ""
 
-    def discard(self, folder: Folder, names: Sequence[str]) -> None:
-        delete_files(folder, names)
+    def discard(self, folder: storage.Folder, names: Sequence[str]) -> None:
+        storage.delete_files(folder, names)
 
     def _state(self, table: object) -> TargetState:
         text = _state_text(table)

@@ -10,14 +10,7 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import COMPACTED_VERSION, DataFile, TargetState
-from tieredstore.jobs.exporting.targets.parquet_log import (
-    STAGING,
-    Commit,
-    CommitLog,
-    Publication,
-    export_staging,
-    number_text,
-)
+from tieredstore.jobs.exporting.targets import parquet_log
 from tieredstore.jobs.exporting.targets.storage import Folder
 
 
@@ -29,7 +22,7 @@ class ParquetTarget:
         self._by = request.partition_by
         self.file_columns = tuple(n for n in request.column_names if n not in self._by.types)
         self._where = request.target
-        self._log = CommitLog(request.to, request.target_options, self._where)
+        self._log = parquet_log.CommitLog(request.to, request.target_options, self._where)
 
     def prepare(self) -> None:
         names = [name for name in self._log.files.names() if not name.startswith((".", "_"))]
@@ -48,14 +41,14 @@ class ParquetTarget:
         return TargetState() if last is None else last.commit.state
 
     def folder(self, base: int, export: str) -> Folder:
-        return self._log.folder(f"{STAGING}/{export_staging(base, export)}")
+        return self._log.folder(f"{parquet_log.STAGING}/{parquet_log.export_staging(base, export)}")
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
         publications = [
-            Publication(file.name, self._place(file.partition, state.sequence, index))
+            parquet_log.Publication(file.name, self._place(file.partition, state.sequence, index))
             for index, file in enumerate(files)
         ]
-        staging = export_staging(state.sequence - 1, state.export)
+        staging = parquet_log.export_staging(state.sequence - 1, state.export)
         while True:
             # Its creator may have been killed since `prepare`.
             last = self._log.publish_last()
@@ -65,7 +58,7 @@ class ParquetTarget:
             compacted = 0 if last is None else last.commit.compacted
             if compacted:
                 state = replace(state, version=COMPACTED_VERSION)
-            commit = Commit(state, staging, publications, compacted=compacted)
+            commit = parquet_log.Commit(state, staging, publications, compacted=compacted)
             if self._log.add(number, commit):
                 return self.find_commit(state)
             # A compaction, which keeps the state, or another export.
@@ -73,7 +66,7 @@ class ParquetTarget:
     def find_commit(self, state: TargetState) -> str:  # noqa: ARG002
         last = self._log.publish_last()
         assert last is not None
-        return number_text(last.exported)
+        return parquet_log.number_text(last.exported)
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:  # noqa: ARG002
         self._log.clear()

@@ -15,16 +15,9 @@ from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.queues.foreign import ForeignQueues
 from tieredstore.local.queues.interface import ConsumeQueueReader, QueueUnits
+from tieredstore.local.queues.missing import records
 from tieredstore.local.queues.missing.choice import FOUND_DTYPE, choose_units
 from tieredstore.local.queues.missing.completed import CompletedQueue
-from tieredstore.local.queues.missing.records import (
-    Joint,
-    Uncovered,
-    Unread,
-    UnreadableQueues,
-    find_records,
-    find_uncovered,
-)
 from tieredstore.local.queues.missing.spilled_rows import Late, Rows, Spill, SpilledRows, find_late
 from tieredstore.local.queues.topic_deletion import TopicDeletion
 from tieredstore.local.queues.topic_deletions import TopicDeletions
@@ -80,7 +73,7 @@ class Comparison:
 
     built: list[Built] = field(default_factory=list)
     unreadable: dict[QueueKey, TieredStoreError] = field(default_factory=dict)
-    unread: list[Unread] = field(default_factory=list)
+    unread: list[records.Unread] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     joint_topics: set[str] = field(default_factory=set)
     joints: dict[QueueKey, JointSpan] = field(default_factory=dict)
@@ -128,13 +121,13 @@ def compare_queues(
         found.unread.clear()
         try:
             until = log.readable_offset if end is None else min(end, log.readable_offset)
-            spans = find_uncovered(log, opened.values(), until)
+            spans = records.find_uncovered(log, opened.values(), until)
             _collect(log, spans, delays_ms, found, groups, deletions, spill)
             # A topic that no table describes is ordinary if it has ordinary messages too.
             plain = {key.topic for key in (*opened, *groups) if not is_special(key.topic)}
             plain |= set(filter(is_plain, found.joint_topics))
             unexpected = _take_unexpected(found, plain)
-        except UnreadableQueues as error:
+        except records.UnreadableQueues as error:
             found.unreadable |= error.errors
             continue
         break
@@ -202,7 +195,7 @@ def warn_of_missing(found: Comparison, place: str) -> None:
         _log.error("%s: %s", place, explain_unread(one))
 
 
-def explain_unread(one: Unread) -> str:
+def explain_unread(one: records.Unread) -> str:
     """Describe an unread part of the log, with the reason."""
     return (
         f"commit log at {one.begin}: {one.reason}. The {one.end - one.begin} bytes up to "
@@ -233,7 +226,7 @@ def _open_queues(
 
 def _collect(
     log: ForeignCommitLog,
-    spans: Iterable[Uncovered],
+    spans: Iterable[records.Uncovered],
     delays_ms: tuple[int, ...],
     found: Comparison,
     groups: dict[QueueKey, SpilledRows],
@@ -241,15 +234,15 @@ def _collect(
     spill: Spill,
 ) -> None:
     for span in spans:
-        for one in find_records(log, span, delays_ms):
+        for one in records.find_records(log, span, delays_ms):
             if isinstance(one, QueueUnits):
                 rows = groups.get(one.key)
                 if rows is None:
                     rows = groups[one.key] = SpilledRows(spill, FOUND_DTYPE)
                 rows.extend(_make_rows(one))
-            elif isinstance(one, Unread):
+            elif isinstance(one, records.Unread):
                 found.unread.append(one)
-            elif isinstance(one, Joint):
+            elif isinstance(one, records.Joint):
                 found.joint_topics.add(one.key.topic)
                 first = JointSpan(one.position, one.position, one.from_offset, one.until_offset)
                 known = found.joints.get(one.key, first)
@@ -260,7 +253,7 @@ def _collect(
                 deletions.append(one)
 
 
-def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[Unread]:
+def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[records.Unread]:
     """Return records of several messages in topics that cannot have such records, as unread parts
     of the log. They are removed from the result, and hide no other message of their topic."""
     unexpected = []
@@ -268,7 +261,7 @@ def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[Unread]:
         first, last, _, _ = found.joints.pop(key)
         found.joint_topics.discard(key.topic)
         reason = f"records of several messages in {key.topic}, which is no BatchCQ topic"
-        unexpected.append(Unread(first, last + 1, reason))
+        unexpected.append(records.Unread(first, last + 1, reason))
     return unexpected
 
 

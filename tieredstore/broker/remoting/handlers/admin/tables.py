@@ -30,14 +30,7 @@ from tieredstore.broker.remoting.handlers.base import (
     succeed_with,
 )
 from tieredstore.broker.services import BrokerServices
-from tieredstore.broker.state.groups import (
-    GROUP_ATTRIBUTES,
-    SubscriptionGroupConfig,
-    change_attributes,
-    check_group_name,
-    check_group_of_client,
-    parse_attributes,
-)
+from tieredstore.broker.state import groups
 from tieredstore.broker.state.topics import MAX_QUEUE_NUMS, PERM_READ, TopicConfig, check_topic_name
 from tieredstore.errors import Invalid
 from tieredstore.message.names import is_system_topic
@@ -80,7 +73,7 @@ class TopicHandlers(Handlers):
             topic_sys_flag=request.header.topic_sys_flag,
             order=is_true(request.header.order),
         )
-        changes = parse_attributes(request.header.attributes)
+        changes = groups.parse_attributes(request.header.attributes)
         return await self._update([(config, changes)])
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, NoFields, Action.UPDATE)
@@ -101,7 +94,7 @@ class TopicHandlers(Handlers):
             self._check(config)
             known = self._topics.find_topic(config.topic_name)
             current = None if known is None else known.attributes
-            attributes = change_attributes(current, changes)
+            attributes = groups.change_attributes(current, changes)
             configs.append(msgspec.structs.replace(config, attributes=attributes))
         for config in configs:
             self._topics.update_topic(config)
@@ -174,7 +167,7 @@ class TopicHandlers(Handlers):
 
 
 class _GroupList(msgspec.Struct, rename="camel"):
-    group_config_list: list[SubscriptionGroupConfig]
+    group_config_list: list[groups.SubscriptionGroupConfig]
 
 
 class ForbiddenHeader(RequestHeader, kw_only=True):
@@ -201,21 +194,23 @@ class GroupHandlers(Handlers):
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, NoFields, Action.UPDATE)
     async def update_group(self, request: Request[NoFields]) -> RemotingCommand:
         """Create or change one group. Attributes are given as changes, such as `+key=value`."""
-        return await self._update([decode_body(request, SubscriptionGroupConfig)])
+        return await self._update([decode_body(request, groups.SubscriptionGroupConfig)])
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, NoFields, Action.UPDATE)
     async def update_groups(self, request: Request[NoFields]) -> RemotingCommand:
         """Create or change several groups, all or none."""
         return await self._update(decode_body(request, _GroupList).group_config_list)
 
-    async def _update(self, wanted: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
+    async def _update(self, wanted: Iterable[groups.SubscriptionGroupConfig]) -> RemotingCommand:
         configs = []
         for config in wanted:
             known = self._groups.list_groups().get(config.group_name)
             current = None if known is None else known.attributes
             try:
-                check_group_name(config.group_name)
-                attributes = change_attributes(current, config.attributes, GROUP_ATTRIBUTES)
+                groups.check_group_name(config.group_name)
+                attributes = groups.change_attributes(
+                    current, config.attributes, groups.GROUP_ATTRIBUTES
+                )
             except Invalid as error:
                 raise Refused(Reason.INVALID_PARAMETER, f"group: {error}") from None
             configs.append(msgspec.structs.replace(config, attributes=attributes))
@@ -240,7 +235,7 @@ class GroupHandlers(Handlers):
     @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, Action.DELETE)
     async def delete_group(self, request: Request[DeleteGroupHeader]) -> RemotingCommand:
         group = request.header.group_name
-        check_group_of_client(group)
+        groups.check_group_of_client(group)
         self._groups.delete_group(group)
         self._broker.request_modes.remove_group(group)
         self._broker.statistics.forget(group=group)
