@@ -57,7 +57,7 @@ class ExportOptions(RunOptions):
     the catalog's). `format`: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table`,
     as `namespace.name`, of a pyiceberg `catalog`). With `{topic}` in `to` or `table`, each topic
     has its own target. `topics`: names, or shell patterns such as `order_*`. Empty for all.
-    `from_offset`, `since`: where the export of a queue begins that the target does not have yet.
+    `from_offset`, `since`: start of the export, for queues that the target does not have yet.
     `until_offset`, `until`: end of this run. `search_times`: `exact` or `sampled`, as in
     `Tier.scan`. `columns`: columns to export, by default all except properties. Topic, store time,
     and the bucket column are always included. `target_file_bytes`: approximate size of a data file.

@@ -11,7 +11,7 @@ from tieredstore.jobs.run import gather_groups
 from tieredstore.scan.plan import ScanRange
 
 MOST_PARTITIONS = 10_000
-"""Maximum number of partitions of the requested size. If more were needed, partitions become
+"""Maximum number of partitions of the requested size. If more would be needed, partitions become
 larger, because each task costs tens of milliseconds."""
 
 

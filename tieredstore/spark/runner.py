@@ -25,8 +25,8 @@ _FINAL = (Corrupt, Expired, Fenced, Invalid)
 
 class SparkRunner:
     """Runner of tasks through a session's own scheduler, with its retries and speculation. The
-    executors need this package and its dependencies: installed, or sent (`tieredstore.spark.
-    ship`)."""
+    executors need this package and its dependencies: installed, or sent
+    (`tieredstore.spark.ship`)."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Raise Invalid for a session of Spark Connect, because it runs no Python tasks."""

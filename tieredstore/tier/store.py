@@ -396,8 +396,8 @@ class TieredMessageStore(TieredReads):
             self._lite_reader.drop(queue)
 
     def _forget_deleted(self, source: HistorySource) -> None:
-        """Finish deletions that a crash had left undispatched. Those of light queues are kept by
-        the local store until a run has them."""
+        """Finish deletions that a crash left undispatched. The local store keeps deletions of light
+        queues until a run has them."""
         deleted = source.find_deleted_queues()
         light = self._list_light({key.topic for key in deleted})
         self._delete_light({queue: deleted[QueueKey(queue, 0)].offset for queue in light})

@@ -115,8 +115,8 @@ def _parse(data: bytes, path: Path) -> dict[GroupQueue, int]:
 
 def find_readings(snapshots: Sequence[Snapshot]) -> Iterator[Reading]:
     """Yield the messages that groups read between consecutive snapshots. If a group's offset moved
-    back between two snapshots, nothing is yielded for the group and these two. The first snapshot
-    of a new group only gives the offset at which its reading begins."""
+    back between two snapshots, nothing is yielded for the group and these two snapshots. The first
+    snapshot of a new group only gives the offset at which its reading begins."""
     for before, after in pairwise(snapshots):
         if after.taken_ms <= before.taken_ms:
             continue

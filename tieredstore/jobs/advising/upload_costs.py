@@ -221,8 +221,8 @@ class _Gathered:
 
     def count(self, periods: int, together: int, *, events: float | None = None) -> float:
         """Count the requests for everything that was added. One request covers `together` writes or
-        deletions of the same period. `events`: number of moments at which the spread ones happened.
-        By default each happened alone."""
+        deletions of the same period. `events`: number of events that the spread counts come from.
+        By default each count comes from its own event."""
         if not periods:
             return 0.0
         often = self.spread / periods

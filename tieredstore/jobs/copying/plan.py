@@ -58,9 +58,9 @@ class PathPlan:
     """Plan for one path: a queue (commit log first), or the index. `origin`: the part of the queue
     to copy. None for the index. `bytes_there`: bytes that the target already has. `conflict`:
     reason why nothing may be copied before the target is cleared. `is_gap`: whether the conflict is
-    a gap, because the origin lost the bytes after the target's end, instead of different content.
-    `has_units`: whether readers find messages of the queue in the target. `damage`: losses of the
-    origin, one line each."""
+    lost bytes of the origin after the target's end, instead of different content. `has_units`:
+    whether readers find messages of the queue in the target. `damage`: losses of the origin, one
+    line each."""
 
     path: str
     origin: QueueFiles | None

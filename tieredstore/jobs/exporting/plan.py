@@ -77,7 +77,7 @@ class Plan:
     ranges of each task. `positions`: new positions of the queues whose position changes. They lack
     the last message, because only tasks read it. `taken`: exported queue offsets [from, until) of
     each queue of a target without duplicates. `marks`: for each queue that is read in several
-    pieces, or continues, a message by which a recreated topic is detected."""
+    pieces, or continues, a message that serves to detect a recreated topic."""
 
     export: str
     base: int
@@ -181,7 +181,7 @@ def _plan_queue(
 
 
 def _mark(reader: QueueReader, offset: int, high: int) -> Position | None:
-    """Return a position with the message at an offset, or None for an unreadable message."""
+    """Return a position with the message at `offset`, or None for an unreadable message."""
     times, known = read_times(reader, offset, 1)
     if not known[0]:
         return None

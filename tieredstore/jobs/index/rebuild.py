@@ -27,7 +27,7 @@ from tieredstore.scan.times import epoch_ms
 class _Pinned:
     """Input of a job, pinned by its first run. A continuing run must find it unchanged. `queues`:
     queue offsets [from, until) by path. `old`: index files that existed before the first run.
-    `kept`: those of them that stay."""
+    `kept`: those that stay."""
 
     since_ms: int | None
     until_ms: int | None

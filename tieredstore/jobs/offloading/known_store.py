@@ -30,9 +30,9 @@ class _FirstRecord(msgspec.Struct, frozen=True):
 
 
 def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord | None:
-    """Return what `remember_store` has to write. Raises Invalid if the log of the store has another
-    record at the place of the remembered one. A record that has expired, or is damaged, proves
-    nothing."""
+    """Return the data for `remember_store` to write. Raises Invalid if the store's log has another
+    record at the position of the remembered record. A record that has expired, or is damaged,
+    proves nothing."""
     path = state / KNOWN_STORE_FILE
     known = _read(path)
     if known is not None and known.position >= store.commit_log.min_offset:

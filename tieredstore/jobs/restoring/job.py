@@ -157,7 +157,7 @@ def _write_config(
 
 
 def _open_light_ends(backup: FoundBackup, config: StoreConfig) -> Callable[[str], int]:
-    """Return a function that returns the end of a light queue in the tier."""
+    """Return a function that finds the end of a light queue in the tier."""
     if LMQ_OFFSETS_FILE not in backup.archive.contents:
         return lambda _queue: 0
     metadata = cast("MetadataStore", registry.metadata_store(config, read_only=True))

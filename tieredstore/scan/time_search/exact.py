@@ -76,8 +76,8 @@ def join_times(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[in
 
 
 def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -> int:
-    """Return a queue offset. All messages before it are stored before `since_ms`. An unreadable
-    message has the time of the message before it. Raises Unavailable."""
+    """Return a queue offset such that all messages before it are stored before `since_ms`. An
+    unreadable message has the time of the message before it. Raises Unavailable."""
     window, begin = Window(since_ms, None), low
     for piece in pieces:
         if not piece.may_have(window):
@@ -96,8 +96,8 @@ def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -
 
 
 def find_end(heads: Heads, pieces: Sequence[Piece], high: int, until_ms: int) -> int:
-    """Return a queue offset. All messages at or after it are stored at or after `until_ms`. An
-    unreadable message has the time of the message after it. Raises Unavailable."""
+    """Return a queue offset such that all messages at or after it are stored at or after
+    `until_ms`. An unreadable message has the time of the message after it. Raises Unavailable."""
     window, end = Window(None, until_ms), high
     for piece in reversed(pieces):
         if not piece.may_have(window):

@@ -1,1 +1,1 @@
-"""The history of lite topics in the tier (`docs/adr/0021-lite-topics-in-the-tier.md`)."""
+"""History of lite topics in the tier (`docs/adr/0021-lite-topics-in-the-tier.md`)."""

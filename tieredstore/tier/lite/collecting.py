@@ -1,4 +1,4 @@
-"""Collects the units of messages of lite topics that the tier has and no run covers yet."""
+"""Collects units of lite topics' messages that are in the tier but in no run yet."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PendingUnits:
-    """Units that no run has yet, what they cover, and deletions of light queues (offset by key,
-    messages at smaller offsets are deleted)."""
+    """Units that no run has yet, and the ranges that they cover. `deleted`: deletions of light
+    queues, by key: messages below this offset are deleted."""
 
     keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     units: list[Table] = field(default_factory=list)
@@ -61,7 +61,7 @@ class PendingUnits:
         self.cover(file, batch.first_offset, end, log_end)
 
     def cover(self, file: FlatMessageFile, begin: int, end: int, log_end: int) -> None:
-        """Record that a range of offsets of a parent's queue needs no more units."""
+        """Record that the queue offsets [begin, end) of a parent's queue need no more units."""
         place = (file.topic, file.topic_id, file.queue_id)
         last = self.covered[-1] if self.covered else None
         if (
@@ -74,7 +74,7 @@ class PendingUnits:
             self.covered.append(CoveredRange(*place, begin, end, log_end))
 
     def extend(self, later: PendingUnits) -> None:
-        """Add everything of another object."""
+        """Add the content of another object."""
         self.keys += later.keys
         self.units += later.units
         self.covered += later.covered
@@ -94,7 +94,7 @@ class PendingUnits:
 def extract_units(
     file: FlatMessageFile, batch: RecordBatch
 ) -> tuple[npt.NDArray[np.uint64], Table]:
-    """Return the keys of light queues and the units of a batch of messages of a parent. A message
+    """Return the keys of light queues, and the units, for a batch of a parent's messages. A message
     that cannot be decoded has none."""
     prefix = make_parent_prefix(file.topic)
     rows: list[int] = []
@@ -128,7 +128,7 @@ def extract_units(
 
 
 def read_from_tier(file: FlatMessageFile, begin: int, end: int, pending: PendingUnits) -> int:
-    """Add messages of a parent's queue that are in the tier, from an offset on, up to about 8 MiB.
+    """Add messages of a parent's queue from the tier, starting at `begin`, up to about 8 MiB.
     Returns the offset after the last of them. A message that cannot be read is left out. Raises
     Unavailable."""
     valid = file.next_valid_offset(begin)

@@ -15,7 +15,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.lite.runs import LiteDirectory, LiteRun
 
 FAN_IN: Final = 8
-"""Number of runs of one level that are merged into one of the next level."""
+"""Number of runs of one level to merge into one run of the next level."""
 
 
 class ChosenRuns(NamedTuple):
@@ -28,7 +28,8 @@ class ChosenRuns(NamedTuple):
 
 
 def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
-    """Return the runs to merge: the oldest of the lowest level that has FAN_IN runs, or None."""
+    """Return the runs to merge, or None: the oldest runs of the lowest level that has FAN_IN
+    runs."""
     levels: dict[int, list[list[LiteRun]]] = {}
     for group in directory.list_groups().values():
         levels.setdefault(_find_level(group), []).append(group)
@@ -46,8 +47,8 @@ def _find_level(group: list[LiteRun]) -> int:
 def merge_part(
     chosen: ChosenRuns, log_begins: Mapping[tuple[int, int], int], part: int, parts: int
 ) -> RunContent:
-    """Merge the light queues of one of `parts` equal ranges of keys, without messages that are no
-    longer in the tier (`log_begins`). Raises Unavailable, Corrupt."""
+    """Merge the light queues with keys in range number `part` of `parts` equal ranges. Messages
+    that are no longer in the tier (`log_begins`) are left out. Raises Unavailable, Corrupt."""
     low, high = (part << 64) // parts, ((part + 1) << 64) // parts
     contents = [run.read_keys(low, high) for run in chosen.runs]
     merged = merge_contents(contents, keeps_deleted=chosen.keeps_deleted)
@@ -86,7 +87,7 @@ def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
 
 def find_dead_runs(directory: LiteDirectory, flat_files: FlatFileStore) -> list[LiteRun]:
     """Return the objects of runs whose messages have all left the tier. A run with deletions stays
-    while other runs may have messages that they concern."""
+    while other runs may have messages that these delete."""
     groups = directory.list_groups().values()
     dead: list[LiteRun] = []
     for group in groups:

@@ -103,7 +103,7 @@ class LightQueues:
         return result
 
     def _take(self, request: GetRequest) -> Steps[Taken | None]:
-        """Take messages from the tier. If the tier lacks the first one, end before the first
+        """Take messages from the tier. If the tier lacks the first message, end before the first
         message of the local store. Raises Unavailable, Corrupt."""
         offset = request.offset
         taken = yield from self._reader.take(request)

@@ -28,7 +28,7 @@ from tieredstore.tier.reading import Reading, Steps, Wait, join_readings, run, r
 FETCHED_UNITS: Final = 512
 """Maximum number of messages that one fetch reads."""
 FETCHED_BYTES: Final = 4 << 20
-"""Size of messages at which a fetch ends, bytes."""
+"""Total size of messages at which a fetch ends, bytes."""
 GAP_BYTES: Final = 128 << 10
 """Maximum number of bytes between two messages that are read together."""
 TOGETHER_BYTES: Final = 1 << 20
@@ -65,9 +65,10 @@ class LiteReader:
         self._executor = executor
 
     def take(self, request: GetRequest) -> Steps[Taken | None]:
-        """Return messages of a light queue from the offset of the request on. If the tier lacks the
-        message at this offset, no message is returned, and the next offset is the first that it
-        has. None if it has none at or after the offset. Raises Unavailable, Corrupt."""
+        """Return messages of a light queue, starting at the requested offset. If the tier lacks the
+        message at this offset, no message is returned, and the next offset is the first offset that
+        the tier has. None if the tier has no message at or after the offset. Raises Unavailable,
+        Corrupt."""
         queue, offset = request.topic, request.offset
         block = self._cache.find(request.key, offset, self._service)
         if block is None:
@@ -93,7 +94,7 @@ class LiteReader:
         return taken
 
     def find_units(self, queue: str, offset: int, count: int) -> Steps[Table]:
-        """Return the first `count` units from an offset on whose messages are in the tier, or
+        """Return the first `count` units at or after `offset` whose messages are in the tier, or
         fewer. Raises Unavailable, Corrupt."""
         units = yield from self._read_units(queue, offset, self._service.find(queue), count)
         return units
@@ -103,7 +104,7 @@ class LiteReader:
         self._cache.drop(QueueKey(queue, LITE_QUEUE_ID))
 
     def _do_all(self, calls: Sequence[Callable[[], T]]) -> Wait[list[T]]:
-        """Return the step that makes blocking calls at the same time."""
+        """Return a step that runs blocking calls concurrently."""
         executor = self._executor
 
         async def later() -> list[T]:
@@ -117,7 +118,7 @@ class LiteReader:
     def _read_units(
         self, queue: str, offset: int, found: Sequence[FoundUnits], wanted: int = FETCHED_UNITS
     ) -> Steps[Table]:
-        """Read the first units from an offset on whose messages are in the tier, by offset."""
+        """Read the first units at or after `offset` whose messages are in the tier, by offset."""
         found = [one for one in found if one.end > offset]
         limits = [one.limit(offset, wanted) for one in found]
         try:
@@ -209,7 +210,8 @@ class LiteReader:
 
 
 def _decode(queue: str, unit: np.void, data: memoryview, begin: int) -> StoredMessage:
-    """Return the message of a unit. Raises Corrupt if the tier has another one at its place."""
+    """Return the message of a unit. Raises Corrupt if the tier has another message at this
+    place."""
     at = int(unit["position"]) - begin
     piece = bytes(data[at : at + int(unit["size"])])  # a copy: the rest is of other readers
     message = decode_record(piece)

@@ -1,4 +1,4 @@
-"""Runs of lite topics in a tier, and the directory of them that is kept in memory."""
+"""Runs of lite topics in a tier, and their directory in memory."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tieredstore.message.lite_runs import (
 )
 
 FIRST_READ_BYTES: Final = 256 << 10
-"""Number of bytes of the first read of a run. The heads of most runs are shorter."""
+"""Number of bytes of the first read of a run. It includes the whole head of most runs."""
 _log = logging.getLogger(__name__)
 
 
 class FoundUnits(NamedTuple):
-    """Units of one light queue in one run. `first`, `end`: offset of the first unit, and after the
-    last. `row`, `size`: number of the first unit in the run, and number of units."""
+    """Units of one light queue in one run. `first`, `end`: offset of the first unit, and the offset
+    after the last unit. `row`, `size`: number of the first unit in the run, and number of units."""
 
     run: LiteRun
     row: int
@@ -47,8 +47,8 @@ class FoundUnits(NamedTuple):
     time_ms: int
 
     def limit(self, offset: int, wanted: int) -> tuple[int, int]:
-        """Return the rows [begin, end) that have the first `wanted` units from an offset on. Some
-        offsets may have no unit, so there may be more rows than that."""
+        """Return the rows [begin, end) that have the first `wanted` units at or after `offset`.
+        There may be more rows, because some offsets may have no unit."""
         most = min(max(offset - self.first, 0), self.size)  # units before the offset
         least = max(self.size - max(self.end - offset, 0), 0)
         return self.row + least, self.row + min(most + wanted, self.size)
@@ -102,7 +102,7 @@ class LiteRun:
         return at if at < len(self.keys) and int(self.keys[at]) == key else -1
 
     def find_units(self, index: int) -> FoundUnits:
-        """Return where the units of a light queue are. `index`: index in `names`."""
+        """Return the rows of a light queue's units. `index`: index in `names`."""
         row, entry = int(self._bases[0][index]), self.names[index]
         return FoundUnits(
             *(self, row, int(entry["count"]), int(entry["first"]), int(entry["end"])),
@@ -152,7 +152,7 @@ class LiteDirectory:
         object.__setattr__(self, "covered", covered)
 
     def find(self, key: int) -> tuple[list[FoundUnits], int]:
-        """Return where the units of a light queue are, and the offset below which its messages are
+        """Return a light queue's units in each run, and the offset below which its messages are
         deleted."""
         found: list[FoundUnits] = []
         deleted = 0
@@ -179,7 +179,7 @@ class LiteDirectory:
 
 
 def is_whole(group: Sequence[LiteRun]) -> bool:
-    """Return whether all parts of a run are there."""
+    """Return whether a run has all of its parts."""
     return {run.notes.part for run in group} == set(range(group[0].notes.parts))
 
 
@@ -197,9 +197,9 @@ def load_runs(
     names: Sequence[BackupName] | None = None,
     known: Iterable[LiteRun] = (),
 ) -> LoadedRuns:
-    """Open all runs of a broker. A damaged run is left out, and what it covered is read from the
-    parents again. `names`: names of all backups of the broker, if they were listed. `known`: runs
-    that are open already. Raises Unavailable, Invalid for a newer format."""
+    """Open all runs of a broker. A damaged run is left out, and the messages that it covered are
+    read from the parents again. `names`: names of all backups of the broker, if they were listed.
+    `known`: runs that are open already. Raises Unavailable, Invalid for a newer format."""
     place = find_layer(provider, RangedBackups)
     if place is None:
         return LoadedRuns(LiteDirectory(), [])
@@ -251,7 +251,7 @@ def join_covered(ranges: Iterable[CoveredRange]) -> tuple[CoveredRange, ...]:
 
 def find_uncovered(ranges: Iterable[CoveredRange], begin: int, end: int) -> tuple[int, int] | None:
     """Return the first range of offsets in [begin, end) that is not covered, or None. `ranges`:
-    those of one queue."""
+    covered ranges of one queue."""
     for one in sorted(ranges, key=lambda it: it.begin):
         if one.begin > begin:
             return (begin, min(one.begin, end)) if begin < end else None

@@ -41,7 +41,7 @@ from tieredstore.tier.writing import TierWriter
 INTERVAL_MS: Final = 30_000
 """Time between two runs, ms."""
 RETIRED_MS: Final = 60_000
-"""Time for which merged runs stay, for reads that began before, ms."""
+"""Time for which merged runs stay, for reads that began before the merge, ms."""
 READ_BACK_BYTES: Final = 64 << 20
 """Approximate number of bytes of messages that one round reads back from the tier."""
 PART_UNITS: Final = 1 << 19
@@ -93,7 +93,7 @@ class LiteService:
         self._fenced: Fenced | None = None
         self._is_stale = False
         self.directory = LiteDirectory()
-        """All runs at present. Replaced whole."""
+        """All current runs. Replaced as a whole."""
         self._loop = ServiceThread(
             "tiered-lite",
             self.run_once,
@@ -128,8 +128,8 @@ class LiteService:
             self._note_ends()
 
     def reload(self) -> None:
-        """Read the present runs, which another process may have changed. Raises the errors of
-        `load`."""
+        """Read the current runs, because another process may have changed them. Raises the errors
+        of `load`."""
         if self._place is not None:
             self._load(None)
 
@@ -148,7 +148,7 @@ class LiteService:
             self._retire(loaded.useless)
 
     def catch_up(self) -> None:
-        """Write runs of all messages that no run covers. A new local store needs this, since its
+        """Write runs of all messages that no run covers. A new local store needs this, because its
         light queues continue at the ends in the runs. Raises Unavailable, Fenced."""
         while self._writer is not None and any(map(self._find_gap, self._list_files())):
             self._read_back()
@@ -160,8 +160,8 @@ class LiteService:
             self._loop.start()
 
     def stop(self) -> None:
-        """Stop the loop, and write what waits. Errors are logged only: the next start reads these
-        messages back from the tier. Idempotent."""
+        """Stop the loop, and write a run of the waiting messages. Errors are only logged, because
+        the next start reads these messages back from the tier. Idempotent."""
         self._loop.stop()
         if self._writer is not None and self._fenced is None:
             try:
@@ -182,7 +182,7 @@ class LiteService:
     # Changes
 
     def note(self, file: FlatMessageFile, batches: Sequence[RecordBatch]) -> None:
-        """Take committed messages of a queue of any topic. They are in the next run."""
+        """Receive committed messages of a queue of any topic, for the next run."""
         try:
             if self._writer is None or file.topic not in self._find_lite_topics():
                 return
@@ -218,7 +218,8 @@ class LiteService:
         return None if entry is None else make_queue_key(entry.topic_id, queue)
 
     def find(self, queue: str) -> list[FoundUnits]:
-        """Return where the units of a light queue are, without those of deleted messages."""
+        """Return a light queue's units in each run. Runs with only deleted messages of the queue
+        are left out."""
         key = self.find_key(queue)
         if key is None or not (found := self.directory.find(key)[0]):
             return []
@@ -307,7 +308,8 @@ class LiteService:
         self._ends = {file.path: file.consume_queue_commit_offset for file in self._list_files()}
 
     def _read_back(self) -> None:
-        """Read messages back that no run covers, as after a crash, or after a Java broker wrote."""
+        """Read messages back that no run covers. They exist after a crash, or after a Java broker
+        has written."""
         left = READ_BACK_BYTES
         for file in self._list_files():
             while left > 0 and not self._is_ending() and not file.is_closed:
@@ -341,7 +343,7 @@ class LiteService:
         return find_uncovered(ranges, begin, end)
 
     def _write(self) -> None:
-        """Write a run of everything that waits."""
+        """Write a run of all waiting units."""
         with self._lock:
             self._waiting, self._pending = self._pending, PendingUnits()
             waiting = self._waiting
@@ -374,7 +376,7 @@ class LiteService:
         return LiteRun.of(place, self._broker, name, data)
 
     def _publish(self, new: Sequence[LiteRun], merged: Sequence[LiteRun]) -> None:
-        """Make written runs visible after a fence check, and hide those that they replace."""
+        """Make written runs visible after a fence check, and hide the runs that they replace."""
         assert self._writer is not None
         self._writer.confirm()
         gone = {run.name for run in merged}

@@ -114,8 +114,8 @@ OnCommitted: TypeAlias = Callable[[FlatMessageFile, Sequence[RecordBatch]], obje
 
 class QueueUpload:
     """Uploads queues, one round at a time. The state of a queue is in its `QueueState`.
-    `on_committed`: called with most batches when they are committed. After an error, or a stop,
-    committed batches may be left out."""
+    `on_committed`: called with most batches when they are committed. It may miss batches that were
+    committed before an error or a stop."""
 
     def __init__(
         self,

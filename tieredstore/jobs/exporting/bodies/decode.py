@@ -72,9 +72,9 @@ def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
 
 
 def _fit_decimals(schema: BodySchema, row: dict[str, object]) -> dict[str, object]:
-    """Return the row, with each decimal in the number of places of its type. Raises ValueError for
-    decimals that do not fit. Needed because Arrow may crash at a decimal with thousands of
-    places."""
+    """Return the row with each decimal in the scale (number of decimal places) of its type. Raises
+    ValueError for decimals that do not fit. Needed because Arrow may crash at a decimal with
+    thousands of places."""
     for member in schema.fields:
         if member.type.has_decimals and row.get(member.name) is not None:
             row[member.name] = _fit(member.type, row[member.name])
