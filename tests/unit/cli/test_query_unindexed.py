@@ -11,6 +11,9 @@ from tests.kit.command_line import Ran
 from tests.kit.command_line import tieredstore as command
 from tests.kit.growing_tier import GrowingTier
 from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.keys.search import find_by_key
+from tieredstore.scan.listing import load_catalogue
 
 SLOTS = {"tieredStoreIndexFileMaxHashSlotNum": "64", "tieredStoreIndexFileMaxIndexNum": "2048"}
 
@@ -109,3 +112,30 @@ def test_j45_all_messages_with_an_id_are_found_and_no_message_with_such_a_key(
     assert offsets("--topic", "orders", "--key", "KEY-5") == [5, 140, 290]
     assert offsets("--msg-id", "twice", "--since", first + 143) == [143, 292, 293]
     assert offsets("--msg-id", "twice", "--until", first + 293) == [142, 143, 292]
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_j72_index_files_that_go_while_a_key_is_searched_are_no_damage(
+    tmp_path: Path, *, is_expired: bool
+) -> None:
+    """A compaction merges them, or they expire."""
+    tier = GrowingTier(tmp_path)
+    tier.append("orders", 0, 300, body_bytes=4000)
+    tier.metadata.flush()
+    small = SLOTS | {"tieredStoreIndexFileMaxIndexNum": "256"}
+    tieredstore.open(tier.url, state=tmp_path / "state", properties=small).rebuild_index()
+    catalogue = load_catalogue(tier.provider)
+    assert len(catalogue.indexes["broker-a"]) > 2
+    files = sorted((tmp_path / "tier").rglob("INDEX/[!.]*"), key=lambda path: path.name[-20:])
+    if is_expired:
+        files[0].unlink()
+    else:
+        whole = tieredstore.open(tier.url, state=tmp_path / "state", properties=SLOTS)
+        assert whole.compact_index()["merged_files"] == len(files)
+    findings: list[Finding] = []
+    places = tier.provider, catalogue, catalogue.queues
+    for number in (0, 150, 299):
+        hits = find_by_key(*places, "orders", f"KEY-{number}", on_finding=findings.append)
+        if number or not is_expired:
+            assert [hit.message.queue_offset for hit in hits] == [number]
+    assert findings == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
-from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import keys_to_index
@@ -27,6 +27,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage, raise_on_damage
 from tieredstore.scan.holes import find_lost_units, make_lost_finding
 from tieredstore.scan.keys.places import find_places
+from tieredstore.scan.listing import sort_by_base
 from tieredstore.scan.read.batch import Int64s, find_whole_records
 from tieredstore.scan.read.batches import make_unusable_finding
 from tieredstore.tier.index.index_file import MAX_CHAIN_ITEMS, IndexItem, Wanted
@@ -161,14 +162,18 @@ def _items(
     wanted: Wanted,
     on_finding: OnFinding,
 ) -> Iterator[list[IndexItem]]:
-    """Yield the items of each index file, newest file first."""
+    """Yield the items of each index file, newest file first. Files that were merged since their
+    listing are found by another listing."""
     if unsealed is not None:
         for path in sorted(unsealed.directory.glob("[0-9]*"), reverse=True):
             try:
                 yield _read_unsealed_items(path, unsealed, wanted)
             except Corrupt as error:
                 on_finding(damage("index-unreadable", str(error)))
-    for extent in reversed(extents):
+    waiting, searched = list(extents), set[SegmentId]()
+    while waiting:
+        extent = waiting.pop()
+        searched.add(extent.id)
         entry = FileSegmentMetadata(
             extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
         )
@@ -176,7 +181,12 @@ def _items(
         try:
             yield run(file.find(wanted))
         except Corrupt as error:
-            on_finding(damage("index-unreadable", str(error), extent.id))
+            listed = [one for one in provider.list(extent.id.path) if one.id.type is extent.id.type]
+            if extent.id in {one.id for one in listed}:
+                on_finding(damage("index-unreadable", str(error), extent.id))
+            else:
+                now = sort_by_base([SegmentExtent(one.id, one.size_bytes, one) for one in listed])
+                waiting = [one for one in now if one.id not in searched]
         finally:
             file.close()
 
