@@ -216,6 +216,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
     enable_multi_dispatch: Live[bool] = False
     """Whether messages enter the light queues that they name. With queues in RocksDB, `enableLmq`
     alone is enough."""
+    enable_lmq_quota: Live[bool] = False
+    """Whether a message that would make a light queue above `maxLmqConsumeQueueNum` is refused."""
+    max_lmq_consume_queue_num: Live[Int32] = 20_000
+    """Maximum number of light queues with `enableLmqQuota`."""
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delays of the levels 1, 2, …"""
     max_transfer_bytes_in_memory: Live[Int32] = field(

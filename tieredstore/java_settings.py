@@ -42,7 +42,6 @@ UNUSED_SETTINGS: Mapping[str, str] = {
     "recoverConcurrently": "a recovery reads the log once, and of a queue its end alone",
     "recoverThreadPoolNums": "see `recoverConcurrently`",
     "recheckReputOffsetFromCq": "the dispatch position is kept, and checked against the queues",
-    "maxLmqConsumeQueueNum": "light queues have no quota, as in Java without `enableLmqQuota`",
     "maxClientEventCount": "the ready lite topics of a client are limited by its subscriptions",
     "enableLiteEventMode": "see `maxClientEventCount`",
     "liteEventCheckInterval": "see `maxClientEventCount`",

@@ -44,6 +44,7 @@ from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.remoting.server import RemotingServer
 from tieredstore.broker.remoting.topic_queues import RoutedQueues
 from tieredstore.broker.send.door import Door, PutGuard
+from tieredstore.broker.send.lite import LightQuota
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
@@ -320,6 +321,7 @@ class Broker:
             is_read_only=is_read_only,
             door=services.door,
             fills_light_queues=lambda: services.store_config.fills_light_queues,
+            light_quota=LightQuota(store, services.store_config, services.clock),
             traffic=services.traffic,
         )
         services.send_back = SendBack(

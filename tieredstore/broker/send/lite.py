@@ -6,11 +6,22 @@ from typing import Final
 
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.message_store import MessageStore
 from tieredstore.message import properties as props
 from tieredstore.message.encoding import Message
-from tieredstore.message.lite import LITE_PREFIX, LiteTopic, find_lite_fault, parse_lite_topic
-from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
+from tieredstore.message.lite import (
+    LITE_PREFIX,
+    LITE_QUEUE_ID,
+    LiteTopic,
+    find_lite_fault,
+    parse_lite_topic,
+)
+from tieredstore.message.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 
+RECOUNT_MS: Final = 10_000
+"""Minimum time between two counts of all light queues, ms."""
 _LITE: Final = props.LITE_TOPIC.encode()
 _DISPATCH: Final = props.INNER_MULTI_DISPATCH.encode()
 _LITE_MARK: Final = _LITE + b"\x01"
@@ -63,3 +74,41 @@ def _check_named_queues(properties: bytes) -> None:
                 "the message is illegal: INNER_MULTI_DISPATCH: expected "
                 f"{LITE_PREFIX}parent$lite topic, found {name[:64]!r}",
             )
+
+
+class LightQuota:
+    """Quota of light queues (`enableLmqQuota`). The queues are counted only when the quota is
+    reached, at most once in RECOUNT_MS. In between, each new queue adds one to their number."""
+
+    def __init__(self, store: MessageStore, config: StoreConfig, clock: Clock) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._count: int | None = None
+        self._counted_ms = 0
+
+    def check(self, properties: bytes) -> None:
+        """Raise Refused for a message that would make a light queue above the quota."""
+        if not self._config.enable_lmq_quota or not self._config.fills_light_queues:
+            return
+        for name in (props.find_text(properties, _DISPATCH) or "").split(","):
+            is_new = name.startswith(LMQ_PREFIX)
+            if not is_new or self._store.get_max_offset_in_queue(name, LITE_QUEUE_ID) > 0:
+                continue
+            most = self._config.max_lmq_consume_queue_num
+            if self._find_count(most) >= most:
+                raise Refused(
+                    Reason.LMQ_QUOTA_EXCEEDED,
+                    f"the quota of {most} light queues (maxLmqConsumeQueueNum) is reached, so "
+                    f"{name} is not made",
+                )
+            self._count = self._find_count(most) + 1
+
+    def _find_count(self, most: int) -> int:
+        now_ms = self._clock.monotonic_ms()
+        is_old = now_ms - self._counted_ms >= RECOUNT_MS
+        if self._count is None or (self._count >= most and is_old):
+            queues = self._store.dispatch_source.queues()
+            self._count = sum(key.topic.startswith(LMQ_PREFIX) for key in queues)
+            self._counted_ms = now_ms
+        return self._count

@@ -14,7 +14,7 @@ from tieredstore.broker.clients.consumers import RebalanceLocks
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.send import fitting
 from tieredstore.broker.send.door import Door, check_delay, remove_broker_properties
-from tieredstore.broker.send.lite import check_lite_member, name_lite_queue
+from tieredstore.broker.send.lite import LightQuota, check_lite_member, name_lite_queue
 from tieredstore.broker.send.message_type import apply_priority
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
@@ -126,6 +126,7 @@ class MessageSender:
         is_read_only: bool = False,
         door: Door | None = None,
         fills_light_queues: Callable[[], bool] = lambda: False,
+        light_quota: LightQuota | None = None,
         traffic: TrafficCounts | None = None,
     ) -> None:
         self.store = store
@@ -140,6 +141,7 @@ class MessageSender:
         self._queues = QueueChooser()
         self.door = door or Door(settings)
         self._fills_light_queues = fills_light_queues
+        self._light_quota = light_quota
         self._suffix = props.encode_properties(
             {"CLUSTER": settings.broker_cluster_name, "MSG_REGION": REGION, "TRACE_ON": "true"}
         )
@@ -181,8 +183,10 @@ class MessageSender:
         if config is None or not is_open or self._settings.broker_permission & 2 == 0:
             config = self._find_or_make_topic(request, config)
         message = request.message = self.door.admit(request.message)
-        if b"LITE_TOPIC\x01" in message.properties or b"%LMQ%$" in message.properties:
+        if b"LITE_TOPIC\x01" in message.properties or b"%LMQ%" in message.properties:
             name_lite_queue(message, config, fills_queues=self._fills_light_queues())
+            if self._light_quota is not None:
+                self._light_quota.check(message.properties)
         if config.write_queue_nums > 0:
             apply_priority(message, config.write_queue_nums)
         if message.queue_id < 0:

@@ -16,7 +16,12 @@ from tieredstore.local.running_flags import RunningFlags
 from tieredstore.local.statistics import PutStatistics
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
 from tieredstore.message.layout import check_size, is_blank_record
-from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC, illegal_topic
+from tieredstore.message.names import (
+    DELETION_TOPIC,
+    LMQ_PREFIX,
+    SCHEDULE_TOPIC,
+    illegal_topic,
+)
 from tieredstore.message.record import StoredMessage
 
 MAX_SAMPLED_QUEUES: Final = 1_024
@@ -184,8 +189,10 @@ class PutQueues(RowBuffer):
 
     def _learn(self, state: QueueState) -> None:
         # Units of delayed messages carry a time instead of a tags code. Deletions are not put.
+        # Messages enter light queues by way of other topics, and there may be a million of these.
         if (
             state.topic in (SCHEDULE_TOPIC, DELETION_TOPIC)
+            or state.topic.startswith(LMQ_PREFIX)
             or state.topic in self.refused_topics
             or illegal_topic(state.topic, state.queue_id)
         ):

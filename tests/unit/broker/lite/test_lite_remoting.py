@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.consuming import split_records
 from tests.kit.lite_lab import NONE, OK, SETTINGS, Lab, open_lab, run
+from tests.kit.power_cut.load import send
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
@@ -188,3 +189,17 @@ def test_deliveries_outlive_a_restart_and_idle_topics_are_forgotten(tmp_path: Pa
     for step in (before, after):
         with Broker(folder=tmp_path, properties=SETTINGS) as broker:
             broker.run(step(), 100)
+
+
+def test_a_quota_limits_the_number_of_light_queues(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        await lab.send("a", b"1")
+        await lab.send("b", b"2")
+        code, _ = await send(lab.client, "P", b"3", {"__LITE_TOPIC": "c"})
+        assert code == 2017
+        code, _ = await send(lab.client, "P", b"3", {"INNER_MULTI_DISPATCH": "%LMQ%x"})
+        assert code == 2017
+        await lab.send("a", b"4")
+        assert (await send(lab.client, "P", b"5", {}))[0] == 0
+
+    run(tmp_path, test, enableLmqQuota="true", maxLmqConsumeQueueNum="2")

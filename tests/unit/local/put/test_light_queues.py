@@ -11,6 +11,8 @@ from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.config import StoreConfig, change_config
 from tieredstore.local.loading import recover
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.encoding import Message
+from tieredstore.message.properties import encode_properties
 
 LIGHT = "%LMQ%a"
 
@@ -102,3 +104,17 @@ def test_offsets_that_java_gave_while_it_was_false_count_for_nothing(tmp_path: P
         switch(config, True)
         put_all(store, [named(3)])
         assert find_numbers(store) == [3]
+
+
+def test_a_light_queue_has_no_template_of_records(tmp_path: Path) -> None:
+    """Messages enter a light queue by way of another topic, and there may be a million of them."""
+    store = DefaultMessageStore(
+        StoreConfig(store_path_root_dir=str(tmp_path), enable_lmq=True, enable_multi_dispatch=True)
+    )
+    store.load()
+    store.start()
+    properties = encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})
+    for _ in range(3):
+        assert store.put_message(Message("T", b"x", properties=properties)).ok
+    assert {topic for topic, _ in store._appender._plain} <= {"T"}
+    store.shutdown()

@@ -79,7 +79,7 @@ class LiteAdminHandlers(Handlers):
         return succeed_with(
             {
                 "storeType": broker.store_config.store_type,
-                "maxLmqNum": 20_000,
+                "maxLmqNum": broker.store_config.max_lmq_consume_queue_num,
                 "currentLmqNum": sum(name.startswith(LMQ_PREFIX) for name in queues),
                 "liteSubscriptionCount": broker.subscriptions.count,
                 "orderInfoCount": sum(one.is_lite and bool(one.entries) for one in progresses),
