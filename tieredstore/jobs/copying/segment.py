@@ -150,8 +150,8 @@ class SegmentCopier:
 
 
 def _is_torn(found: memoryview, data: memoryview) -> bool:
-    """Return whether `found` is `data` after a power cut: such a write has zeros in place of some
-    bytes."""
+    """Return whether a power cut has torn the write of `data`, so that `found` has zeros in place
+    of some bytes."""
     bytes_found = np.frombuffer(found, np.uint8)
     return bool(np.all((bytes_found == 0) | (bytes_found == np.frombuffer(data, np.uint8))))
 

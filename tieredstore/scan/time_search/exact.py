@@ -13,7 +13,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.time_search.store_times import StoreTimes, read_times
 
 _AT_ONCE = 1 << 14
-"""Number of messages to read the times of in one step."""
+"""Number of messages whose times are read in one step."""
 
 
 class Window(NamedTuple):

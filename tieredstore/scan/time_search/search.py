@@ -21,7 +21,8 @@ from tieredstore.tier.recorded_times import MOST_UNRECORDED_BYTES
 _log = logging.getLogger(__name__)
 
 READ_WHOLE_BYTES = 8 << 20
-"""Maximum commit log bytes of which all times are read, because a search would take as long."""
+"""Maximum commit log size of a queue whose times are all read, because a search would take as
+long."""
 TOLD_BYTES = 16 << 20
 """Minimum size of a queue without recorded times for a warning, in bytes of its commit log.
 Messages that a writer has not recorded yet do not count."""
