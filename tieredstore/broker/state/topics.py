@@ -156,8 +156,7 @@ class TopicConfigManager(ConfigManager):
         new messages. Until its end the file keeps the topics, and after an error the table has them
         again, because messages without a topic could not be deleted by name."""
         self._being_deleted.update(topics)
-        before = {topic: self._topics[topic] for topic in topics if topic in self._topics}
-        self._leaving |= before
+        self._leaving |= {topic: self._topics[topic] for topic in topics if topic in self._topics}
         for topic in topics:
             self.delete_topic(topic)
         is_done = False
@@ -166,12 +165,12 @@ class TopicConfigManager(ConfigManager):
             is_done = True
         finally:
             self._being_deleted -= Counter(topics)
-            for topic, config in before.items():
-                self._leaving.pop(topic, None)
-                if is_done:
+            for topic in set(topics) & self._leaving.keys():
+                if is_done or topic not in self._being_deleted:  # else another block decides
+                    config = self._leaving.pop(topic)
+                    if not is_done:
+                        self._topics[topic] = config
                     self._notify(topic)
-                elif topic not in self._topics:
-                    self._put(config)
 
     def is_persisted(self, topic: str) -> bool:
         """Return whether the file contains the current state of a topic."""

@@ -9,7 +9,7 @@ import pytest
 
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
-from tieredstore.errors import Invalid
+from tieredstore.errors import Busy, Invalid, Unavailable
 
 SETTINGS = {"broker_name": "broker-a", "broker_cluster_name": "cluster"}
 
@@ -112,3 +112,28 @@ def test_a_configuration_in_a_database_is_refused(tmp_path: Path, name: str) -> 
     (tmp_path / name / "CURRENT").write_text("MANIFEST-000005\n")
     with pytest.raises(Invalid, match=f"{name}: expected the broker's configuration in JSON"):
         asyncio.run(TopicConfigManager(tmp_path, BrokerSettings()).load())
+
+
+@pytest.mark.parametrize("first_fails", [False, True])
+@pytest.mark.parametrize("second_fails", [False, True])
+@pytest.mark.parametrize("first_ends_first", [False, True])
+def test_two_deletions_at_once_leave_the_topic_only_if_both_fail(
+    tmp_path: Path, first_fails: bool, second_fails: bool, first_ends_first: bool
+) -> None:
+    topics = made(tmp_path)
+    topics.update_topic(TopicConfig(topic_name="T"))
+    blocks = []
+    for fails in (first_fails, second_fails):
+        block = topics.deleting({"T"})
+        block.__enter__()
+        blocks.append((block, fails))
+    assert topics.find_topic("T") is None
+    assert b'"T"' in topics.encode()
+    with pytest.raises(Busy):
+        topics.update_topic(TopicConfig(topic_name="T"))
+    for block, fails in blocks if first_ends_first else blocks[::-1]:
+        error = Unavailable("no") if fails else None
+        block.__exit__(type(error) if error else None, error, None)
+    assert (topics.find_topic("T") is not None) == (first_fails and second_fails)
+    assert (b'"T"' in topics.encode()) == (first_fails and second_fails)
+    topics.update_topic(TopicConfig(topic_name="T"))
