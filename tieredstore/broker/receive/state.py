@@ -288,8 +288,7 @@ class ReceiveState:
         attributes = config.attributes if config is not None else {}
         where = attributes.get(FROM_WHERE)
         # Messages in a later added queue belong to the existing groups.
-        # A lite topic that was deleted and recreated continues after its earlier offsets.
-        if not is_new or where == FROM_FIRST or topic.startswith((_RETRY_PREFIX, LITE_PREFIX)):
+        if not is_new or where == FROM_FIRST or topic.startswith(_RETRY_PREFIX):
             return self.store.get_min_offset_in_queue(topic, queue_id)
         end = self.store.get_max_offset_in_queue(topic, queue_id)
         if where is not None:
@@ -297,10 +296,14 @@ class ReceiveState:
         if from_first:
             return self.store.get_min_offset_in_queue(topic, queue_id)
         # As with Java's broker: a client that sends to a new topic and then consumes gets all.
+        first = 0
+        if topic.startswith(LITE_PREFIX):
+            # A lite topic that was deleted and recreated continues after its earlier offsets.
+            first = self.store.get_min_offset_in_queue(topic, queue_id)
         if self.begins_at_first() and has_first_message(
-            self.store.dispatch_source, topic, queue_id
+            self.store.dispatch_source, topic, queue_id, first
         ):
-            return 0
+            return first
         return max(0, end - 1)
 
     def _follow(self, progress: QueueProgress, offset: int | None) -> QueueProgress:

@@ -36,11 +36,11 @@ def find_next_offset(store: MessageStore, topic: str, queue_id: int) -> int:
     return end
 
 
-def has_first_message(source: DispatchSource, topic: str, queue_id: int) -> bool:
-    """Return whether the local log still has the message of queue offset 0. If so, a group without
-    a consumer offset begins at that message, as with Java's broker. The tier and the page cache do
-    not count, because the answer would change with their content."""
-    return source.is_in_store(QueueKey(topic, queue_id), 0)
+def has_first_message(source: DispatchSource, topic: str, queue_id: int, first: int = 0) -> bool:
+    """Return whether the local log still has the first message of a queue (queue offset `first`).
+    If so, a group without a consumer offset begins at that message, as with Java's broker. The tier
+    and the page cache do not count, because the answer would change with their content."""
+    return source.is_in_store(QueueKey(topic, queue_id), first)
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):

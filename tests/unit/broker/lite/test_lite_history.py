@@ -70,3 +70,25 @@ def test_a_session_is_replayed_from_the_tier(tmp_path: Path) -> None:
         assert bodies == BODIES
 
     run(tmp_path, test, **TIER)
+
+
+def test_a_new_group_begins_at_the_last_message_of_a_long_history(tmp_path: Path) -> None:
+    """Check that a group begins at the first message only while the local store has it, as at
+    Java's broker."""
+
+    async def test(lab: Lab) -> None:
+        await lab.send("s", *BODIES)
+        await lab.send("filler", *[bytes(1000)] * 12)
+        await asyncio.to_thread(move_to_tier, lab.services.store)
+        await lab.send("s", b"later", b"last")
+        await lab.send("t", b"1", b"2")
+        assert (await lab.subscribe("PARTIAL_ADD", "s", "t")).code == OK
+        found: list[bytes] = []
+        for _ in range(2):
+            _, bodies = await lab.take(32)
+            found += bodies
+            if len(found) >= 3:
+                break
+        assert sorted(found) == [b"1", b"2", b"last"]
+
+    run(tmp_path, test, **TIER)
