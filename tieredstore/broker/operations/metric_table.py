@@ -102,6 +102,8 @@ counter rocketmq_tiered_store_x_index_files_uploaded_total
     Index files uploaded.
 counter rocketmq_tiered_store_x_limit_wait_milliseconds_total operation
     Time that uploads and reads waited for a configured limit.
+gauge rocketmq_tiered_store_x_lite_runs
+    Objects of runs of lite topics.
 gauge rocketmq_tiered_store_x_mapped_bytes
     Bytes of mapped commit log files.
 gauge rocketmq_tiered_store_x_mapped_files

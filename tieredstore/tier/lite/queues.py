@@ -95,7 +95,8 @@ class LightQueues:
             lambda: self._next_store.get(request), lambda: self._next_store.get_async(request)
         )
         if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
-            if not (yield self._look(lambda: self._is_complete(request.topic))):
+            has_left = low <= offset < high and not is_cold  # during the read of the local store
+            if has_left or not (yield self._look(lambda: self._is_complete(request.topic))):
                 return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset, low, high)
             if offset < low:
                 result.next_begin_offset = low

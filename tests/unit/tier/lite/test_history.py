@@ -185,3 +185,16 @@ def test_a_tier_that_cannot_be_read_is_asked_again(
         assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 2)
     it.lite.run_once()
     assert it.read_lite("s") == BODIES[:7]
+
+
+def test_messages_that_leave_the_local_store_during_a_read_are_asked_for_again(
+    it: LiteTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it.put_lite("s", *BODIES[:7])
+    it.move_to_tier()
+    it.put_lite("s", b"new")
+    with monkeypatch.context() as patch:
+        patch.setattr(it.local.dispatch_source, "is_in_store", lambda *_: True)
+        found = it.get("s", 2)
+        assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 2)
+    assert it.read_lite("s") == [*BODIES[:7], b"new"]
