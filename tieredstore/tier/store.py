@@ -143,7 +143,9 @@ class TieredMessageStore(TieredReads):
             metrics,
             self.trace.recorder,
             LightQueues(
-                *(next_store, self.lite, self._lite_reader, topic_filter, metrics, self._threads)
+                *(next_store, self.lite, self._lite_reader, topic_filter, metrics),
+                self._threads,
+                fetcher.unreadable,
             ),
             self._threads,
         )

@@ -19,11 +19,12 @@ from tieredstore.contracts.message_store import (
     MessageStore,
 )
 from tieredstore.disk.at_hand import read_at_hand
-from tieredstore.errors import TieredStoreError, Unavailable
+from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.message.lite import parse_lite_topic
 from tieredstore.metrics import Metrics
 from tieredstore.tier.fetch.block_fetcher import report_failure
 from tieredstore.tier.fetch.read_ahead import Taken
+from tieredstore.tier.fetch.unreadable import UnreadablePlaces
 from tieredstore.tier.lite.reading import LiteReader
 from tieredstore.tier.lite.service import LiteService, is_light
 from tieredstore.tier.policy.topic_filter import TopicFilter
@@ -35,7 +36,8 @@ T = TypeVar("T")
 
 class LightQueues:
     """Reads of light queues. The local store answers for the messages that it has, and the tier for
-    earlier ones. Thread-safe. `executor`: runs the blocking parts of coroutines."""
+    earlier ones. Thread-safe. `executor`: runs the blocking parts of coroutines.
+    `unreadable`: remembers the damaged messages at which consumers wait."""
 
     def __init__(
         self,
@@ -45,7 +47,9 @@ class LightQueues:
         topic_filter: TopicFilter,
         metrics: Metrics,
         executor: Executor | None,
+        unreadable: UnreadablePlaces,
     ) -> None:
+        self._unreadable = unreadable
         self._next_store = next_store
         self._service = service
         self._reader = reader
@@ -79,9 +83,15 @@ class LightQueues:
         if is_cold:
             try:
                 taken = yield from self._take(request)
+            except Corrupt as error:
+                fault = self._unreadable.note(request.key, offset, error)
+                return GetMessageResult(
+                    GetMessageStatus.OFFSET_FOUND_NULL, offset, low, high, fault=fault
+                )
             except TieredStoreError as error:
                 report_failure(self._metrics, request.key, offset, error)
                 return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset, low, high)
+            self._unreadable.note_read(request.key, offset)
             if taken is not None:
                 status = (
                     GetMessageStatus.FOUND

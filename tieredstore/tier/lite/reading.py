@@ -161,17 +161,31 @@ class LiteReader:
         steps = np.flatnonzero(np.diff(units["offset"].astype(np.int64)) != 1)
         units = units[: min(count, int(steps[0]) + 1 if len(steps) else count)]
         ranges = self._plan(queue, units)
-        outcomes = yield Wait(
-            lambda: run(self._join(ranges), self._executor),
-            lambda: run_async(self._join(ranges), self._executor),
+        outcomes: list[memoryview | TieredStoreError] = yield Wait(
+            partial(run, self._join(ranges), self._executor),
+            partial(run_async, self._join(ranges), self._executor),
         )
-        messages: list[StoredMessage | None] = [None] * len(units)
+        first = next(at for at, one in enumerate(ranges) if 0 in one.rows)
+        if isinstance(outcomes[first], Corrupt) and len(ranges[first].rows) > 1:
+            # Bytes behind the first message may be damaged, which must not hide it.
+            ranges = self._plan(queue, units[:1])
+            outcomes = yield from self._join(ranges)
+            units = units[:1]
+        messages: dict[int, StoredMessage] = {}
+        faults: dict[int, TieredStoreError] = {}
         for piece, data in zip(ranges, outcomes, strict=True):
-            if isinstance(data, TieredStoreError):
-                raise data
             for row in piece.rows:
-                messages[row] = _decode(queue, units[row], data, piece.begin)
-        whole = [message for message in messages if message is not None]
+                try:
+                    if isinstance(data, TieredStoreError):
+                        raise data
+                    messages[row] = _decode(queue, units[row], data, piece.begin)
+                except TieredStoreError as error:
+                    faults[row] = error
+        count = min(faults, default=len(units))  # messages before the first one that failed
+        if not count:
+            raise faults[0]
+        units = units[:count]
+        whole = [messages[row] for row in range(count)]
         offsets = units["offset"].tolist()
         ends = np.cumsum([message.size for message in whole]).tolist()
         key = QueueKey(queue, LITE_QUEUE_ID)

@@ -198,3 +198,25 @@ def test_messages_that_leave_the_local_store_during_a_read_are_asked_for_again(
         found = it.get("s", 2)
         assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 2)
     assert it.read_lite("s") == [*BODIES[:7], b"new"]
+
+
+def test_a_damaged_message_hides_no_earlier_one(it: LiteTier) -> None:
+    it.put_lite("s", *BODIES[:7])
+    it.move_to_tier()
+    it.close()
+    [log] = [path for path in it.tier_files("P") if "COMMIT_LOG" in str(path)]
+    for sums in log.parent.glob(".*.crc32"):
+        sums.unlink()  # a tier of Java has none
+    data = bytearray(log.read_bytes())
+    at = data.find(BODIES[4][:3] + b"x")
+    data[at - 84] ^= 0xFF  # in the head of the record: not the message any more
+    log.write_bytes(data)
+    it.open()
+    found: list[bytes] = []
+    offset = 0
+    while (result := it.get("s", offset)).messages:
+        found += [bytes(one.body) for one in result.messages]
+        offset = result.next_begin_offset
+    assert found == BODIES[:4]
+    assert (result.status, offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 4)
+    assert "%LMQ%$P$s" in result.fault
