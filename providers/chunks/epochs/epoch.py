@@ -82,36 +82,32 @@ class UnheldAuthority:
             raise Fenced(f"epoch {self.view} was taken over: epoch {epoch_manifest} has written")
 
 
+@dataclass(eq=False)
 class ChunkWriterEpoch:
     """A writer epoch, held until `release` or a take-over by another writer."""
 
-    def __init__(
-        self,
-        client: ObjectClient,
-        folder: str,
-        number: int,
-        owner: str,
-        settings: ChunkSettings,
-        before_release: Callable[[ChunkWriterEpoch], None],
-        leave: Callable[[ChunkWriterEpoch], None],
-    ) -> None:
-        self._client = client
-        self._folder = folder
-        self.owner = owner
-        self._settings = settings
-        self._before_release = before_release
-        self._leave = leave
+    client: ObjectClient
+    folder: str
+    number: int
+    owner: str
+    settings: ChunkSettings
+    before_release: Callable[[ChunkWriterEpoch], None]
+    leave: Callable[[ChunkWriterEpoch], None]
+
+    def __post_init__(self) -> None:
         self.has_helpers = False
         self._fence_checks = SharedFenceCheck(self._check_epoch)
         self._lost: str | None = None
-        self.number = number
-        self._seen_number = number
+        self._seen_number = self.number
         self._other_store: str | None = None
-        self.stamp = f"{number}:{owner}"
-        self.generations: Generations = EpochGenerations(number)
+        self.stamp = f"{self.number}:{self.owner}"
+        self.generations: Generations = EpochGenerations(self.number)
         self._store_gathered: Callable[[], None] = _do_nothing
         self._renewal = renewal.Renewal(
-            client, f"{folder}/{number:020d}", settings, is_over=lambda: self.is_lost
+            self.client,
+            f"{self.folder}/{self.number:020d}",
+            self.settings,
+            is_over=lambda: self.is_lost,
         )
 
     @classmethod
@@ -197,14 +193,14 @@ class ChunkWriterEpoch:
         is created here. If the next owner has looked before the marker exists, the following fence
         check of this process finds that owner. Raises Fenced, Unavailable."""
         self._raise_if_lost()
-        key = f"{self._folder}/{self.number:020d}.store"
+        key = f"{self.folder}/{self.number:020d}.store"
         problem: Exception | None = None
-        for attempt in range(self._settings.max_tries):
+        for attempt in range(self.settings.max_tries):
             try:
-                self._client.put_if_absent(key, [], {})
+                self.client.put_if_absent(key, [], {})
             except (Busy, Unavailable) as error:
                 problem = error
-                self._settings.pause(attempt)
+                self.settings.pause(attempt)
             else:
                 return self.confirm()
         raise Unavailable(f"{key}: the store is not announced: {problem}", path=key)
@@ -214,15 +210,15 @@ class ChunkWriterEpoch:
         or None. The next call continues where this call ended."""
         while self._other_store is None:
             number = self._seen_number + 1
-            if self._client.head(f"{self._folder}/{number:020d}") is None:
+            if self.client.head(f"{self.folder}/{number:020d}") is None:
                 break
-            holder = marks.read_holder(self._client, self._folder, number)
+            holder = marks.read_holder(self.client, self.folder, number)
             is_other = marks.is_store(holder)
             if is_other is None:
                 # The order matters: after a later epoch exists, this one no longer begins to accept
                 # messages.
-                is_over = self._client.head(f"{self._folder}/{number + 1:020d}") is not None
-                is_other = self._client.head(f"{self._folder}/{number:020d}.store") is not None
+                is_over = self.client.head(f"{self.folder}/{number + 1:020d}") is not None
+                is_other = self.client.head(f"{self.folder}/{number:020d}.store") is not None
                 if not (is_over or is_other):
                     break
             if is_other:
@@ -234,8 +230,8 @@ class ChunkWriterEpoch:
         """Prove ownership by checking that the next number is free. Numbers are assigned in
         sequence, and no epoch is ever deleted."""
         successor = self.number + 1
-        if self._client.head(f"{self._folder}/{successor:020d}") is not None:
-            holder = marks.read_holder(self._client, self._folder, successor)
+        if self.client.head(f"{self.folder}/{successor:020d}") is not None:
+            holder = marks.read_holder(self.client, self.folder, successor)
             self._lost = f"was taken over by {holder.get('owner')} as epoch {successor}"
             self._raise_if_lost()
 
@@ -248,23 +244,23 @@ class ChunkWriterEpoch:
         still see the epoch as held."""
         if self._lost is not None:
             return
-        self._before_release(self)
+        self.before_release(self)
         is_held = self._lost is None
         self._lost = self._lost or "was released"  # From here on nothing is acknowledged.
         self.stop_renewing()
         if is_held and not self.has_helpers:
             self._leave_what_is_there()
-        key = f"{self._folder}/{self.number:020d}.released"
+        key = f"{self.folder}/{self.number:020d}.released"
         problem: Exception | None = None
-        begin_ms = self._settings.monotonic_ms()
-        for attempt in range(self._settings.max_tries):
+        begin_ms = self.settings.monotonic_ms()
+        for attempt in range(self.settings.max_tries):
             try:
-                self._client.put_if_absent(key, [], {})
+                self.client.put_if_absent(key, [], {})
             except (Busy, Unavailable) as error:
                 problem = error
-                if self._settings.monotonic_ms() - begin_ms >= self._settings.close_timeout_ms // 2:
+                if self.settings.monotonic_ms() - begin_ms >= self.settings.close_timeout_ms // 2:
                     break  # The store does not answer.
-                self._settings.pause(attempt)
+                self.settings.pause(attempt)
             else:
                 return
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
@@ -278,19 +274,19 @@ class ChunkWriterEpoch:
         """Write the shutdown snapshot. The snapshot saves work for the next owner, and is
         optional."""
         try:
-            self._leave(self)
+            self.leave(self)
         except TieredStoreError as error:
-            _log.info("%s: the next writer lists the tier: %s", self._folder, error)
+            _log.info("%s: the next writer lists the tier: %s", self.folder, error)
 
     def stop_renewing(self) -> None:
         """Stop the heartbeats of the epoch. Idempotent."""
-        self._renewal.stop(self._settings.close_timeout_ms // 2)
+        self._renewal.stop(self.settings.close_timeout_ms // 2)
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:
             raise Fenced(
-                f"{self._folder}: epoch {self.number} of {self.owner} {self._lost}",
-                path=self._folder,
+                f"{self.folder}: epoch {self.number} of {self.owner} {self._lost}",
+                path=self.folder,
             )
 
     def _forget_old(self) -> None:
@@ -298,16 +294,16 @@ class ChunkWriterEpoch:
         never deleted, because former owners look for the next one."""
         old = []
         try:
-            start_after = f"{self._folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"
-            for found in self._client.list(f"{self._folder}/", start_after):
+            start_after = f"{self.folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"
+            for found in self.client.list(f"{self.folder}/", start_after):
                 name = found.key.rpartition("/")[2]
                 match, sign = marks.EPOCH_NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
                 is_old = match and match[2] and int(match[1]) + _KEPT_EPOCHS < self.number
                 if is_old or (sign is not None and int(sign[1]) < self.number):
                     old.append(found.key)
-            self._client.delete(old)
+            self.client.delete(old)
         except TieredStoreError as error:
-            _log.warning("%s: old writer epochs stay for now: %s", self._folder, error)
+            _log.warning("%s: old writer epochs stay for now: %s", self.folder, error)
 
 
 def _do_nothing() -> None:
