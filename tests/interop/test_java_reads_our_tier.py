@@ -6,8 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from tests.kit.java import JavaTools, Report, copy_tree, key_queries
 from tests.kit.offloaded import Offloaded, stored_messages
+from tieredstore.contracts.backups import BackupKind, BackupName
+from tieredstore.message.lite_runs import UNIT_DTYPE, RunNotes, encode_run, sort_units
 
 V4_BODY_POSITION = 88
 
@@ -37,6 +41,23 @@ def test_java_reads_every_message_and_finds_every_key_of_our_tier(
     assert report.passed, report.text
     assert report.wanted == report.right == len(ours) > 0
     assert report.key_queries == report.key_queries_right == key_queries(ours) > 0
+
+
+def test_runs_of_lite_topics_beside_the_segments_are_ignored(
+    java: JavaTools, offloaded: Offloaded, tmp_path: Path
+) -> None:
+    root = writable_copy(offloaded, tmp_path / "with-runs")
+    [broker] = (root / "tiered").glob("*/labBroker")
+    (broker / ".backups").mkdir(exist_ok=True)
+    units = np.zeros(3, UNIT_DTYPE)
+    units["offset"] = range(3)
+    run = encode_run(RunNotes(), sort_units(np.ones(3, np.uint64), units, {}))
+    (broker / ".backups" / str(BackupName(1, 1, BackupKind.LITE))).write_bytes(run)
+
+    report = java.check("tiered", root, offloaded.manifest, tmp_path / "check")
+
+    assert report.passed, report.text
+    assert all_right(report)
 
 
 def test_a_flipped_body_byte_makes_the_check_fail(
