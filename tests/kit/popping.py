@@ -16,7 +16,7 @@ from tieredstore.broker.remoting.command import RemotingCommand
 
 class PoppedMessage(NamedTuple):
     """A message of an answer, with the receipt handle (POP_CK) that Java's client makes for it.
-    `topic` is the topic that an acknowledgement names."""
+    `topic` is the topic that an acknowledgement names. `lite_topic`: its lite topic, or empty."""
 
     body: str
     topic: str
@@ -24,6 +24,17 @@ class PoppedMessage(NamedTuple):
     offset: int
     extra_info: str
     reconsume_times: int
+    lite_topic: str = ""
+
+    @property
+    def popped_ms(self) -> int:
+        """Time of the delivery, epoch ms."""
+        return int(self.extra_info.split(" ")[1])
+
+    @property
+    def due_ms(self) -> int:
+        """End of the invisible time, epoch ms."""
+        return self.popped_ms + int(self.extra_info.split(" ")[2])
 
 
 async def pop(client: RemotingClient, **fields: object) -> RemotingCommand:
@@ -96,6 +107,35 @@ def read_popped(
     return popped
 
 
+async def pop_lite(client: RemotingClient, **fields: object) -> RemotingCommand:
+    """Pop from the lite topics to which the client subscribes, without waiting."""
+    common = {"maxMsgNum": 32, "invisibleTime": 60_000, "pollTime": 0, "bornTime": 0}
+    return await client.request(RequestCode.POP_LITE_MESSAGE, {**common, "attemptId": "", **fields})
+
+
+def read_popped_lite(answer: RemotingCommand, topic: str) -> list[PoppedMessage]:
+    """Return the messages of an answer to `pop_lite`. `topic`: the parent topic."""
+    fields = answer.ext_fields
+    popped = []
+    for message in split_records(answer.body_bytes):
+        offset = int(message.properties["INNER_MULTI_QUEUE_OFFSET"])
+        info = (
+            f"0 {fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']} 0 b 0 {offset}"
+        )
+        popped.append(
+            PoppedMessage(
+                bytes(message.body).decode(),
+                topic,
+                0,
+                offset,
+                info,
+                message.reconsume_times,
+                message.properties["__LITE_TOPIC"],
+            )
+        )
+    return popped
+
+
 def _parse(text: str) -> dict[str, str]:
     entries = [one.rsplit(" ", 1) for one in text.split(";")]
     parsed = dict(entries)
@@ -110,6 +150,7 @@ def _name(message: PoppedMessage, group: str) -> dict[str, object]:
         "queueId": message.queue_id,
         "offset": message.offset,
         "extraInfo": message.extra_info,
+        **({"liteTopic": message.lite_topic} if message.lite_topic else {}),
     }
 
 
@@ -141,13 +182,17 @@ async def ack_batch(client: RemotingClient, messages: Iterable[PoppedMessage]) -
 
 
 async def change_time(
-    client: RemotingClient, message: PoppedMessage, invisible_ms: int, **fields: object
+    client: RemotingClient,
+    message: PoppedMessage,
+    invisible_ms: int,
+    group: str = GROUP,
+    **fields: object,
 ) -> tuple[RemotingCommand, PoppedMessage]:
     """Change the invisible time of a message. Return the answer, and the message with its new
     handle."""
     answer = await client.request(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        {**_name(message, GROUP), "invisibleTime": invisible_ms, **fields},
+        {**_name(message, group), "invisibleTime": invisible_ms, **fields},
     )
     assert answer.code == 0, answer.remark
     parts = message.extra_info.split(" ")

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kit.queue_checker.checker import Delivered, History, Place, Sent, check_history
+from tests.kit.queue_checker.checker import (
+    LATEST_MS,
+    Delivered,
+    History,
+    Outage,
+    Place,
+    Pop,
+    Sent,
+    check_history,
+)
 
 SENT = [
     *(Sent("a", number, True, Place(0, number * 2)) for number in range(3)),
@@ -70,3 +79,37 @@ def test_each_broken_promise_is_told(history: History, found: str) -> None:
 
     pattern = found.replace("(", r"\(").replace(")", r"\)") if "Place" in found else found
     assert any(re.search(pattern, line) for line in check_history(history)), check_history(history)
+
+
+LEFT = Pop("a-0", 1_000, 5_000, False)
+DOWN = Outage(4_000, 90_000)
+
+
+def done(popped_ms: int) -> Pop:
+    return Pop("a-0", popped_ms, popped_ms + 4_000, True)
+
+
+@pytest.mark.parametrize(
+    ("pops", "outages", "found"),
+    [
+        ([LEFT, done(5_000)], (), ""),
+        ([LEFT._replace(is_done=None)], (), ""),
+        ([LEFT, done(4_499)], (), "due at 5000, popped again at 4499"),
+        ([LEFT, done(4_499)], (Outage(2_000, 3_000),), ""),
+        ([LEFT], (), "never popped again"),
+        ([done(1_000), done(9_000)], (), "acknowledged, and popped again"),
+        ([LEFT, done(5_001 + LATEST_MS)], (), "only at"),
+        ([LEFT, done(90_000 + LATEST_MS)], (DOWN,), ""),
+        ([LEFT, done(90_001 + LATEST_MS)], (DOWN,), "only at"),
+    ],
+)
+def test_deliveries_of_popped_messages(
+    pops: list[Pop], outages: tuple[Outage, ...], found: str
+) -> None:
+    lines = check_history(replace(GOOD, pops=pops, outages=outages))
+    assert [found in line for line in lines] == [True] * bool(found), lines
+
+
+def test_a_consumer_that_pops_needs_no_order() -> None:
+    late = [READ[0][2], READ[0][0], *READ[0][1:], *READ[1]]
+    assert check_history(replace(GOOD, consumed=late, is_orderly=False)) == []

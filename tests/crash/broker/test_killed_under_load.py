@@ -90,7 +90,7 @@ def _check(
         GrpcLoad(grpc, FIFO_TOPIC, FIFO_GROUP),
     ]
     with BrokerProcess(folder, settings) as broker:
-        histories = run_loads(loads, remoting, broker, kills)
+        histories = run_loads(loads, lambda topic: read_all(remoting, broker, topic), broker, kills)
         for topic, history in histories.items():
             assert (topic, check_history(history)[:20]) == (topic, []), broker.log()
             assert len(history.acknowledged) > 20 * kills  # a loaded machine sends little

@@ -10,6 +10,9 @@ producer received, if it received one
 - a queue that is read from its beginning to its end has every offset once, in order
 - a group's messages are in one queue, in the order in which they were sent
 - an orderly consumer receives each message of a group for the first time in order
+- a popped message that its consumer acknowledges in time is never delivered again
+- a popped message that its consumer leaves is delivered again after its invisible time, at most
+LATEST_MS later
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LATEST_MS: Final = 20_000
+"""Time in ms from the end of the invisible time, or from a later start of the broker, within which
+a left message must be delivered again. It is long, since the machine may be busy."""
+
+
+EARLY_MS: Final = 500
+"""Time in ms by which a delivery may begin before the end of the last invisible time. The time of a
+delivery is that of its request, which is earlier."""
 
 
 class Place(NamedTuple):
@@ -49,15 +61,37 @@ class Delivered(NamedTuple):
     place: Place | None = None
 
 
+class Pop(NamedTuple):
+    """Delivery of a popped message. Times are the broker's, in epoch ms. `due_ms`: end of the
+    invisible time. `is_done`: whether the message was acknowledged in time, or None if that is
+    unknown, because the broker did not answer in time."""
+
+    body: str
+    popped_ms: int
+    due_ms: int
+    is_done: bool | None
+
+
+class Outage(NamedTuple):
+    """Time during which the broker was down, epoch ms."""
+
+    from_ms: int
+    until_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class History:
-    """All events of one test. `sent` has all sends. `read` has the whole content of each queue at
-    the end of the test. `consumed` has the messages that a consumer received, in order of arrival,
-    with duplicates, or None without a consumer."""
+    """All events of one test. `sent` has all sends. `read` has the whole content of each
+    queue at the end of the test. `consumed` has the messages that a consumer received, in order of
+    arrival, with duplicates, or None without a consumer. `pops` has the deliveries of consumers
+    that pop. `is_orderly`: whether the consumer receives each group in order."""
 
     sent: Sequence[Sent]
     read: Mapping[int, Sequence[Delivered]]
     consumed: Sequence[Delivered] | None = None
+    pops: Sequence[Pop] = ()
+    outages: Sequence[Outage] = ()
+    is_orderly: bool = True
 
     @property
     def acknowledged(self) -> list[Sent]:
@@ -82,7 +116,9 @@ def check_history(history: History) -> list[str]:
 def _check_consumer(history: History) -> Iterator[str]:
     if history.consumed is not None:
         yield from _lost(history.acknowledged, history.consumed, "the consumer")
-        yield from _disordered_deliveries(history.sent, history.consumed)
+        if history.is_orderly:
+            yield from _disordered_deliveries(history.sent, history.consumed)
+    yield from _wrong_pops(history.pops, history.outages)
 
 
 def _lost(
@@ -150,3 +186,33 @@ def _disordered_deliveries(sent: Iterable[Sent], consumed: Iterable[Delivered]) 
         for before, after in pairwise(given):
             if after < before:
                 yield f"{group}-{after}: first given after {group}-{before}"
+
+
+def _wrong_pops(pops: Iterable[Pop], outages: Sequence[Outage]) -> Iterator[str]:
+    by_body: dict[str, list[Pop]] = {}
+    for pop in pops:
+        by_body.setdefault(pop.body, []).append(pop)
+    for body, own in by_body.items():
+        own.sort(key=lambda pop: pop.popped_ms)
+        for pop, after in zip(own, [*own[1:], None], strict=True):
+            if pop.is_done and after is not None:
+                yield f"{body}: acknowledged, and popped again at {after.popped_ms}"
+            if pop.is_done is False:
+                yield from _wrong_next(pop, after, outages)
+
+
+def _wrong_next(pop: Pop, after: Pop | None, outages: Sequence[Outage]) -> Iterator[str]:
+    """Yield a fault of the delivery that follows one without an acknowledgement. The broker may
+    forget invisible times when it is killed, so that the message comes early."""
+    if after is None:
+        yield f"{pop.body}: due at {pop.due_ms}, never popped again"
+        return
+    is_killed = any(pop.popped_ms <= one.until_ms <= after.popped_ms for one in outages)
+    if after.popped_ms < pop.due_ms - EARLY_MS and not is_killed:
+        yield f"{pop.body}: due at {pop.due_ms}, popped again at {after.popped_ms}"
+    latest_ms = pop.due_ms + LATEST_MS
+    for one in outages:
+        if pop.popped_ms <= one.until_ms and one.from_ms <= latest_ms:
+            latest_ms = max(latest_ms, one.until_ms + LATEST_MS)
+    if after.popped_ms > latest_ms:
+        yield f"{pop.body}: due at {pop.due_ms}, popped again only at {after.popped_ms}"

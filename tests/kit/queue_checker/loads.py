@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.clients.program import ClientProcess
-from tests.kit.queue_checker.checker import Delivered, Place, Sent
+from tests.kit.queue_checker.checker import Delivered, Place, Pop, Sent
 
 GROUPS = 8
 PAUSE_MS = 10
 
 
 class Load(Protocol):
-    """Message groups that send to one topic. A load may have a consumer that receives the groups in
-    order."""
+    """Message groups that send to one topic. A load may have consumers. `is_orderly`: whether the
+    consumer receives the groups in order. `pops`: deliveries of consumers that pop."""
 
     @property
     def topic(self) -> str: ...
+    @property
+    def is_orderly(self) -> bool: ...
+    @property
+    def pops(self) -> Sequence[Pop]: ...
 
     def start(self, broker: BrokerProcess) -> None:
         """Begin to send, and to consume if there is a consumer."""
@@ -41,6 +46,8 @@ class RemotingLoad:
 
     client: ClientProcess
     topic: str = "Checked"
+    is_orderly: bool = True
+    pops: Sequence[Pop] = ()
 
     def start(self, broker: BrokerProcess) -> None:
         load: dict[str, Any] = {"topic": self.topic, "groups": GROUPS, "pause_ms": PAUSE_MS}
@@ -67,6 +74,8 @@ class GrpcLoad:
     client: ClientProcess
     topic: str
     group: str
+    is_orderly: bool = True
+    pops: Sequence[Pop] = ()
 
     def start(self, broker: BrokerProcess) -> None:
         load: dict[str, Any] = {"topic": self.topic, "groups": GROUPS, "pause_ms": PAUSE_MS}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.clients.program import ClientProcess
-from tests.kit.queue_checker.checker import Delivered, History, Place, Sent
+from tests.kit.queue_checker.checker import Delivered, History, Outage, Place, Sent
 from tests.kit.queue_checker.loads import Load
 
 BETWEEN_KILLS_S = 20.0
@@ -16,26 +16,39 @@ CATCH_UP_S = 120.0
 
 
 def run_loads(
-    loads: Sequence[Load], reader: ClientProcess, broker: BrokerProcess, kills: int
+    loads: Sequence[Load],
+    read: Callable[[str], Mapping[int, Sequence[Delivered]]],
+    broker: BrokerProcess,
+    kills: int,
+    between_s: float = BETWEEN_KILLS_S,
 ) -> dict[str, History]:
-    """Send and consume while the broker is killed every 20 s and restarted. Then wait until the
-    consumers have received everything, and read all queues from their beginning. `reader` runs
-    `Readers`. Return a history for each topic."""
+    """Send and consume while the broker is killed every `between_s` seconds and restarted.
+    Then wait until the consumers have received everything, and read all queues from their
+    beginning. `read`: returns the content of a topic. Return a history for each topic."""
     for load in loads:
         load.start(broker)
+    outages = []
     for _ in range(kills):
-        time.sleep(BETWEEN_KILLS_S)
+        time.sleep(between_s)
+        killed_ms = time.time_ns() // 1_000_000
         broker.kill()
         broker.start()
-    time.sleep(BETWEEN_KILLS_S / 2)
+        outages.append(Outage(killed_ms, time.time_ns() // 1_000_000))
+    time.sleep(between_s / 2)
     sent = {load.topic: load.stop_sending() for load in loads}
     deadline = time.monotonic() + CATCH_UP_S
     histories = {}
     for load in loads:
         consumed = _consume_all(load, sent[load.topic], deadline)
         load.stop_consuming()
-        read = read_all(reader, broker, load.topic)
-        histories[load.topic] = History(sent[load.topic], read, consumed)
+        histories[load.topic] = History(
+            sent[load.topic],
+            read(load.topic),
+            consumed,
+            load.pops,
+            outages,
+            is_orderly=load.is_orderly,
+        )
     return histories
 
 
