@@ -1,6 +1,6 @@
 // Producers and consumers of Apache's Node client, by name: the verbs that all languages have.
 const { serve } = require("./talk");
-const { Producer, PushConsumer, SimpleConsumer, ConsumeResult, FilterExpression } = require("rocketmq-client-nodejs");
+const { Producer, PushConsumer, LitePushConsumerImpl, SimpleConsumer, ConsumeResult, FilterExpression } = require("rocketmq-client-nodejs");
 
 const COMMIT = 1;
 const clients = new Map();
@@ -21,6 +21,7 @@ function message(request) {
     keys: request.keys ?? [],
     properties: new Map(Object.entries(request.properties ?? {})),
     messageGroup: request.message_group,
+    liteTopic: request.lite_topic,
     delay: request.delay_ms,
   };
 }
@@ -34,11 +35,18 @@ function describe(view) {
     properties: Object.fromEntries(view.properties),
     message_id: view.messageId,
     message_group: view.messageGroup,
+    lite_topic: view.liteTopic,
     attempt: view.deliveryAttempt,
     queue_id: -1,
     queue_offset: 0,
     at_ms: Date.now(),
   };
+}
+
+function take(key, view, failed) {
+  if (!collected.has(key)) collected.set(key, []);
+  collected.get(key).push(describe(view));
+  return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
 }
 
 async function start(request, client) {
@@ -68,14 +76,23 @@ serve({
     return receipt.messageId;
   },
   start_push: async (request) => {
-    const consume = async (view) => {
-      if (!collected.has(view.topic)) collected.set(view.topic, []);
-      collected.get(view.topic).push(describe(view));
-      const failed = view.deliveryAttempt <= (request.fail_times ?? 0) || view.body.toString() === request.poison;
-      return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
-    };
+    const consume = async (view) =>
+      take(view.topic, view, view.deliveryAttempt <= (request.fail_times ?? 0) || view.body.toString() === request.poison);
     const own = { consumerGroup: request.group, subscriptions: subscriptions(request), messageListener: { consume } };
     await start(request, new PushConsumer({ ...options(request), ...own }));
+  },
+  // A consumer of lite topics. Its messages are collected by its own name, since several consume one topic.
+  start_lite_push: async (request) => {
+    const consume = async (view) =>
+      take(request.name, view, view.body.toString() === "bad" && view.deliveryAttempt <= (request.fail_times ?? 0));
+    const own = { consumerGroup: request.group, bindTopic: request.topic, messageListener: { consume } };
+    await start(request, new LitePushConsumerImpl({ ...options(request), ...own }));
+  },
+  subscribe_lite: async (request) => {
+    await clients.get(request.name).subscribeLite(request.lite_topic);
+  },
+  unsubscribe_lite: async (request) => {
+    await clients.get(request.name).unsubscribeLite(request.lite_topic);
   },
   start_simple: async (request) => {
     const own = { consumerGroup: request.group, subscriptions: subscriptions(request) };

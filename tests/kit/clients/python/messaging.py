@@ -12,6 +12,7 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
     Message,
     MessageListener,
     Producer,
@@ -50,10 +51,31 @@ class Collector(MessageListener):  # type: ignore[misc]
 
     def consume(self, message: Any) -> Any:
         described = describe(message)
-        with LOCK:
-            COLLECTED[message.topic].append(described)
         failed = described["attempt"] <= self._fail_times or described["body"] == self._poison
-        return ConsumeResult.FAILURE if failed else ConsumeResult.SUCCESS
+        return take(message.topic, described, failed)
+
+
+class LiteCollector(MessageListener):  # type: ignore[misc]
+    """Collects messages of lite topics by the name of their consumer, since several consume one
+    topic. It fails the first deliveries of the body "bad". The client repeats them itself, and does
+    not count them as attempts."""
+
+    def __init__(self, name: str, fail_times: int) -> None:
+        self._name = name
+        self._fail_times = fail_times
+
+    def consume(self, message: Any) -> Any:
+        described = describe(message)
+        with LOCK:
+            before = sum(one["body"] == "bad" for one in COLLECTED[self._name])
+        failed = described["body"] == "bad" and before < self._fail_times
+        return take(self._name, described, failed)
+
+
+def take(key: str, described: dict[str, Any], failed: bool) -> Any:
+    with LOCK:
+        COLLECTED[key].append(described)
+    return ConsumeResult.FAILURE if failed else ConsumeResult.SUCCESS
 
 
 def describe(message: Any) -> dict[str, Any]:
@@ -65,6 +87,7 @@ def describe(message: Any) -> dict[str, Any]:
         "properties": dict(message.properties or {}),
         "message_id": message.message_id,
         "message_group": message.message_group,
+        "lite_topic": message.lite_topic,
         "attempt": message.delivery_attempt,
         "queue_id": -1,
         "queue_offset": 0,
@@ -92,6 +115,8 @@ def make_message(request: dict[str, Any]) -> Any:
         message.add_property(name, value)
     if request.get("message_group"):
         message.message_group = request["message_group"]
+    if request.get("lite_topic"):
+        message.lite_topic = request["lite_topic"]
     if request.get("delay_ms"):
         message.delivery_timestamp = (int(time.time() * 1000) + request["delay_ms"] + 999) // 1000
     return message
@@ -138,6 +163,22 @@ def start_push(request: dict[str, Any]) -> None:
     )
     consumer.startup()
     CLIENTS[request["name"]] = consumer
+
+
+def start_lite_push(request: dict[str, Any]) -> None:
+    name = request["name"]
+    listener = LiteCollector(name, request.get("fail_times", 0))
+    consumer = LitePushConsumer(configure(request), request["group"], request["topic"], listener)
+    consumer.startup()
+    CLIENTS[name] = consumer
+
+
+def subscribe_lite(request: dict[str, Any]) -> None:
+    CLIENTS[request["name"]].subscribe_lite(request["lite_topic"])
+
+
+def unsubscribe_lite(request: dict[str, Any]) -> None:
+    CLIENTS[request["name"]].unsubscribe_lite(request["lite_topic"])
 
 
 def start_simple(request: dict[str, Any]) -> None:
@@ -191,6 +232,9 @@ if __name__ == "__main__":
                 recall,
                 send_in_transaction,
                 start_push,
+                start_lite_push,
+                subscribe_lite,
+                unsubscribe_lite,
                 start_simple,
                 receive,
                 ack,

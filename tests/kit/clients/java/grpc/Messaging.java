@@ -27,6 +27,9 @@ public class Messaging {
             .recallMessage(Talk.text(request, "topic", null), Talk.text(request, "recall_handle", null)).getMessageId().toString());
         talk.verb("send_in_transaction", Messaging::sendInTransaction);
         talk.verb("start_push", Messaging::startPush);
+        talk.verb("start_lite_push", Messaging::startLitePush);
+        talk.verb("subscribe_lite", request -> { lite(request).subscribeLite(Talk.text(request, "lite_topic", null)); return null; });
+        talk.verb("unsubscribe_lite", request -> { lite(request).unsubscribeLite(Talk.text(request, "lite_topic", null)); return null; });
         talk.verb("start_simple", Messaging::startSimple);
         talk.verb("receive", Messaging::receive);
         talk.verb("ack", request -> { simple(request).ack(held(request)); return null; });
@@ -42,6 +45,7 @@ public class Messaging {
     private static String name(JsonObject request) { return Talk.text(request, "name", null); }
     private static Producer producer(JsonObject request) { return (Producer) CLIENTS.get(name(request)); }
     private static SimpleConsumer simple(JsonObject request) { return (SimpleConsumer) CLIENTS.get(name(request)); }
+    private static LitePushConsumer lite(JsonObject request) { return (LitePushConsumer) CLIENTS.get(name(request)); }
     private static MessageView held(JsonObject request) { return HELD.get(Talk.text(request, "message_id", null)); }
 
     private static ClientConfiguration configuration(JsonObject request) {
@@ -84,6 +88,7 @@ public class Messaging {
                 builder.addProperty(one.getKey(), one.getValue().getAsString());
         }
         if (request.has("message_group")) builder.setMessageGroup(Talk.text(request, "message_group", null));
+        if (request.has("lite_topic")) builder.setLiteTopic(Talk.text(request, "lite_topic", null));
         if (request.has("delay_ms")) builder.setDeliveryTimestamp(System.currentTimeMillis() + Talk.number(request, "delay_ms", 0));
         return builder.build();
     }
@@ -116,12 +121,28 @@ public class Messaging {
         CLIENTS.put(name(request), PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration(request)).setConsumerGroup(Talk.text(request, "group", null))
             .setSubscriptionExpressions(subscription(request)).setMessageListener(view -> {
-                COLLECTED.computeIfAbsent(view.getTopic(), topic -> new CopyOnWriteArrayList<>()).add(describe(view));
                 boolean failed = view.getDeliveryAttempt() <= failTimes || body(view).equals(poison);
-                return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                return take(view.getTopic(), view, failed);
             }).build());
         return null;
     }
+
+    private static ConsumeResult take(String key, MessageView view, boolean failed) {
+        COLLECTED.computeIfAbsent(key, topic -> new CopyOnWriteArrayList<>()).add(describe(view));
+        return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+    }
+
+    /** A consumer of lite topics. What it is given is collected by its own name, since several consume one topic. */
+    private static Object startLitePush(JsonObject request) throws ClientException {
+        int failTimes = Talk.number(request, "fail_times", 0);
+        String name = name(request);
+        CLIENTS.put(name, PROVIDER.newLitePushConsumerBuilder()
+            .setClientConfiguration(configuration(request)).setConsumerGroup(Talk.text(request, "group", null))
+            .bindTopic(Talk.text(request, "topic", null))
+            .setMessageListener(view -> take(name, view, body(view).equals("bad") && view.getDeliveryAttempt() <= failTimes)).build());
+        return null;
+    }
+
 
     private static Object startSimple(JsonObject request) throws ClientException {
         CLIENTS.put(name(request), PROVIDER.newSimpleConsumerBuilder()
@@ -152,6 +173,7 @@ public class Messaging {
         found.put("properties", view.getProperties());
         found.put("message_id", view.getMessageId().toString());
         found.put("message_group", view.getMessageGroup().orElse(null));
+        found.put("lite_topic", view.getLiteTopic().orElse(null));
         found.put("attempt", view.getDeliveryAttempt());
         found.put("queue_id", -1);
         found.put("queue_offset", 0);
