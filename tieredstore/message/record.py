@@ -237,12 +237,17 @@ def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> S
     return StoredMessage(buffer, position, size, tags_code, sections)
 
 
-def copy_with_reconsume_times(message: StoredMessage, times: int) -> bytearray:
-    """Return a copy of a record with another number of redeliveries. The CRC of the whole record is
-    computed again. The CRC of the body does not cover this number and stays."""
+def copy_with_reconsume_times(
+    message: StoredMessage, times: int, queue_id: int, queue_offset: int
+) -> bytearray:
+    """Return a copy of a record with another number of redeliveries, and another place in a queue.
+    The CRC of the whole record is computed again. The CRC of the body does not cover these numbers
+    and stays."""
     record = bytearray(message.raw)
     position = message.sections.body_offset - message.position + _RECONSUME_TIMES
     _I4.pack_into(record, position, times)
+    _I4.pack_into(record, layout.QUEUE_ID_POSITION, queue_id)
+    _I8.pack_into(record, layout.QUEUE_OFFSET_POSITION, queue_offset)
     if stored_property_crc(record, 0, len(record)) is not None:
         record[-CRC_BLOCK_SIZE:] = crc_block(property_crc(record, 0, len(record)))
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,16 +49,16 @@ def our_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Itera
 
 
 @contextmanager
-def java_broker(folder: Path) -> Iterator[Served]:
+def java_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Served]:
     """Yield the Java broker over a new store in `folder`. Its behaviour is the reference for ours.
-    Skip the test if the Java broker is not installed."""
+    Skip the test if the Java broker is not installed. `settings` are added to SETTINGS."""
     java = JavaTools.resolve()
     if isinstance(java, str):
         pytest.skip(f"no Java side: {java}")
     # Its own limit of 200 ms refuses sends on a busy machine.
-    settings = [f"{name}={value}" for name, value in SETTINGS.items()]
-    settings.append("waitTimeMillsInSendQueue=30000")
-    with java.hold(folder / "store", *settings) as held:
+    found = {**SETTINGS, "waitTimeMillsInSendQueue": "30000", **(settings or {})}
+    lines = [f"{name}={value}" for name, value in found.items()]
+    with java.hold(folder / "store", *lines) as held:
         # On a busy machine its first registration may fail. The next one comes within 30 s.
         wait_for(lambda: asyncio.run(knows_broker(held.namesrv)))
         yield Served(held.namesrv)
@@ -71,6 +72,22 @@ async def knows_broker(namesrv: str) -> bool:
     finally:
         await client.close()
     return SETTINGS["brokerName"].encode() in cast("bytes", answer.body)
+
+
+def find_broker(namesrv: str) -> str:
+    """Return the address `ip:port` of the broker that a name server knows."""
+    return asyncio.run(_find_broker(namesrv))
+
+
+async def _find_broker(namesrv: str) -> str:
+    client = await RemotingClient.open(namesrv)
+    try:
+        answer = await client.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    finally:
+        await client.close()
+    found = re.search(rb'brokerAddrs"\s*:\s*\{\s*"?0"?\s*:\s*"([^"]+)"', answer.body_bytes)
+    assert found is not None, answer.body_bytes
+    return found[1].decode()
 
 
 async def knows_topic(namesrv: str, topic: str) -> bool:

@@ -118,7 +118,7 @@ class ReceiveLooks:
         return False
 
     def _list_queues(self, request: ReceiveRequest) -> Iterator[int]:
-        config = self.state.topics.find_topic(request.topic)
+        config = self.state.topics.find_consumed(request.topic)
         if request.queue_id != ALL_QUEUES:
             yield request.queue_id
         elif config is not None:

@@ -11,6 +11,7 @@ from typing import Final
 from tieredstore.broker.receive import events
 from tieredstore.broker.receive.requests import find_pop_ms
 from tieredstore.message.lite import find_light_offset, parse_lite_topic
+from tieredstore.message.names import LMQ_PREFIX
 from tieredstore.message.record import StoredMessage
 
 _REBUILD_DUES: Final = 64
@@ -81,6 +82,7 @@ class QueueProgress:
         self.next_offset = opened.offset
         self.committed_offset = opened.offset
         self.lite = parse_lite_topic(opened.topic)
+        self._is_light = opened.topic.startswith(LMQ_PREFIX)
         self.noted_until_ms = 0
         self.is_read = False
         self.entries: OrderedDict[int, Entry] = OrderedDict()  # by offset, ascending
@@ -105,7 +107,7 @@ class QueueProgress:
     def offset_of(self, message: StoredMessage) -> int:
         """Return the offset of a message in this queue, or -1 if the message is not in this
         queue."""
-        if self.lite is None:
+        if not self._is_light:
             return message.queue_offset
         offset = find_light_offset(self.topic, message)
         return -1 if offset is None else offset

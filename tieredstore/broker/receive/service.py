@@ -49,6 +49,7 @@ from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.broker.turns import take_turns
 from tieredstore.contracts.message_store import GetRequest
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
+from tieredstore.message.names import LMQ_PREFIX
 from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth
 
@@ -373,7 +374,7 @@ class ReceiveService:
         """Take available messages from one queue after the other. Each call begins with a different
         queue. `faults`: set to the reasons why messages cannot be read."""
         faults.clear()
-        config = self.topics.find_topic(request.topic)
+        config = self.topics.find_consumed(request.topic)
         if config is None or self._is_stopped:
             return []
         group = self.groups.find_group(request.group)
@@ -428,11 +429,19 @@ class ReceiveService:
             return
         is_new = not self.state.find_queues(request.group, request.topic)
         for topic, queue_id in self._sources.list_sources(request, config):
+            if not self._exists(topic, queue_id):
+                continue
             progress = self.state.get_queue(
                 request.group, topic, queue_id, is_new=is_new, from_first=request.from_first
             )
             if topic != request.topic or request.queue_id in (ALL_QUEUES, queue_id):
                 yield progress
+
+    def _exists(self, topic: str, queue_id: int) -> bool:
+        """Return whether a group may begin in a queue. A light queue exists when it has a message:
+        clients make up its name."""
+        is_light = topic.startswith(LMQ_PREFIX)
+        return not is_light or self.store.get_max_offset_in_queue(topic, queue_id) > 0
 
     def _wake_next(self, group: str, topic: str) -> None:
         """Wake waiting receives if messages are left for them."""
@@ -513,7 +522,7 @@ class ReceiveService:
         if key.client_id:
             return self.lite is not None and self.lite.has_ready(key.group, key.client_id)
         queues = self.state.find_queues(key.group, key.topic)
-        config = self.topics.find_topic(key.topic)
+        config = self.topics.find_consumed(key.topic)
         if config is not None and len(queues) < config.read_queue_nums:
             return True
         return any(

@@ -412,7 +412,7 @@ class ReceiveState:
             progress = self._unsaved.get(number)
             if progress is not None:
                 topic = progress.topic if progress.lite is None else progress.lite.parent
-                if self.topics.find_topic(topic) is None:
+                if self.topics.find_consumed(topic) is None:
                     del self._unsaved[number]
                     self._forget(progress)
                 self._save(progress)

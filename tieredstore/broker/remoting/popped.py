@@ -67,7 +67,7 @@ def encode_popped(received: Sequence[Received], *, is_ordered: bool) -> PopAnswe
         offsets.append(f"{name} {','.join(str(one.receipt.offset) for one in kept)}")
         if is_ordered:
             counts += _encode_counts(source, queue_id, kept)
-        records += map(_encode_record, kept)
+        records += (_encode_record(one, one.receipt.offset, queue_id) for one in kept)
         ends += (one.invisible_until_ms for one in kept)
     fields = make_fields(pop_ms, min(ends) - pop_ms, ORDER_QUEUE if is_ordered else 0)
     fields["startOffsetInfo"] = ";".join(starts)
@@ -86,7 +86,8 @@ def encode_lite(received: Sequence[Received]) -> PopAnswer:
     fields = make_fields(pop_ms, end_ms - pop_ms, ORDER_QUEUE)
     fields["orderCountInfo"] = ";".join(map(_encode_lite_count, kept))
     left_out = [one for one in received if one.receipt.pop_ms != pop_ms]
-    return PopAnswer(fields, list(map(_encode_record, kept)), left_out)
+    records = [_encode_record(one, one.message.queue_offset, one.message.queue_id) for one in kept]
+    return PopAnswer(fields, records, left_out)
 
 
 def _encode_lite_count(one: Received) -> str:
@@ -102,11 +103,14 @@ def _encode_counts(source: Source, queue_id: int, members: Sequence[Received]) -
     yield f"{source.value} {queue_id} {min(earlier)}"
 
 
-def _encode_record(one: Received) -> Buffer:
+def _encode_record(one: Received, offset: int, queue_id: int) -> Buffer:
+    """Return the record with its number of redeliveries. The record of a redelivered message gets
+    this place: a client finds the handle by it, also in an answer from a light queue. At the first
+    delivery a client reads the place in the light queue from the properties."""
     earlier = max(one.delivery_attempt - 1, 0)
     if one.message.reconsume_times == earlier:
         return one.message.raw
-    return copy_with_reconsume_times(one.message, earlier)
+    return copy_with_reconsume_times(one.message, earlier, queue_id, offset)
 
 
 class ExtraInfo(NamedTuple):

@@ -21,7 +21,7 @@ from tieredstore.broker.state.topics import MAX_QUEUE_NUMS, PERM_READ, TopicConf
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.java_json import quote_integer_keys
-from tieredstore.message.names import MAX_NAME_BYTES
+from tieredstore.message.names import LMQ_PREFIX, MAX_NAME_BYTES
 
 MAX_TOPICS: Final = 10_000
 """Maximum number of topics whose routes are cached. The least recently used route is dropped
@@ -71,6 +71,9 @@ class RoutedQueues:
         if len(topic) > MAX_NAME_BYTES:
             return None
         own_name = self._settings.broker_name
+        if topic.startswith(LMQ_PREFIX):  # in no route
+            has_light = self._topics.find_consumed(topic) is not None
+            return [AssignedQueue(topic, own_name, 0)] if has_light else None
         found = {data.broker_name: data for data in await self._find_others(topic)}
         found |= {data.broker_name: data for data in self._route.others.find_queues(topic)}
         found.pop(own_name, None)

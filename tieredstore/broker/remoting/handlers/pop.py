@@ -53,9 +53,9 @@ from tieredstore.broker.remoting.popped import (
 )
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, check_group_of_client
-from tieredstore.broker.state.topics import PERM_READ
+from tieredstore.broker.state.topics import PERM_READ, TopicConfig
 from tieredstore.errors import Busy, Invalid
-from tieredstore.message.lite import LITE_QUEUE_ID, LiteTopic
+from tieredstore.message.lite import LITE_QUEUE_ID, LiteTopic, parse_lite_topic
 
 MAX_COUNT: Final = 32
 """Maximum number of messages in one answer, as in Java."""
@@ -336,11 +336,7 @@ class PopHandlers(Handlers):
         """Return the fields of a receipt handle. Raises Refused for an invalid delivery.
         `beyond_end`: number of offsets after the queue's last message that are still accepted."""
         broker = self._broker
-        config = broker.topics.find_topic(header.topic)
-        if config is None:
-            raise Refused(
-                Reason.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
-            )
+        config = _find_popped_topic(broker, header.topic)
         info = parse_extra_info(header.extra_info)
         if header.lite_topic:
             _check_lite(broker, header, info)
@@ -420,9 +416,7 @@ def check_popped(broker: BrokerServices, header: PopQueueHeader) -> Subscription
     topic = header.topic
     if not broker.settings.broker_permission & PERM_READ:
         raise Refused(Reason.NO_PERMISSION, "popping from this broker is forbidden")
-    config = broker.topics.find_topic(topic)
-    if config is None:
-        raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+    config = _find_popped_topic(broker, topic)
     if not config.is_readable:
         raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] popping message is forbidden")
     if header.queue_id >= config.read_queue_nums:
@@ -441,6 +435,14 @@ def check_popped(broker: BrokerServices, header: PopQueueHeader) -> Subscription
     if not group.consume_enable:
         raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {name}")
     return group
+
+
+def _find_popped_topic(broker: BrokerServices, topic: str) -> TopicConfig:
+    """Return a topic or a light queue. The light queue of a lite topic has pops of its own."""
+    config: TopicConfig | None = broker.topics.find_consumed(topic)
+    if config is None or parse_lite_topic(topic) is not None:
+        raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+    return config
 
 
 def _name_delivery(header: DeliveryHeader, info: ExtraInfo) -> Popped:
