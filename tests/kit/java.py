@@ -41,6 +41,8 @@ QUICK = (
 """JVM options. A test's broker lives for seconds, so a quick start matters more than speed. TLS is
 off, because with TLS the name server and the broker each make an RSA key at their start."""
 OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
+MAX_RACES = 3
+"""Maximum number of missed keys for which a check runs again."""
 RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
 
 Manifest = dict[str, Any]
@@ -131,7 +133,16 @@ class JavaTools:
         return done.stdout
 
     def check(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
-        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`."""
+        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`. A tier is checked again
+        if a few keys were not found: two of Java's reads share the position of a segment file
+        (`PosixFileSegment.read0`), and on a busy machine one gets the bytes of the other."""
+        report = self._check_once(mode, root, manifest, work)
+        misses = report.key_queries - report.key_queries_right
+        if mode == "tiered" and report.right == report.wanted and 0 < misses <= MAX_RACES:
+            report = self._check_once(mode, root, manifest, work / "again")
+        return report
+
+    def _check_once(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
         work.mkdir(parents=True)
         wanted = work / "manifest.json"
         wanted.write_text(json.dumps(manifest))
