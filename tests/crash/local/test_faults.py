@@ -203,12 +203,13 @@ def test_l06_a_flip_in_a_unit_is_never_served(tmp_path: Path, position: int) -> 
     store = open_read_only(root)
     result = store.get_message("g", "T", 0, 0, 9)
     assert [message.queue_offset for message in result.messages][:4] == [0, 1, 2, 3]
-    try:
-        after = store.get_message("g", "T", 0, 4, 1)
-    except Corrupt:
+    if position >= 10:  # a size near the true one
+        with pytest.raises(Corrupt):
+            store.get_message("g", "T", 0, 4, 1)
         return
-    assert after.messages == []  # it leads out of the log
-    assert after.status.name in ("MESSAGE_WAS_REMOVING", "OFFSET_OVERFLOW_ONE")
+    # The unit is made from the log again.
+    [after] = store.get_message("g", "T", 0, 4, 1).messages
+    assert (after.queue_offset, after.keys) == (4, ["k4"])
 
 
 def test_l06_a_flip_in_the_index_gives_no_wrong_message(tmp_path: Path) -> None:
