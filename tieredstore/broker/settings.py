@@ -109,8 +109,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True, rename=make_key):
     """Whether a client's certificate must be signed by a certificate in `tls.server.trustCertPath`.
     `require` is only possible if this is true. In Java, this is a system property."""
     tls_trust_cert_path: str = field(name="tls.server.trustCertPath", default="")
-    """Certificates of which one must have signed a client's certificate (PEM). In Java, this is a
-    system property."""
+    """CA certificates (PEM). One of them must have signed a client's certificate. In Java, this is
+    a system property."""
     namesrv_listen_port: Annotated[int, Meta(ge=-1, le=65_535)] = -1
     """Ours. Another port that answers as `listenPort` does, for clients that expect a name server
     there. 0: a free port, -1: no such port."""

@@ -360,8 +360,8 @@ class CountedStore(Protocol):
     """Store that counts its puts."""
 
     def count_puts(self) -> dict[str, tuple[int, int]]:
-        """Return messages and bytes of their records by topic, since the store was opened. Deleted
-        topics are not in it. Topics beyond a limit share the name ''."""
+        """Return the number of messages, and of bytes of their records, of each topic since the
+        store was opened. Deleted topics are left out. Topics beyond a limit are counted as ''."""
 
     def measure(self) -> StoreFigures:
         """Return the current figures."""

@@ -157,7 +157,7 @@ def needs_reads(
     queue: QueueFiles, *, range_bytes: int, is_part: bool, has_least: bool = False
 ) -> bool:
     """Return whether the plan of a queue needs reads, apart from the search for times. `is_part`:
-    whether a range may be a part of the queue, with only the segments that it needs. `has_least`:
+    whether a range may cover a part of the queue, and only the segments of that part. `has_least`:
     whether the min offset of the queue is known."""
     starts_late = queue.commit_log_min_offset > 0 and not has_least
     has_segments = len(queue.commit_log) > 1 or len(queue.consume_queue) > 1

@@ -100,7 +100,7 @@ class Faults:
         self._at_crash.append(action)
 
     def write_fault(self, call: str) -> Fault | None:
-        """Count a changing call. Return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
+        """Count a mutating call and return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
         with self._lock:
             self._check()
             self.calls.append(call)

@@ -37,8 +37,8 @@ writer had not recorded."""
 
 
 def find_next_size(recorded_bytes: int) -> int:
-    """Return the size at which the next record of a growing segment is written: twice the size at
-    the last record, and for large segments the size at the last record plus a fixed step."""
+    """Return the segment size at which the next time record is written: twice the size at the last
+    time record, or for large segments that size plus a fixed step."""
     return recorded_bytes + min(max(recorded_bytes, RECORD_BYTES), MOST_UNRECORDED_BYTES)
 
 

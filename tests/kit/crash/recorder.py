@@ -53,7 +53,7 @@ class SyncFolder:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A file gets a new name. Paths are relative to the root."""
+    """Rename of a file. Paths are relative to the root."""
 
     path: str
     file: int

@@ -57,7 +57,7 @@ NameOperation = Link | MakeFolder | Remove | Rename
 
 @dataclass(slots=True)
 class CrashState:
-    """Files and folders of one disk. `facts` has the marks made before the crash."""
+    """Files and folders of one disk. `facts`: what the program recorded before the crash."""
 
     files: dict[str, bytes]
     folders: list[str]

@@ -1,5 +1,5 @@
-"""After any history of a tier, the data source returns to Spark the rows of a plain list. The tests
-cover options, pushed filters, batches and streams."""
+"""After any history of a tier, the data source of Spark returns the same rows as a list in memory.
+The tests cover options, pushed filters, batches and streams."""
 
 from __future__ import annotations
 

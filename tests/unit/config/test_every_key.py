@@ -123,6 +123,10 @@ TESTS = {
     "enableMultiDispatch": (
         f"{LOCAL}::test_enable_multi_dispatch_puts_messages_in_the_light_queues_that_they_name"
     ),
+    "enableLmqQuota": f"{LOCAL}::test_enable_lmq_quota_limits_the_number_of_light_queues",
+    "maxLmqConsumeQueueNum": (
+        f"{LOCAL}::test_max_lmq_consume_queue_num_is_the_number_of_light_queues"
+    ),
     "messageDelayLevel": f"{LOCAL}::test_message_delay_level_is_when_a_delayed_message_is_due",
     "maxTransferBytesOnMessageInMemory": (
         f"{LOCAL}::test_max_transfer_bytes_in_memory_limits_a_get_of_the_log_s_tail"

@@ -13,6 +13,8 @@ from tests.kit.configured_broker import FOREVER, T0, TOPIC, Broker, MakeBroker
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean
 from tests.kit.waiting import wait_for
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.lite import LightQuota
 from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt
 from tieredstore.local.loading import recover
@@ -20,6 +22,7 @@ from tieredstore.local.log.commit_log import FILES_AHEAD
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.message.encoding import Message
+from tieredstore.message.properties import encode_properties
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 
@@ -182,6 +185,31 @@ def test_enable_multi_dispatch_puts_messages_in_the_light_queues_that_they_name(
 ) -> None:
     assert light_queue(broker(enableLmq=True, enableMultiDispatch=True)) == (True, 2)
     assert light_queue(broker(enableLmq=True, enableMultiDispatch=False)) == (False, 0)
+
+
+def is_quota_reached(made: Broker) -> bool:
+    """Return whether a second light queue is refused. The first one takes further messages."""
+    config = made.loaded.config
+    made.put(1, properties={"INNER_MULTI_DISPATCH": LIGHT})
+    quota = LightQuota(made.local, config, made.clock)
+    quota.check(encode_properties({"INNER_MULTI_DISPATCH": LIGHT}))
+    try:
+        quota.check(encode_properties({"INNER_MULTI_DISPATCH": f"{LIGHT}-2"}))
+    except Refused as refused:
+        return refused.reason is Reason.LMQ_QUOTA_EXCEEDED
+    return False
+
+
+def test_enable_lmq_quota_limits_the_number_of_light_queues(broker: MakeBroker) -> None:
+    keys = {"enableLmq": True, "enableMultiDispatch": True, "maxLmqConsumeQueueNum": 1}
+    assert is_quota_reached(broker(enableLmqQuota=True, **keys))
+    assert not is_quota_reached(broker(enableLmqQuota=False, **keys))
+
+
+def test_max_lmq_consume_queue_num_is_the_number_of_light_queues(broker: MakeBroker) -> None:
+    keys = {"enableLmq": True, "enableMultiDispatch": True, "enableLmqQuota": True}
+    assert is_quota_reached(broker(maxLmqConsumeQueueNum=1, **keys))
+    assert not is_quota_reached(broker(maxLmqConsumeQueueNum=2, **keys))
 
 
 @pytest.mark.parametrize(

@@ -268,8 +268,8 @@ class ReceiveState:
         return self.clock.now_ms() - self.clock.monotonic_ms()
 
     def make_generation(self, entries: Iterable[Entry] = ()) -> int:
-        """Return a new delivery number (generation) for messages. Its time differs from the times
-        of all earlier deliveries of these messages, because clients calculate with that time.
+        """Return a new delivery number (generation) for messages. The time in it differs from those
+        in the numbers of their earlier deliveries, because clients tell deliveries apart by it.
         Numbers are never reused, even after a restart."""
         pop_ms = choose_pop_ms(self.clock.now_ms(), entries)
         self._generation = encode_generation(pop_ms, self._generation + 1)

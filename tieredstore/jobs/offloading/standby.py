@@ -1,7 +1,7 @@
-"""Offload beside a replica. It waits for a take-over order, then follows the replica's store. The
-order is a file that an operator creates (`touch`) in the state directory. The file stays there. A
-standby that is restarted after the take-over continues as the tier's writer, but never takes
-ownership from another writer again."""
+"""Standby: an offload beside a replica. It waits for an order to take over, then follows the
+replica's store. The order is a file that an operator creates (`touch`) in the state directory. The
+file stays there. A standby that is restarted after the take-over continues as the tier's writer,
+but never takes ownership from another writer again."""
 
 from __future__ import annotations
 

@@ -361,8 +361,8 @@ class CommitLog:
             return True
 
     def _commit_file(self, buffers: WriteBuffers, begin: int, end: int) -> int:
-        """Copy those of the bytes [begin, end) that belong to the first file of this range. Returns
-        the position of the remaining bytes."""
+        """Copy the part of [begin, end) that is in the first file of this range. Returns the
+        position of the remaining part."""
         from_offset = begin - begin % self.file_size
         end = min(end, from_offset + self.file_size)
         buffer = buffers.find(from_offset)

@@ -69,7 +69,7 @@ def load_ranges(reader: QueueReader) -> list[TimedRange]:
 
 
 def make_read(reader: QueueReader) -> Read:
-    """Return the function that reads a queue's commit log for the comparison with a record."""
+    """Return a function that reads the commit log of a queue, to check recorded times."""
 
     def read(offset: int, length: int) -> memoryview:
         extent = reader.commit_log.extent_at(offset)

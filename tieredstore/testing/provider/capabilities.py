@@ -142,7 +142,7 @@ class PairedProviderContract(ProviderContract):
 
 
 class ConditionalProviderContract(ProviderContract):
-    """Contract of providers that detect a lost race, and then overwrite nothing."""
+    """Contract of providers that detect a lost race. The loser overwrites nothing."""
 
     conditional: ClassVar[bool] = True
 

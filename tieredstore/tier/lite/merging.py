@@ -58,8 +58,8 @@ def merge_part(
 def find_log_begins(
     runs: Iterable[LiteRun], flat_files: FlatFileStore
 ) -> dict[tuple[int, int], int]:
-    """Return the first byte of the commit log of each queue that the runs cover, by topic id and
-    queue id. Queues that were deleted are left out."""
+    """Return the first commit log position of each queue that the runs cover, by topic id and queue
+    id. Deleted queues are left out."""
     begins: dict[tuple[int, int], int] = {}
     for run in runs:
         for one in run.notes.covered:

@@ -1,4 +1,4 @@
-"""The choices of `tieredstore advise` are compared over workloads that the tests create."""
+"""Tests of the choices of `tieredstore advise`, for workloads that the tests create."""
 
 from __future__ import annotations
 

@@ -346,8 +346,8 @@ def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost
 
 @pytest.mark.parametrize("group_bytes", [0, 1 << 20])
 def test_i01_a_bit_that_no_format_checks_is_found(group_bytes: int) -> None:
-    """A changed bit that no format checks is found: one bit of a message's flag, in an object of
-    its queue or in a group object."""
+    """A changed bit is detected, even where no format has a checksum: in the flag of a message, in
+    an object of its queue or in a group object."""
     node = Node(group_bytes=group_bytes)
     node.put(0, 2)
     assert node.scan() == 2 * QUEUES

@@ -254,8 +254,8 @@ def _collect(
 
 
 def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[records.Unread]:
-    """Return records of several messages in topics that cannot have such records, as unread parts
-    of the log. They are removed from the result, and hide no other message of their topic."""
+    """Remove batch records from `found` in topics that cannot contain batches, and return them as
+    unread parts of the log. Otherwise they would hide other messages of their topic."""
     unexpected = []
     for key in [key for key in found.joints if key.topic in plain]:
         first, last, _, _ = found.joints.pop(key)

@@ -93,7 +93,7 @@ def _find_spans(
 
 
 class _UnitWalk:
-    """Units of one queue, taken in the order of the queue and the log."""
+    """Iterator over the units of one queue, in queue order. It is the order of the log too."""
 
     def __init__(self, queue: ConsumeQueueReader) -> None:
         self.key = QueueKey(queue.topic, queue.queue_id)

@@ -38,8 +38,8 @@ class Spill:
         self._chunk: memoryview = memoryview(b"")
 
     def make_room(self, dtype: np.dtype[np.void], count: int) -> Rows:
-        """Return space for rows. Raises Exhausted without space, Invalid without a writable
-        folder, Unavailable."""
+        """Allocate space for rows. Raises Exhausted if there is no space, Invalid if no folder is
+        writable, Unavailable."""
         size = dtype.itemsize * count
         if size <= self._memory_bytes:
             self._memory_bytes -= size

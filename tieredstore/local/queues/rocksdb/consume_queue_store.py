@@ -1,4 +1,4 @@
-"""All consume queues of an owned store in one RocksDB database."""
+"""All consume queues of a store that this process writes, in one RocksDB database."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ def test_w06_a_claim_is_recorded_before_it_is_made(tmp_path: Path) -> None:
 def test_w06_a_claim_that_arrives_after_its_process_ended_is_the_node_s_own(
     tmp_path: Path, machine: Callable[[], None]
 ) -> None:
-    """A claim that arrives after its process ended belongs to the same state directory. The next
-    process finds it when it makes its own claim, or when it starts."""
+    """A claim reaches the store after its process ended. The next process with the same state
+    directory treats the claim as its own, at its start or when it makes a claim itself."""
     world = World(tmp_path / "state")
     machine()
     late: list[tuple[str, list[bytes]]] = []
