@@ -8,13 +8,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.backups import BackupKind, BackupName, ListedBackups, RangedBackups
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Fenced, Invalid, Refused, TieredStoreError
 from tieredstore.message.lite import LITE_PREFIX, parse_lite_topic
-from tieredstore.message.lite_runs import RunContent, RunNotes, encode_run, make_queue_key
+from tieredstore.message.lite_runs import (
+    CoveredRange,
+    RunContent,
+    RunNotes,
+    encode_run,
+    make_queue_key,
+)
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 from tieredstore.tier.flat.batch import RecordBatch
@@ -220,35 +228,37 @@ class LiteService:
     def find(self, queue: str) -> list[FoundUnits]:
         """Return a light queue's units in each run. Runs with only deleted messages of the queue
         are left out."""
-        key = self.find_key(queue)
-        if key is None or not (found := self.directory.find(key)[0]):
-            return []
-        deleted = self.find_deleted_end(queue)
-        return [one for one in found if one.end > deleted]
+        return self._look_up(queue)[0]
 
     def find_deleted_end(self, queue: str) -> int:
         """Return the offset below which the messages of a light queue are deleted."""
-        key = self.find_key(queue)
-        if key is None:
-            return 0
-        with self._lock:
-            waiting = (one.deleted.get(key, 0) for one in (self._pending, self._waiting))
-            return max(self.directory.find(key)[1], *waiting)
+        return self._look_up(queue)[1]
 
     def find_end(self, queue: str) -> int:
         """Return the offset after the last message of a light queue in the tier, or after its last
         deleted message. 0 for an unknown queue."""
-        ends = (one.end for one in self.find(queue))
-        return max(ends, default=0) or self.find_deleted_end(queue)
+        found, deleted = self._look_up(queue)
+        return max((one.end for one in found), default=0) or deleted
 
     def find_range(self, queue: str) -> tuple[int, int]:
         """Return the range [first, end) of offsets of a light queue in the tier. Some of the first
         messages may have expired. Reads nothing."""
-        found = self.find(queue)
+        found, deleted = self._look_up(queue)
         if not found:
             return 0, 0
-        first = max(min(one.first for one in found), self.find_deleted_end(queue))
-        return first, max(one.end for one in found)
+        return max(min(one.first for one in found), deleted), max(one.end for one in found)
+
+    def _look_up(self, queue: str) -> tuple[list[FoundUnits], int]:
+        """Return the results of `find` and `find_deleted_end`. The lock keeps a deletion in view
+        while it moves from the waiting ones into a run."""
+        key = self.find_key(queue)
+        if key is None:
+            return [], 0
+        with self._lock:
+            found, deleted = self.directory.find(key)
+            waiting = (one.deleted.get(key, 0) for one in (self._pending, self._waiting))
+            deleted = max(deleted, *waiting)
+        return [one for one in found if one.end > deleted], deleted
 
     def is_behind(self, parent: str, find_kept: Callable[[int], int]) -> bool:
         """Return whether the tier has messages of a parent that no run covers and that the local
@@ -256,15 +266,12 @@ class LiteService:
         store."""
         if parent not in self._find_lite_topics():
             return False
-        covered = self.directory.covered
         for queue in self._flat_files.metadata.queues(parent):
             file = self._flat_files.get(parent, queue.queue_id)
             if file is not None and file.is_initialised:
                 end = min(file.consume_queue_commit_offset, find_kept(queue.queue_id))
                 begin = file.next_valid_offset(0)
-                ranges = covered.get((file.topic_id, queue.queue_id), ())
-                alive = [one for one in ranges if is_covered_alive(one, self._flat_files)]
-                if find_uncovered(alive, begin, end) is not None:
+                if find_uncovered(self._find_covered(file), begin, end) is not None:
                     return True
         return False
 
@@ -329,11 +336,7 @@ class LiteService:
         # What was committed since the last round may not be noted yet.
         end = self._ends.get(file.path, 0)
         begin = file.next_valid_offset(0)
-        ranges = [
-            one
-            for one in self.directory.covered.get((file.topic_id, file.queue_id), ())
-            if is_covered_alive(one, self._flat_files)
-        ]
+        ranges = self._find_covered(file)
         with self._lock:
             ranges += [
                 one
@@ -341,6 +344,11 @@ class LiteService:
                 if (one.topic_id, one.queue_id) == (file.topic_id, file.queue_id)
             ]
         return find_uncovered(ranges, begin, end)
+
+    def _find_covered(self, file: FlatMessageFile) -> list[CoveredRange]:
+        """Return the ranges of a queue that runs cover and that the tier may still have."""
+        ranges = self.directory.covered.get((file.topic_id, file.queue_id), ())
+        return [one for one in ranges if is_covered_alive(one, self._flat_files)]
 
     def _write(self) -> None:
         """Write a run of all waiting units."""
@@ -370,7 +378,7 @@ class LiteService:
         self._sequence += 1
         name = BackupName(writer.epoch_number, self._sequence, BackupKind.LITE)
         if not notes.group:
-            notes = RunNotes(*(notes.level, str(name), 0, notes.parts, notes.covered, notes.merged))
+            notes = structs.replace(notes, group=str(name))
         data = encode_run(notes, content)
         place.write_backup(self._broker, name, data)
         return LiteRun.of(place, self._broker, name, data)
@@ -397,8 +405,10 @@ class LiteService:
             )
             parts = max(-(-sum(run.unit_count for run in found.runs) // PART_UNITS), 1)
             notes = RunNotes(
-                *(found.level, "", 0, parts, join_covered(covered)),
-                tuple(str(run.name) for run in found.runs),
+                level=found.level,
+                parts=parts,
+                covered=join_covered(covered),
+                merged=tuple(str(run.name) for run in found.runs),
             )
             new: list[LiteRun] = []
             for part in range(parts):
