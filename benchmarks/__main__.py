@@ -70,7 +70,7 @@ def warm_memory(folder: Path, size_mib: int) -> None:
 def measure(
     row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int, *, is_trial: bool
 ) -> Measured:
-    """Warm up our store and Java's, then alternate between them. `is_trial`: without warm-up."""
+    """Warm up our store and Java's, then alternate between them. `is_trial`: skip the warm-up."""
     measured = Measured(row)
     fresh_mib = 0 if is_trial else row.fresh_mib
     request: dict[str, Any] | None = row.java(bench.sizes) if row.java and peer else None
@@ -103,8 +103,9 @@ def measure(
 def greet(
     peer: JavaPeer | None, missing: str
 ) -> tuple[dict[str, Any] | None, JavaPeer | None, str]:
-    """Return Java's description of its environment. Without Java (unresolved jars, for example) the
-    run continues."""
+    """Return Java's description of its environment, the peer, and the reason why Java is missing.
+    If Java is missing (unresolved jars, for example), the first two are None, and the run continues
+    without Java."""
     if peer is None:
         return None, None, missing
     try:

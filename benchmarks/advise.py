@@ -195,7 +195,8 @@ class DelayedClient(MeteredMemoryClient):
 
 
 class MeasuredBackend(Backend):
-    """Backend whose request times are the measured times, in the measured order."""
+    """Modelled backend whose requests take the measured times, in the order in which they were
+    measured."""
 
     def __init__(self, took_ms: Sequence[float], bytes_per_s: float) -> None:
         super().__init__(bytes_per_s=bytes_per_s)
@@ -351,8 +352,8 @@ TRACES: Sequence[tuple[str, TracedLoad]] = (
 
 
 def _list_trace_rows() -> Iterator[str]:
-    """Yield table rows that compare a store that recorded a trace with the model's figures for this
-    trace."""
+    """Yield the table rows about traces. Each row compares the figures of a store that recorded a
+    trace with the figures that the model predicts from the trace."""
     for name, load in TRACES:
         with tempfile.TemporaryDirectory() as folder:
             run = TracedRun(load, Path(folder), DelayedClient)

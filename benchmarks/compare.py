@@ -31,8 +31,8 @@ MEGABYTES = 60
 
 
 _AMOUNTS: Final = (40_000, 40_000, 500, 300, 200_000, 500_000, 125_000, 100)
-"""Amounts of work in one pass (`Sizes`). Both checkouts do the same work, also if the amounts of a
-trial differ between them."""
+"""Amounts of work in one pass (`Sizes`). Both checkouts get these amounts, even if their own
+amounts for a trial differ."""
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 Pass = dict[str, Any]
-"""Result of one pass: `count` items in `seconds`, and optionally further `seconds_…`, `bytes`,
-`p50_us`."""
+"""Result of one pass: `count` items in `seconds`. Optional keys: times of parts of the pass
+(`seconds_…`), `bytes`, and the median time of an item (`p50_us`)."""
 
 AS_IT_IS = frozenset({"s", "ms", "µs", "MiB"})
 """Units of values that are reported as measured instead of as rates. Smaller values are better."""

@@ -90,8 +90,8 @@ class Cost:
 
 
 def make(queues: int, writes: int = 1) -> MemoryObjectClient:
-    """Create a tier with `queues` queues. Each file of a queue consists of `writes` writes, as a
-    broker makes them."""
+    """Create a tier with `queues` queues. Each file of a queue is written in `writes` separate
+    writes, as by a broker."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, write_cache_bytes=0)
     epoch = provider.acquire_writer(BROKER)

@@ -165,8 +165,9 @@ class TimedLock:
 
 
 def hold_lock(folder: Path, queues: int) -> Found:
-    """Measure the longest hold of the metadata lock during work that object stores need: snapshots
-    while sizes change, and new segments and topics."""
+    """Measure the longest time for which the metadata lock is held. A thread writes snapshots of
+    the metadata without a pause. In the meantime segment sizes change, and segments and topics are
+    added. This is the load with an object store."""
     copied = shutil.copytree(folder / "store" / "config", folder / "held" / "config").parent
     metadata = DefaultMetadataStore(copied / "config" / "tieredStoreMetadata.json", BROKER)
     metadata.load()

@@ -122,7 +122,8 @@ class TracedRun:
         self._open()
 
     def live(self) -> None:
-        """Put, upload, and read close to the end, until the end of the time."""
+        """Put and upload messages, and read each one soon after its put, for the duration of the
+        load."""
         store, load, clock = self.store, self.load, self.clock
         for passed_ms in range(0, load.duration_ms, _STEP_MS):
             is_burst = passed_ms in {hour * HOUR_MS for hour in load.bursts}

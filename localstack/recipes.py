@@ -23,8 +23,8 @@ ACCESS_KEY = "testing"
 SECRET_KEY = "testing123"
 LOCALSTACK_VERSION = "4.6.0"
 LOCALSTACK_PYTHONS = ("python3.11", "python3.12", "python3")
-"""Python versions on which the newest localstack-core that supports 3.11 runs. `constraints.txt`
-pins its packages."""
+"""Python interpreters that can run LocalStack, in the order of preference. The pinned release is
+the newest one that supports Python 3.11. `constraints.txt` pins its packages."""
 VERSITYGW_VERSION = "1.8.0"
 VERSITYGW_MODULE = "github.com/versity/versitygw/cmd/versitygw"
 BUCKET = "tier"

@@ -21,8 +21,7 @@ from tieredstore.metadata.snapshot_files import SnapshotFiles
 
 _LOG = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
-"""Number of parts of tables that are captured while the lock is held once: about 1,000 rows, 0.5
-ms."""
+"""Number of table parts to capture before the lock is released: about 1,000 rows, 0.5 ms."""
 _LINES_AT_ONCE_BYTES = 64 << 10
 """Maximum number of journal bytes that are written under the lock after a metadata file was
 replaced."""

@@ -255,7 +255,8 @@ QUEUE_TABLE = "queueMetadataTable"
 TOPIC_TABLE = "topicMetadataTable"
 TOPIC_SERIAL = "topicSerialNumber"
 NO_TOPIC_YET = -1
-"""Serial number of a store that has never had a topic. The first topic gets id 0."""
+"""Value of `topicSerialNumber`, the highest topic id, before the first topic is created. The first
+topic gets id 0."""
 
 SegmentTable: TypeAlias = Table[Group[FileSegmentMetadata]]
 

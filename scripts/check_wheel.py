@@ -2,7 +2,7 @@
 
     python scripts/check_wheel.py WHEEL
 
-The tree is read like the build reads it: the links tieredstore/providers and tieredstore/metadata
+The tree is read as the build reads it: the links tieredstore/providers and tieredstore/metadata
 count as folders. Needs only Python.
 """
 

@@ -104,8 +104,8 @@ class RetentionClock:
             self._ahead_since_ms = None
 
     def now_ms(self) -> int:
-        """Return the retention time (epoch ms). Call this method regularly, because only a call can
-        notice that the wall clock is not ahead at that moment."""
+        """Return the retention time (epoch ms). Call this method regularly. Between two calls
+        nothing notices that the wall clock is no longer ahead."""
         if self._believed_ms is None:
             self.begin()
         with self._lock:

@@ -439,8 +439,8 @@ it knows the provider."""
 _MOST_CHARACTERS = 4 << 20
 """Maximum length of a broker.conf in characters. A longer file is not a broker.conf."""
 _MOST_GUESSES = 100
-"""Maximum number of unknown keys for which a similar known key is searched, if the file has no
-known key."""
+"""Maximum number of unknown keys for which a similar known key is suggested. It applies to a file
+without any known key."""
 
 
 @dataclass(frozen=True, slots=True)

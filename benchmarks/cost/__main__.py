@@ -2,7 +2,7 @@
 
     python -m benchmarks.cost [--days 30] [--groups]
 
-Takes some minutes for a month. With --groups only the part about group objects is made. Needs
+Takes some minutes for a month. With --groups only the section about group objects is written. Needs
 matplotlib.
 """
 
@@ -158,8 +158,8 @@ def replace_part(text: str, name: str, content: str) -> str:
 
 
 def groups(grouped: Outcome, day_requests: int, page: str) -> str:
-    """Return the part about group objects. `page`: text of the page with the requests of the plain
-    scheme."""
+    """Return the page's section about group objects. `page`: text of the page. It already has the
+    number of requests without group objects."""
     found = re.search(r"\| \*\*requests\*\* \| \*\*([0-9,]+)\*\*", page)
     if found is None:
         raise SystemExit(f"{PAGE}: no requests of the plain scheme")

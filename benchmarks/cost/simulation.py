@@ -40,8 +40,8 @@ from tieredstore.tier.writing import TierWriter
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 PIECES = "GROUP PIECES"
-"""File type for reads of group objects for one queue. These reads are not multiplied, because a
-sample has as many group objects as all queues would have."""
+"""File type under which the reads of one queue's bytes in group objects are counted. The count is
+not scaled to all queues, because a sample has as many group objects as all queues would have."""
 
 _T0_MS = 1_700_000_000_000
 _TOPIC = "Simulated"

@@ -28,7 +28,7 @@ WARM: dict[str, Any] = {
 }
 POOL: dict[str, Any] = {"transient_store_pool_enable": True}
 LARGE_SHARE = 5
-"""Factor by which the number of messages is smaller in passes with large bodies."""
+"""Divisor of the number of messages for passes with large bodies."""
 WANTED = (
     {"live": 1.2, "batch": 2.0, "made": 1.0}
     if IS_COMPILED
@@ -124,8 +124,8 @@ def live(
     ready: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[], Pass]]:
     """Put with concurrent dispatch, as in a broker. `share`: divisor of the number of messages.
-    `ready`: settings of a store. One message is put before the measured time begins, to prepare the
-    first log file or buffer."""
+    `ready`: additional settings of the store. With them, one message is put before the measured
+    time begins, to prepare the first log file or buffer."""
     count = bench.sizes.put_messages // share // BATCH * BATCH
 
     def run() -> Pass:

@@ -68,7 +68,8 @@ def put_raw(at: Bucket, sizes: Sequence[int], data: bytes, threads: int) -> Pass
 def put(
     bench: Workbench, *, size: int, per_queue: int, queues: int
 ) -> Iterator[Callable[[], Pass]]:
-    """Append the same amount of data through segments, to all queues in parallel."""
+    """Append through segments, to all queues in parallel. Afterwards boto3 writes the same data as
+    plain objects, for comparison."""
     data = random.Random(1).randbytes(size)
     with bucket(bench.folder) as at:
 

@@ -185,8 +185,8 @@ def socket_get(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def readers(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Run all readers concurrently in a separate process. The peak memory of this process
-    counts."""
+    """Run all readers concurrently in a child process. The peak memory of the child process is
+    reported."""
     with uploaded(bench) as at:
         root = Path(__file__).resolve().parents[2]
         command = [sys.executable, "-m", "benchmarks.rows.s3_reads", at.endpoint, at.name]

@@ -35,8 +35,8 @@ _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20
 _UNIT_BYTES = 20
 _FEW_OBJECTS = 2
-"""A read of the last unit reads the segment's whole last block if the block has at most this number
-of objects."""
+"""Maximum number of objects in a segment's last block for which a read of the last unit reads the
+whole block."""
 
 
 @dataclass(frozen=True, slots=True)

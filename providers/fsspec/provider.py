@@ -1,6 +1,7 @@
 """FsspecProvider: a tier on any fsspec filesystem, for a single writer. The tier uses the chunk log
 of S3, with features that every filesystem has. No filesystem offers a reliable conditional create,
-so a second writer cannot be fenced. Reading is free. Writing requires `fencing=none`."""
+so a second writer cannot be fenced. Reading needs no special setting. Writing requires
+`fencing=none`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""MemoryProvider: segments in this process's memory, as Java's default. They are not durable."""
+"""MemoryProvider: segments in this process's memory, like Java's default provider. They are not
+durable."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ _STAMP: Final = struct.Struct(">qq")
 _MASK: Final = 0xFFFFFFFF
 _FEW_SLOTS: Final = 16
 _STAMP_MASK: Final = 0x5A5A5A5A5A5A5A5A
-"""Mask of the check value after the modification time. It differs from the mask of entries, so that
-a modification time from a torn write is not taken for an entry."""
+"""Mask for the check value of the modification time at the end of the file. It differs from the
+mask for entries, so that a modification time in the place of an entry, after a torn write, is not
+taken for an entry."""
 
 
 class BlockEntry(NamedTuple):

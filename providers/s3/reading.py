@@ -43,8 +43,9 @@ class _BodyCut(Exception):
 
 
 class _TimedSocket:
-    """Socket under the buffers of a body. Its stream ends at a deadline. Bytes received before the
-    deadline are kept. The read needs no more pieces than without a deadline."""
+    """Wrapper of the socket that a body is read from. After a deadline, reads return no bytes, as
+    at the end of the stream. Bytes received before the deadline are kept. The body can still be
+    read in large pieces."""
 
     def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
         self._socket = socket

@@ -87,7 +87,7 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
     read_timeout_ms: Annotated[int, Meta(ge=1, le=_MS)] = field(
         name="tieredStoreS3ReadTimeout", default=10_000
     )
-    """Ours. An attempt ends after the server has sent nothing for this time, ms."""
+    """Ours. An attempt fails when the server has sent nothing for this time, ms."""
     max_attempts: Annotated[int, Meta(ge=1, le=20)] = field(
         name="tieredStoreS3MaxAttempts", default=4
     )
@@ -96,7 +96,7 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
         name="tieredStoreS3MaxConnections", default=32
     )
     """Ours. Maximum number of connections for reads, and so of concurrent reads. Commits have the
-    same number of other connections."""
+    same number of separate connections."""
     fast_reads: bool = field(name="tieredStoreS3FastReads", default=True)
     """Ours. Whether ranges of up to 1 MiB are read through obstore where it is installed
     (`docs/adr/0004-obstore.md`)."""

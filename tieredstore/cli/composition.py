@@ -1,4 +1,4 @@
-"""The tier that the options of a verb name."""
+"""Opens or locates the tier that is given by a verb's options."""
 
 from __future__ import annotations
 

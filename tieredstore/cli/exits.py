@@ -125,8 +125,8 @@ _about: list[Path] = []
 
 
 def note_store(store: Path | None) -> None:
-    """Set the store to which errors of damage without a path refer. None means that they refer to a
-    tier."""
+    """Set the store to which a damage error without a path refers. None means that such an error
+    refers to a tier."""
     _about[:] = [] if store is None else [store]
 
 

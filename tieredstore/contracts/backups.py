@@ -23,10 +23,9 @@ class BackupKind(enum.StrEnum):
     CONFIG = "config"
     METADATA = "metadata"
     DELETED = "deleted"
-    """All entries about deleted topics, if the tier no longer has segments of these topics."""
+    """All records of deleted topics. The tier no longer has segments of any of these topics."""
     DELETING = "deleting"
-    """All entries about deleted topics, if the tier may still have segments of some of these
-    topics."""
+    """All records of deleted topics. The tier may still have segments of some of these topics."""
     LITE = "lite"
     """A run of lite topics (`message.lite_runs`)."""
 

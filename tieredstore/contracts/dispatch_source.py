@@ -139,8 +139,8 @@ class DeletedEnd(NamedTuple):
 
 @runtime_checkable
 class HistorySource(Protocol):
-    """Source of a store whose earlier messages are in a tier. Use these methods between `load` and
-    `start` of the store, except for deletions."""
+    """Source of a store whose earlier messages are in a tier. Call these methods between `load` and
+    `start` of the store. Those about deletions may also be called later."""
 
     @property
     def is_empty(self) -> bool:
@@ -155,8 +155,9 @@ class HistorySource(Protocol):
         """Whether all messages of the log are in their queues."""
 
     def find_next_offset(self, key: QueueKey) -> int:
-        """Return the offset of the next message of a queue. It follows from the dispatched messages
-        and from the end offsets that the functions of `set_history` return. Raises Corrupt."""
+        """Return the offset of the next message of a queue. The offset is computed from the
+        dispatched messages, and from the end offsets that the functions of `set_history` return.
+        Raises Corrupt."""
 
     def refuse_puts(self, reason: str) -> None:
         """Refuse all puts, including the broker's own, until the process ends. Reads and dispatch
@@ -167,11 +168,11 @@ class HistorySource(Protocol):
         find_end_offsets: Callable[[str], Mapping[int, int]],
         find_deleted_ends: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
-        """Set where a queue begins that is new to the store: after the end of its history
-        elsewhere.
+        """Set the functions that find the history of a queue in other places, such as a tier. A
+        queue that is new to the store begins at the end of this history.
 
-        `find_end_offsets`: returns the queues of a topic that exist elsewhere, with the end offset
-        of each. Called at the first put of a queue, and at the deletion of a topic.
+        `find_end_offsets`: returns the queues of a topic that have a history elsewhere, with the
+        end offset of each. Called at the first put of a queue, and at the deletion of a topic.
         `find_deleted_ends`: the same for queues that existed elsewhere and were deleted.
         """
 

@@ -296,7 +296,7 @@ class MessageStore(MessageReader, Protocol):
 
     @property
     def dispatch_source(self) -> DispatchSource:
-        """Source for a tier above this store."""
+        """DispatchSource through which a tier reads this store."""
 
 
 @runtime_checkable

@@ -18,8 +18,8 @@ Requests: TypeAlias = Counter[tuple[str, str]]
 
 
 Deletions: TypeAlias = Counter[int]
-"""Number of objects that permanently became garbage. The key is the number of the period, of
-`gather_ms` each, since the epoch."""
+"""Number of objects that became permanent garbage, by period. A period lasts `gather_ms`, and its
+key is its number, counted from the Unix epoch."""
 
 
 class ModelledQueue(ABC):

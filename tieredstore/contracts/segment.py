@@ -87,7 +87,7 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class Written:
     """All bytes are stored, as durable as the provider promises. A write that may wait is only
-    accepted. Its bytes are stored, and count, when `WriterEpoch.confirm` returns."""
+    accepted. Its bytes are stored and confirmed when `WriterEpoch.confirm` returns."""
 
     size_bytes: int
 
@@ -193,7 +193,7 @@ class WriterEpoch(Protocol):
 
     def confirm(self) -> None:
         """Check ownership with a fence check that begins after this call. On return, all bytes that
-        were stored before the call count.
+        were stored before the call are confirmed.
 
         One fence check may serve many calls. A backend whose epoch cannot pass to another writer
         unnoticed, such as a file lock, need not send a request. Raises Fenced if ownership was

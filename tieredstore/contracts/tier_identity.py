@@ -20,7 +20,7 @@ class WriterKind(enum.StrEnum):
     STORE = "store"
     """Store of a broker. Assigns queue offsets."""
     STARTING = "starting"
-    """Store of a broker that has not compared itself with the tier yet. Such a store assigns no
+    """Store of a broker that has not compared its state with the tier yet. Such a store assigns no
     queue offsets. If its start is refused or killed, no other store becomes outdated.
     """
     JOB = "job"
@@ -32,10 +32,10 @@ class WriterMark:
     """Mark that a writer leaves in the tier with its epoch.
 
     `identity`: identity of the tier, found or created by this writer. `token`: unique to this
-    epoch. `store`: identity of the store, or empty for a job. `after`: change number that the
-    writer compared itself with. The new epoch is taken only if `after` is still the newest change
-    number. `is_after_start`: whether epoch `after` belonged to a starting store. If so, the new
-    epoch is taken only if that store has not begun to accept messages since.
+    epoch. `store`: identity of the store, or empty for a job. `after`: change number of the tier
+    when the writer compared its own state with the tier. The new epoch is taken only if `after` is
+    still the newest change number. `is_after_start`: whether epoch `after` belonged to a starting
+    store. If so, the new epoch is taken only if that store has not begun to accept messages since.
     """
 
     identity: str

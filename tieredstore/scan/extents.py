@@ -111,8 +111,8 @@ class ExtentReader:
         return read
 
     def prepare_checked(self, offset: int, length: int) -> Callable[[], memoryview]:
-        """Prepare a read whose bytes are served. It raises BlocksDamaged for the damaged blocks of
-        the first segment with damage, and raises the errors of `read`."""
+        """Prepare a read that fails at damaged blocks. The returned function raises BlocksDamaged
+        for the damaged blocks of the first segment with damage, and the errors of `read`."""
         damaged: list[BlocksDamaged] = []
         read = self.prepare(offset, length, damaged)
 

@@ -21,7 +21,7 @@ _TIMES: Final = frozenset(
         "until_ms",
     }
 )
-"""Names of fields with times that lack the usual ending of such names."""
+"""Names of fields that are times, although they lack the usual ending of such names."""
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 

@@ -293,8 +293,8 @@ def _columns(get: _Getter) -> tuple[str, ...] | None:
 
 
 def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
-    """Parse a bound like Kafka's source: a timestamp takes precedence over times by queue, and
-    times by queue take precedence over offsets."""
+    """Parse a bound as Kafka's data source does. A timestamp takes precedence over times by queue,
+    and times by queue take precedence over offsets."""
     time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
     if time is not None:
         zone = parse_zone(values.get("timeZone", "UTC"))

@@ -266,8 +266,8 @@ class ChunkWriterEpoch:
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
 
     def expect_helpers(self) -> None:
-        """Allow other processes to write under this epoch. This process then knows only some
-        writes."""
+        """Allow helper processes to write under this epoch. This process then does not know of all
+        writes of the epoch."""
         self.has_helpers = True
 
     def _leave_what_is_there(self) -> None:
@@ -399,8 +399,9 @@ def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
 
 
 def _check_start(client: ObjectClient, folder: str, number: int) -> None:
-    """Raise Busy if the store of an epoch has begun to accept messages. The store was still
-    starting when this process compared itself with the tier."""
+    """Raise Busy if the store that owns epoch `number` now accepts messages. The store was still
+    starting when this process compared its state directory with the tier, so the comparison may be
+    outdated."""
     if client.head(f"{folder}/{number:020d}.store") is not None:
         raise Busy(f"{folder}: the store of epoch {number} takes messages since", path=folder)
 

@@ -44,7 +44,8 @@ def find_latest_epoch(client: ObjectClient, folder: str, known: int = 0) -> tupl
 
 def find_stores(client: ObjectClient, folder: str, known: int) -> tuple[int, frozenset[int]]:
     """Return the newest epoch like `find_latest_epoch`. Also return the epochs, starting at
-    `known`, whose owner was a starting store and has accepted messages since."""
+    `known`, whose owner was a store that was still starting when it took the epoch, and that
+    accepts messages now."""
     start_after = f"{folder}/{known - 1:020d}.store" if known > 0 else ""
     names = _list_names(client, folder, start_after)
     latest, _ = _find_latest(names)

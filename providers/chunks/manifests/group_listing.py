@@ -80,8 +80,9 @@ class GroupListings:
         return min(made, default=None)
 
     def note_writers(self, broker_name: str, epoch_manifest: EpochManifest) -> None:
-        """Search for groups of later epochs if the epoch manifest says that there are none. This is
-        done once. Raises Unavailable."""
+        """List the broker's groups, and record their epochs in the epoch manifest. Later epochs may
+        have created groups that the epoch manifest does not mention. Called once per manifest.
+        Raises Unavailable."""
         for name, _ in self.list_names(broker_name):
             epoch_manifest.note_grouped(name.generation.epoch)
         epoch_manifest.is_searched = True

@@ -323,8 +323,8 @@ class SegmentListings:
 def _note_others(
     objects: Iterable[ObjectInfo], epoch_manifest: EpochManifest, backups: list[BackupName]
 ) -> None:
-    """Record the epochs of group objects, and record the backups. A listing of a broker's segments
-    contains both."""
+    """Record the epochs of group objects, and add the names of backups to `backups`. Group objects
+    and backups appear in each listing of a whole broker prefix."""
     for info in objects:
         folder, _, last = info.key.rpartition("/")
         if folder.endswith(f"/{BACKUP_FOLDER}"):

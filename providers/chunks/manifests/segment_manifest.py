@@ -414,7 +414,7 @@ def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
 def rank_run(run: Extent) -> tuple[int, bool, str]:
     """Return the sort key that selects the valid run among all runs that begin at or before a
     position. The run with the highest end wins. Among runs with the same end, a run in the
-    segment's own folder wins, because groups are temporary, and then the newest run, by its
+    segment's own folder wins, because groups are temporary. Otherwise the newest run wins, by its
     generation or its group. The sources of the run, and older attempts without a response, are
     deleted later. Deletion and listing must use the same rule."""
     return run.end, not run.is_shared, find_group(run.name) or run.name

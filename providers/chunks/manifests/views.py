@@ -236,8 +236,8 @@ class Views:
             own.known.note_change(segment)
 
     def take_snapshot(self, broker_name: str) -> ShutdownSnapshot:
-        """Return the known segments of the epoch that this process owns, including segments with
-        holes. The snapshot is empty without an epoch."""
+        """Return a snapshot of the known segments of the epoch that this process owns, including
+        segments with holes. The snapshot is empty if this process owns no epoch."""
         own = self._find_own(broker_name)
         if own is None or own.known is None:
             return ShutdownSnapshot({})
@@ -301,8 +301,9 @@ class Views:
         self, prefix: str, *, may_be_known: bool = False
     ) -> dict[SegmentId, SegmentManifest]:
         """List the manifests of all segments below a prefix of the provider's listings, including
-        those that only have garbage. `may_be_known`: reuse the first listing of the held epoch. The
-        result then lacks only garbage that was not known. Raises Unavailable, Invalid."""
+        those that only have garbage. `may_be_known`: reuse the first listing of the held epoch if
+        possible. The result then may lack garbage objects, but no segment. Raises Unavailable,
+        Invalid."""
         parts = naming.parse_prefix(prefix)
         if len(parts) > 1:
             return self._list_broker(parts[0], "/".join(parts))
@@ -350,8 +351,9 @@ class Views:
         return own if own is not None and not own.epoch.is_lost else None
 
     def _take(self, broker_name: str) -> EpochManifest:
-        """Return the held epoch's manifest, and create the manifest if missing. Under any other
-        manifest, bytes could be valid that no later writer sees."""
+        """Return the held epoch's manifest, and create the manifest if missing. Another manifest
+        would be wrong for an owner: it may declare bytes valid that no later writer sees. Without
+        an epoch, return the newest manifest."""
         with suppress(Fenced):  # It was taken over in the meantime.
             return self.prepare(broker_name)
         return self._newest.take(broker_name)

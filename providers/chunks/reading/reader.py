@@ -57,8 +57,8 @@ class _Entry(NamedTuple):
 class WriteCache:
     """Cached contents of small objects, or of the ends of large ones, by key, between their write
     and their merge. The total is at most `max_bytes`. A full cache refuses new values and keeps the
-    old ones, because each value is used once, and if many queues take turns, the oldest value is
-    used next. Unused values expire after `max_age_ms`. Thread-safe."""
+    old ones. Each value is used only once, and if many queues take turns, the oldest value is the
+    next to be used. Unused values expire after `max_age_ms`. Thread-safe."""
 
     def __init__(self, max_bytes: int, max_age_ms: int, monotonic_ms: Callable[[], int]) -> None:
         self._max_bytes = max_bytes

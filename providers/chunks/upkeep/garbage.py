@@ -173,8 +173,9 @@ class GroupGarbage:
             self._inherited[broker_name] = authority.number, _find_needed(find_chains())
 
     def reap(self, broker_name: str, authority: Authority) -> int:
-        """Delete the groups of former epochs if no bytes are in groups. Their bytes were deleted,
-        or arrived late. Returns the number of deletions. Raises Fenced, Unavailable."""
+        """Delete the groups of former epochs if no segment has bytes in a group. The bytes in these
+        groups belong to deleted segments, or were written too late to be valid. Returns the number
+        of deletions. Raises Fenced, Unavailable."""
         if not self._views.is_prepared(broker_name) or self._views.has_groups(broker_name):
             return 0
         listed = self._views.groups.list_names(broker_name)

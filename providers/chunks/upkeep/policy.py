@@ -12,12 +12,13 @@ from tieredstore.providers.chunks.manifests.extents import Extent, are_grouped
 
 Run = tuple[Extent, ...]
 _MOST_LARGE = 16
-"""Number of large objects, as a multiple of `fan_in`, that are merged even if they are new. A
-segment of 1 GiB is sealed before it has so many large objects, whatever the size of its writes."""
+"""Number of large objects, as a multiple of `fan_in`, from which large objects are merged even if
+they are new. A segment of 1 GiB is full and sealed before it has so many large objects, for any
+size of its writes."""
 
 _WELL_BELOW = 2
-"""Divisor of a tier's size limit: only objects below the quotient are merged. A merge of a larger
-object would rewrite many bytes to save one object."""
+"""Divisor of a tier's size limit. Only objects smaller than the limit divided by this number are
+merged. A merge of a larger object would rewrite many bytes to save one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,9 @@ class MergePolicy:
 
     def find_run_of(self, extents: Sequence[Extent], names: Container[str]) -> Run | None:
         """Return the first adjacent extents with the given names, to combine them into one object.
-        Preceding extents that can be rewritten without extra cost are included. None without such
-        extents. The total size is limited so that the extents fit into memory."""
+        Preceding extents that can be rewritten without extra cost are included. Returns None if no
+        extent has one of the names. The total size is limited so that the extents fit into
+        memory."""
         first = next((i for i, extent in enumerate(extents) if extent.name in names), None)
         if first is None:
             return None

@@ -232,8 +232,8 @@ class GoogleAuth(BaseSigner):
         self._region = region_name
 
     def add_auth(self, request: Any) -> None:
-        """Sign a request, even if it is already signed. As in Amazon's form, the body is not
-        hashed."""
+        """Sign a request, and replace any existing signature. The signature does not cover the
+        body, as with Amazon's `UNSIGNED-PAYLOAD`."""
         if self._credentials is None:
             raise NoCredentialsError
         headers = request.headers

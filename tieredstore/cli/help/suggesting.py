@@ -69,7 +69,7 @@ def offer_conf(callback: Callable[..., object]) -> Callable[..., object]:
 
 
 class UnnamedOption(click.UsageError):
-    """Error for a missing required option with the name of a tier, a folder or a file."""
+    """Error for a missing required option that names a tier, a folder or a file."""
 
 
 def hint_at_conf(given: Mapping[str, object], option: str) -> str:

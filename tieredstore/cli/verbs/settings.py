@@ -176,9 +176,10 @@ COLUMNS = ("key", "value", "origin", "problem")
 @switch("--all", "Those with their defaults too.", name="every")
 @output_option
 def show_config(keys: tuple[str, ...], tier: TierOptions, every: bool, out: Output) -> int:
-    """Print the effective tier, state and settings with their sources: KEYs, or all given ones.
+    """Print the effective tier, state directory and settings with their sources.
 
-    Secrets, and values of unknown keys, are not shown. Exit code 2 for an invalid value.
+    Only the settings KEYs are shown, or without KEYs all settings that were given a value. Secrets,
+    and values of unknown keys, are not shown. Exit code 2 for an invalid value.
     """
     from tieredstore.cli.conf_file import Given, Level, list_effective, read_with_findings
     from tieredstore.cli.help.suggesting import hint_at
@@ -223,7 +224,8 @@ def _text(path: Path | None) -> str | None:
 def profile() -> None:
     """Name tiers, for --profile NAME and TIEREDSTORE_PROFILE.
 
-    They are kept in ~/.config/tieredstore/config.toml. Verbs that delete or restore take none.
+    Profiles are stored in ~/.config/tieredstore/config.toml. Verbs that delete or restore accept no
+    profile.
     """
 
 

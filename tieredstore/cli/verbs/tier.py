@@ -158,7 +158,7 @@ def expire(
 )
 @operating_options
 def reset(topic: str, tier: TierOptions, out: Output, **options: Any) -> int:
-    """Empty the queues of TOPIC in the tier, or one of them, readable or not.
+    """Empty the queues of TOPIC in the tier, or one of them, even if they are unreadable.
 
     They continue at their ends. With --to a queue continues at that offset, and the messages of the
     local store from there on are uploaded again.

@@ -58,8 +58,8 @@ def gather_workload(
 
 
 def _insert(arrivals: workload.Arrivals, recorded: workload.Arrivals) -> workload.Arrivals:
-    """Return the curve `arrivals`, computed from a store, with the curve `recorded` in place of its
-    part for the same time."""
+    """Combine two curves of one queue. Within the time of `recorded`, the result is `recorded`.
+    Before and after that time it is `arrivals`, which was computed from a store."""
     times, offsets = arrivals.times_ms, arrivals.offsets
     before = (times < recorded.times_ms[0]) & (offsets <= recorded.offsets[0])
     behind = (times > recorded.times_ms[-1]) & (offsets >= recorded.offsets[-1])

@@ -119,8 +119,8 @@ class _Reader:
         return (id(self.stored), *steps, self.pull)
 
     def sample(self) -> ColdReader:
-        """Return a reader with a sample of the messages, at most as many as are modelled. The
-        reader begins at offset 0."""
+        """Return a reader of the first messages only, because the model reads a limited number of
+        messages. The new reader begins at offset 0."""
         most = READ_SAMPLE_GETS * self.pull
         most = max(min(int(READ_SAMPLE_BYTES / self.record_bytes), most), self.pull)
         runs: list[tuple[int, int]] = []

@@ -147,7 +147,8 @@ class ReplayedQueue:
     # Called by the segments
 
     def ask(self, file_type: FileSegmentType, position: int, length: int) -> None:
-        """Count the requests for some bytes on the timeline."""
+        """Count the requests that read the given bytes, and advance the timeline by their
+        duration."""
         whole = max(self._stored_bytes, self._size)
         if file_type is _UNITS:
             whole = whole // self._size * UNIT_SIZE

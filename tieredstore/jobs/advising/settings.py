@@ -147,7 +147,8 @@ def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[Uploa
 def list_read_settings(
     now: ReadSettings, tier_hours: int, levels: Sequence[StorageLevel]
 ) -> Iterator[ReadSettings]:
-    """List the choices of read settings. `tier_hours`: wanted age of the history."""
+    """List the choices of read settings. `tier_hours`: time for which messages must be kept, in
+    hours."""
     longest = max(tier_hours, now.local_hours)
     hours = sorted({*(one for one in LOCAL_HOURS if one <= longest), now.local_hours})
     caches = sorted({*CACHES_BYTES, now.cache_bytes})

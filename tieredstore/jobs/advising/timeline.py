@@ -76,7 +76,7 @@ class Timeline(Executor):
     count as concurrent: together they take the time of the longest read."""
 
     def __init__(self, backend: Backend, begin_ms: float, operation: str = "GetObject") -> None:
-        """`operation`: name of the operation of the backend's reads."""
+        """`operation`: name of the backend's read operation."""
         self._operation = operation
         backend.begin()
         self._backend = backend

@@ -1,5 +1,5 @@
 """Computes the monthly uploads of all queues, by topic, with the requests that queues share. One
-queue can represent many queues. The commits of these are then spread evenly over time."""
+modelled queue can represent many queues. Their commits are then spread evenly over time."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ class _Gathered:
 
     def count(self, periods: int, together: int, *, events: float | None = None) -> float:
         """Count the requests for everything that was added. One request covers `together` writes or
-        deletions of the same period. `events`: number of events that the spread counts come from.
-        By default each count comes from its own event."""
+        deletions of the same period. `events`: number of events that caused the evenly spread
+        writes or deletions. By default each of them has its own event."""
         if not periods:
             return 0.0
         often = self.spread / periods

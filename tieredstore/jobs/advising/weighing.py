@@ -109,9 +109,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Weight:
-    """Monthly figures of settings, for one topic or for all. `loss_ms`: maximum age of the messages
-    that a failure of the local disk would lose, None if it would lose all. `disk_bytes`: disk of
-    the local store. `cost_usd`: None without prices. `reads`: reads that the tier answers."""
+    """Estimated costs and effects of one choice of settings, for one topic or for all. Requests and
+    costs are per month. `loss_ms`: maximum age of the messages that a failure of the local disk
+    would lose, None if it would lose all. `disk_bytes`: disk of the local store. `cost_usd`: None
+    without prices. `reads`: reads that the tier answers."""
 
     requests: Monthly = field(default_factory=dict)
     stored_bytes: float = 0.0
@@ -151,8 +152,8 @@ class Weight:
         )
 
     def rank(self) -> tuple[float, ...]:
-        """Return the sort key: cost first, then the limited figures. The best choice has the lowest
-        key."""
+        """Return the sort key: cost first, then the figures that `Limits` can limit. The best
+        choice has the lowest key."""
         cost = sum(self.requests.values()) if self.cost_usd is None else self.cost_usd
         loss_ms = float("inf") if self.loss_ms is None else self.loss_ms
         return cost, loss_ms, self.read_p99_ms, self.disk_bytes

@@ -91,8 +91,8 @@ class PartitionedFiles:
         return self.done
 
     def _part(self, partition: Partition) -> _Part:
-        """Return the part of a partition, and mark it as most recently used. If there are too many
-        parts, close the least recently used part."""
+        """Return the open file and pending rows of a partition, and mark the partition as most
+        recently used. If too many partitions are open, close the least recently used one."""
         part = self._parts.pop(partition, None)
         if part is None:
             while len(self._parts) >= _MOST_PARTS:

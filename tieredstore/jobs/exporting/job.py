@@ -75,8 +75,7 @@ from tieredstore.scan.plan import store_time
 _log = logging.getLogger(__name__)
 _THREADS = 8
 _SMALL = 4
-"""Divisor of the target size: smaller files are merged, that is, files below a quarter of the
-target size."""
+"""Divisor of the target size. Files below a quarter of the target size are merged."""
 
 
 def run_export(

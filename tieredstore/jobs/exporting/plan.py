@@ -275,8 +275,9 @@ def _bounds(
     request: ExportRequest,
     end: int,
 ) -> tuple[int, int]:
-    """Return queue offsets [low, high) to export. `goes_on`: whether the queue is still the queue
-    of the position instead of a recreated queue. `end`: offset after the last message."""
+    """Return queue offsets [low, high) to export. `goes_on`: whether the queue is still the one
+    from which `position` was exported. False for a queue that was recreated since. `end`: offset
+    after the last message."""
     chosen, queue = request.selection, reader.queue
     low = first = min(reader.min_offset(), end)
     if position is not None and goes_on:

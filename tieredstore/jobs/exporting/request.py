@@ -208,7 +208,8 @@ def make_request(options: ExportOptions, now_ms: int) -> ExportRequest:
 
 
 def _select_queues(options: ExportOptions, topics: Sequence[str], now_ms: int) -> Selection:
-    """Select the queues of the given topics, or of all. Raises Invalid for a wrong order."""
+    """Select the queues of the given topics, or of all. Raises Invalid if a range ends before it
+    starts."""
     since_ms, until_ms = epoch_ms(options.since, now_ms), epoch_ms(options.until, now_ms)
     require_order(since_ms, until_ms)
     require_offsets(options.from_offset, options.until_offset)

@@ -43,10 +43,10 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(frozen=True, slots=True)
 class TargetState:
     """State of the target after its last export. `sequence`: number of the export, from 1 (0 before
-    the first export). `export`: id of the last export. `identity`: source of the target. `queues`:
-    positions by `broker/topic/queueId`. `taken_from`: for a target without duplicates, an offset
-    for each queue. Every message between this offset and the position was exported or is a
-    duplicate."""
+    the first export). `export`: id of the last export. `identity`: identity of the tier from which
+    the target was exported. `queues`: positions by `broker/topic/queueId`. `taken_from`: start
+    offset of each queue, for a target without duplicates. Every message between this offset and the
+    position was exported or is a duplicate."""
 
     sequence: int = 0
     export: str = ""

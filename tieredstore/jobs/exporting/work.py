@@ -67,8 +67,8 @@ class WriteTask(RangesTask):
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """Outcome of a write task. `ranges`: one per range of the task. `findings`: the first skipped
-    damages. `unfit`: the first bodies that do not fit."""
+    """Outcome of a write task. `ranges`: one per range of the task. `findings`: the first findings
+    about skipped damage. `unfit`: the first bodies that do not fit."""
 
     files: list[DataFile]
     ranges: list[LastRow]

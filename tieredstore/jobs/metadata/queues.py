@@ -184,7 +184,7 @@ def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
 
 @dataclass
 class _Finder:
-    """Search in one queue. `listed`: the queue with its empty segments."""
+    """Finds the metadata of one queue. `listed`: the queue with its empty segments."""
 
     provider: SegmentProvider
     reader: EndsReader

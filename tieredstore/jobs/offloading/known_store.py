@@ -1,5 +1,5 @@
-"""Memory of the store whose messages a state directory has. A Java broker's store has no identity,
-so the first record of its log identifies it."""
+"""Remembers in a state directory the store from which an offload copies. A Java broker's store has
+no identity, so the first record of its log identifies it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord 
 
 
 def remember_store(first: _FirstRecord | None, state: Path) -> None:
-    """Write the memory of a store. Raises Unavailable, Exhausted, Invalid."""
+    """Write the position and digest of the store's first record into the state directory. Raises
+    Unavailable, Exhausted, Invalid."""
     path = state / KNOWN_STORE_FILE
     if first is not None and first != _read(path):
         with wrap_os_errors("write", path):

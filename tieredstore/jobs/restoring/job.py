@@ -132,7 +132,8 @@ def run_restore(
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
-    """Return the queues that have segments, with unknown ends."""
+    """Return the queues that have segments. The value None of each queue means that its end is
+    unknown."""
     paths = {segment.path for segment in list_tier(provider, broker)}
     parts = (path.split("/") for path in paths)
     return {QueueKey(topic, int(queue_id)): None for _, topic, queue_id in parts}

@@ -28,8 +28,8 @@ _NO_JAVA_HASH = -(2**31)
 
 
 def is_indexable(topic: str, key: str) -> bool:
-    """Return whether every writer indexes a key. Java omits keys with one certain hash, because
-    this hash has no slot."""
+    """Return whether every writer indexes a key. Java omits keys whose hash is -2^31, because this
+    hash has no slot."""
     return not is_blank(key) and java_string_hash(f"{topic}#{key}") != _NO_JAVA_HASH
 
 

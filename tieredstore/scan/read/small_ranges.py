@@ -70,7 +70,7 @@ def read_small_ahead(
 
 
 class _Ahead(Generic[T, R]):
-    """One item whose first batches are read by a thread."""
+    """A small range whose first batches a thread reads ahead."""
 
     def __init__(
         self, pool: ThreadPoolExecutor, item: T, size_bytes: int, read: Read[T, R]

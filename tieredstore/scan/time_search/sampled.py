@@ -19,7 +19,8 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.time_search.store_times import read_times_at
 
 STEP_MS = 60_000
-"""Maximum clock change that may stay undetected. Bounds are wider by this time."""
+"""Maximum clock change that may stay undetected. The bounds that a search returns are wider by this
+time."""
 _BLOCK_BYTES = 1 << 20
 """Approximate commit log bytes of a gap between two samples. A smaller gap is not divided
 further."""

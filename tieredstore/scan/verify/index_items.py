@@ -37,8 +37,8 @@ from tieredstore.scan.verify.topic_probes import TopicProbes
 _PROBE_ITEMS = 64
 _TRIES = 4096
 _TRIES_A_QUEUE = 4
-"""Additional number of tries per queue of the broker (see `_TRIES`). If no probe finds the topic of
-an index file's items, each try searches one queue for it."""
+"""Number of tries per queue of the broker, in addition to `_TRIES`. If no probe finds the topic of
+a topic id in the index, each try searches one queue for messages of the items with this id."""
 
 
 @dataclass(slots=True)
@@ -92,8 +92,8 @@ class ItemChecker:
     def check(
         self, items: npt.NDArray[np.void], positions: Int64s, begin_ms: int | None
     ) -> ItemVerdicts:
-        """Check the items at the given positions of the file. Their times count from `begin_ms`, or
-        are in another unit if it is None. Raises Unavailable."""
+        """Check the items at the given positions of the file. The items' times count from
+        `begin_ms`. None means that the times are in another unit. Raises Unavailable."""
         self._begin_ms, self._verdicts = begin_ms, ItemVerdicts()
         if self._may_learn:
             for number, name in self._probes.find_topics(items).items():
@@ -314,8 +314,8 @@ class _GroupCheck:
     def _is_empty_key(
         self, buffer: memoryview, columns: RecordColumns, hashes: Int64s, rows: Rows
     ) -> Bools:
-        """Return whether items are those of an empty text. Java indexes an empty text like a key if
-        it precedes a key."""
+        """Return, for each item, whether it is an index item of an empty text. Java indexes an
+        empty text in KEYS as a key if another key follows it."""
         parts = (find_text(properties, b"KEYS") for properties in properties_of(buffer, columns))
         has_empty = np.array([part is not None and has_empty_key(part) for part in parts])
         empty: Bools = hashes == tiered_key_hash(self._queue.topic, "")

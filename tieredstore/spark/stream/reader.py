@@ -58,7 +58,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _LATEST = Bound(LATEST, {})
 _REPETITIONS = 2
-"""Maximum number of repetitions of a step because its segments were deleted."""
+"""Maximum number of times that a step is repeated because segments were deleted during the step."""
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -21,7 +21,7 @@ from tieredstore.jobs.exporting.bodies.schema import BodyField, BodySchema, Body
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """First and last microsecond of the years 1 to 9999."""
 _SHOWN = 60
-"""Maximum number of letters of a value in a reason."""
+"""Maximum number of characters of a value that a reason quotes."""
 _FLOAT_MOST = 3.4028234663852886e38
 _PLAIN: dict[str, object] = {
     "BOOLEAN": bool,

@@ -45,7 +45,8 @@ S3_OPTIONS = {
     "endpoint_override": "AWS_ENDPOINT_URL",
     "scheme": "AWS_ALLOW_HTTP",
 }
-"""Options of a target in S3, in the names of `pyarrow.fs.S3FileSystem` and of delta-rs."""
+"""Options of a target in S3. The key is the name in `pyarrow.fs.S3FileSystem`, the value is the
+name in delta-rs."""
 
 
 class Folder(Protocol):
