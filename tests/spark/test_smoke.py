@@ -53,8 +53,8 @@ def test_push_down(spark: SparkSession, tier: GrowingTier) -> None:
 
 
 def test_several_queries_over_one_frame(spark: SparkSession, tier: GrowingTier) -> None:
-    """Several queries over one DataFrame return correct rows, although Spark gives all of them the
-    same plan. This is the plan of the query that pushed its filters last."""
+    """Several queries over one DataFrame return correct rows, although Spark uses one plan for all
+    of them: the plan of the query that pushed its filters down last."""
     enable(spark)
     frame = spark.read.format("rocketmq_tiered").option("subscribe", "orders").load(tier.url)
     first, second = frame.where("queue_id = 0"), frame.where("queue_id = 1")

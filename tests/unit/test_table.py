@@ -1,5 +1,5 @@
-"""`tieredstore.open(url).scan(…)` returns the same rows to every library. A scan is divided into
-tasks for other processes."""
+"""`tieredstore.open(url).scan(…)` returns the same rows in every form: Arrow, pandas, Polars and
+DuckDB. A scan can be divided into tasks that other processes run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""L15: topics are written, dispatched, flushed, deleted and recreated in any order, with restarts
-and crashes. The store is compared with a simple model."""
+"""Topics are written, dispatched, flushed, deleted and recreated in any order, with restarts and
+crashes (fault L15). The store is compared with a simple model."""
 
 from __future__ import annotations
 

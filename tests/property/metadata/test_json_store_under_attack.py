@@ -1,6 +1,6 @@
-"""L01, L05: the metadata file of a tier is changed by single and batched calls, with and without
-the journal of creations and deletions. Calls fail, and the process ends at any call. After each
-reload all acknowledged changes exist, and no topic id is used twice."""
+"""The metadata file of a tier is changed by single and batched calls, with and without the journal
+of creations and deletions. Calls fail, and the process ends at any call (faults L01 and L05). After
+each reload all acknowledged changes exist, and no topic id is used twice."""
 
 from __future__ import annotations
 

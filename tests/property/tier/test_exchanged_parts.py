@@ -1,4 +1,5 @@
-"""Parts of a broker are exchanged for older copies in random order, and no message is lost."""
+"""A broker's local store, state and tier are replaced by older copies in random order. No message
+is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T30 to T33 in any order: topics are written, uploaded, deleted and recreated. The tier is
+"""Topics are written, uploaded, deleted and recreated in any order (faults T30 to T33). The tier is
 disabled and enabled, and its backend refuses deletions for some time. There are crashes, older
 metadata, expiry, lost disks, restores and a follower. The oracle is the list of acknowledged
 messages."""

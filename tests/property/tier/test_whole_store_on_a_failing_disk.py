@@ -1,6 +1,6 @@
-"""L01, L05, L06, W04: a whole store over a tier runs on a disk that fails at any call. Kills leave
-the checksums of segments outdated, torn, blank or missing. No acknowledged message is lost or mixed
-with others."""
+"""A whole store over a tier runs on a disk that fails at any call (faults L01, L05, L06 and W04).
+Kills leave the checksums of segments outdated, torn, blank or missing. No acknowledged message is
+lost or mixed with others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""W01, W04, T33: a whole store runs over a chunk log whose requests fail. Another store takes over
-with a copy of the first store's state, while the first one continues to run, and a follower reads.
-No acknowledged message is lost, duplicated, or mixed with messages of a deleted topic."""
+"""A whole store runs over a chunk log whose requests fail (faults W01, W04 and T33). Another store
+takes over with a copy of the first store's state, while the first one continues to run, and a
+follower reads. No acknowledged message is lost, duplicated, or mixed with messages of a deleted
+topic."""
 
 from __future__ import annotations
 

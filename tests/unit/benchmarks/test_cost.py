@@ -66,10 +66,10 @@ GROUPED_QUEUES = Load(
 def test_group_objects_cost_a_five_hundredth_of_the_plain_scheme(
     hours: int, tmp_path: Path
 ) -> None:
-    """Group objects cost a five-hundredth of the plain scheme. The plain scheme's requests per
-    month are taken from docs/cost.md, because counting them takes minutes. With 26 hours, the
-    simulation also moves the bytes of group objects to the queues' folders once, after a day. This
-    takes 20 s. The other tests that move bytes have only one queue
+    """Group objects need a five-hundredth of the requests that are needed without them. The number
+    of requests without group objects is taken from docs/cost.md, because counting them takes
+    minutes. With 26 hours, the simulation also moves the bytes of group objects to the queues'
+    folders once, after a day. This takes 20 s. The other tests that move bytes have only one queue
     (`test_the_model_counts_group_objects`)."""
     load = replace(GROUPED_QUEUES, duration_ms=hours * HOUR_MS)
     grouped = run(GROUPED, load, tmp_path / "grouped").a_month()

@@ -176,8 +176,9 @@ SENT_LAST = {"CLUSTER": "C", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 async def test_i74_a_forged_delay_in_a_log_of_ours_forges_no_message_and_recalls_none(
     tmp_path: Path, topic: str
 ) -> None:
-    """A forged delay in an existing log delivers no message and recalls none. An older broker wrote
-    its own properties after the client's, and the real topic of a delayed message last of all."""
+    """A record with a delay that a client forged delivers no message and recalls none, although it
+    is in the log. The order of its properties shows that no broker delayed it: an older broker
+    wrote the real topic of a delayed message after all other properties."""
     with producing(tmp_path) as parts:
         due = str((parts.clock.now_ms() // 1_000 + 1) * 1_000)
         forged = {"TIMER_OUT_MS": due, "REAL_TOPIC": "other", "REAL_QID": "0", "DELAY": "1"}

@@ -1,4 +1,5 @@
-"""No host can use up a limit on its own, and each used place is released."""
+"""No client host can use up a limit of the broker on its own. Everything that a host uses of a
+limit is released."""
 
 from __future__ import annotations
 

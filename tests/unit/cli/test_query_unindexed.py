@@ -118,7 +118,8 @@ def test_j45_all_messages_with_an_id_are_found_and_no_message_with_such_a_key(
 def test_j72_index_files_that_go_while_a_key_is_searched_are_no_damage(
     tmp_path: Path, *, is_expired: bool
 ) -> None:
-    """A compaction merges them, or they expire."""
+    """Index files disappear during a search for a key: a compaction merges them, or they expire.
+    The search reports no damage."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 300, body_bytes=4000)
     tier.metadata.flush()

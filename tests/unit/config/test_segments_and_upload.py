@@ -203,8 +203,8 @@ def workers(calls: Iterable[Call]) -> int:
 
 
 def upload_from_queues(made: Broker, queues: int, together: int) -> int:
-    """Upload from some queues, `together` of them at the same time. Return the number of threads
-    that wrote."""
+    """Upload from `queues` queues. The first write of each thread waits until `together` threads
+    write. Return the number of threads that wrote."""
     for queue_id in range(queues):
         made.put(1, queue_id=queue_id)
     with made.provider.meetings(together):

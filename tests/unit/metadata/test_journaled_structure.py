@@ -1,5 +1,5 @@
-"""Tests of changes of structure that only the journal contains: their cost, and the time when a new
-metadata file is written."""
+"""Tests of created and deleted topics, queues and segments that only the journal records: the cost
+of such a change, and the conditions under which a new metadata file is written."""
 
 from __future__ import annotations
 
@@ -244,8 +244,8 @@ def test_what_stands_before_damage_in_the_journal_gets_to_the_file_and_so_to_bac
 
 
 def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
-    """An older program began a journal, which has sizes only. The journal gets no structure,
-    because an older program would ignore it."""
+    """A journal of sizes only, begun by an older program, gets no creations and deletions, because
+    an older program would ignore them. A new metadata file is written instead."""
     store = open_store(tmp_path, journaled=False)
     store.add_topic("first")
     store.close()
@@ -287,9 +287,9 @@ def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost:
 def test_a_journal_that_could_not_begin_is_not_taken_for_one_of_a_lost_file(
     tmp_path: Path, failing: str
 ) -> None:
-    """A new metadata file cannot get its journal, and the older journal is not taken for the
-    journal of a lost metadata file. The process ends after it wrote the new metadata file and
-    before it began the new journal, so the existing journal is two files behind."""
+    """The journal of an older metadata file is not taken for the journal of a lost file. Such a
+    journal remains if a metadata file is written and its own journal cannot be begun. Here this
+    happens twice, so the existing journal is two files behind."""
     files = FaultyFiles()
     store = open_store(tmp_path, files)
     store.add_topic("first")

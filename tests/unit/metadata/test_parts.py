@@ -145,9 +145,8 @@ def test_a_change_is_encoded_with_its_part_alone(
 def test_nothing_is_encoded_under_the_lock_and_little_is_captured_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is encoded under the lock, and each hold of the lock captures only few entries.
-    Others wait for the lock: for example an upload, a request of `/health`, or a get that needs a
-    topic's id."""
+    """No table is encoded under the lock, and the lock is held for only a few entries at a time.
+    Uploads, `/health` requests and gets that need a topic's id wait for this lock."""
     monkeypatch.setattr(parts, "PART_NAMES", 10)
     store = open_store(path)
     captured: list[int] = []

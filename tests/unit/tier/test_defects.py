@@ -224,9 +224,9 @@ def test_defect_d15_units_without_their_message_are_cut(cut: int) -> None:
 
 
 def test_defect_d15_units_of_messages_given_up_never_name_others() -> None:
-    """Units of messages that were given up never refer to other messages. A consume queue write
-    gets no reply, and its messages are given up. Then come fewer messages, a crash, and other
-    messages."""
+    """Units of messages that were rolled back never refer to other messages. A write of units gets
+    no reply, and its messages are rolled back. Then a shorter batch is written, the process
+    crashes, and its successor writes different messages."""
     inner = MemoryProvider()
     # Writes: commit log, consume queue (no reply). Then cut of the latter, commit log, consume
     # queue.
@@ -562,7 +562,7 @@ def test_reading_back_what_another_writer_put_there_is_fenced() -> None:
 
 def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
     """A write was applied without a reply, and its retry fails because the key exists. The write
-    counts as a success (O03, O04)."""
+    counts as a success (faults O03 and O04)."""
     from tieredstore.contracts.segment import FencedWrite
 
     tier = Tier(provider=chunk_provider())
@@ -594,7 +594,7 @@ def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment(
 
 def test_messages_given_up_half_uploaded_make_room_for_others(provider: SegmentProvider) -> None:
     """The commit log bytes of some messages were uploaded, and their units were not. The local
-    store then deletes these messages, and they make room for others."""
+    store then deletes these messages. The queue continues with later messages, after a hole."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.FAIL})))
     file = tier.queue()
     fill(file, 0, 2)

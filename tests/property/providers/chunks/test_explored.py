@@ -110,8 +110,8 @@ FOUND = [
     ("units are not looked for when they are deleted", "grouped_made_again", 0, DELETED_LIFE),
     ("a reader does not look again", "grouped_collected_beside", 0, LOST),
 ]
-"""For each removed rule of the chunk log: a scenario, the number of requests that may fail, and the
-broken promise that the explorer must find."""
+"""Rules of the chunk log that a test removes one at a time. Each has a scenario, the number of
+requests that may fail, and the promise that is then broken. The explorer must find this."""
 
 
 def scenario(name: str, setting: Setting, faults: int) -> Scenario:

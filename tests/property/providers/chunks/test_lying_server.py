@@ -1,5 +1,5 @@
-"""O03 to O06: a chunk log uses the S3 client, and the server's replies are wrong at random. A read
-returns the confirmed bytes unchanged, or raises an error."""
+"""A chunk log uses the S3 client, and the server's replies are wrong at random (faults O03 to O06).
+A read returns the confirmed bytes unchanged, or raises an error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""W01, W08: writers of one tier take over from one another while former writers continue to run.
-Other writers run while a request is under way. Requests get lost, arrive late or arrive twice.
-Segments are rolled, sealed, deleted, merged and swept. Bytes that are acknowledged after a fence
-check are never lost. Every byte that is read was written by a writer."""
+"""Writers of one tier take over from one another while former writers continue to run (faults W01
+and W08). Other writers run while a request is under way. Requests get lost, arrive late or arrive
+twice. Segments are rolled, sealed, deleted, merged and swept. Bytes that are acknowledged after a
+fence check are never lost. Every byte that is read was written by a writer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""W04, W01: the index of a tier meets equal hashes, few slots, failing requests, kills, take-overs,
-expiry and deleted topics. A query finds each unexpired key once, and no key of another topic."""
+"""The index of a tier meets equal hashes, few slots, failing requests, kills, take-overs, expiry
+and deleted topics (faults W01 and W04). A query finds each unexpired key once, and no key of
+another topic."""
 
 from __future__ import annotations
 

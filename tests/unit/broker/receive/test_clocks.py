@@ -18,8 +18,8 @@ def popped(one: Received, pop_ms: int) -> Popped:
 
 
 def test_p86_changes_of_one_message_do_not_date_other_deliveries_ahead(tmp_path: Path) -> None:
-    """Changes of one message's invisible time do not shift the recorded times of other deliveries
-    into the future. A Java client assumes that a delivery has ended if its end is before its
+    """Changes of one message's invisible time do not shift the recorded delivery times of other
+    messages into the future. A Java client takes a delivery for ended if its end is before its
     recorded time."""
 
     async def test(on: Receiving) -> None:

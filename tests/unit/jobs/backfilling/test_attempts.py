@@ -82,8 +82,8 @@ def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierLocation, tmp_pa
 
 
 def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
-    """An outdated attempt cuts nothing off. A worker of a killed run can continue for some time,
-    even after the next run ended."""
+    """An attempt of a killed run does not truncate the segment that the next run has written. A
+    worker of a killed run can continue for some time, even after the next run ended."""
 
     class NeverCut(PosixCalls):
         def truncate(self, fd: int, length: int) -> None:

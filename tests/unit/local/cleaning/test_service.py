@@ -347,7 +347,7 @@ def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None
 
 def test_c01_messages_of_the_past_take_no_others_with_them(tmp_path: Path) -> None:
     """Messages that were stored after a restart with a clock ten years behind do not make other
-    messages expire early (E3)."""
+    messages expire early."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(20, every_ms=1)

@@ -1,4 +1,5 @@
-"""A file whose first write failed accepts no record at another position."""
+"""If the first write to a new log file fails, the next record is written at the start of that file,
+and nowhere else."""
 
 from __future__ import annotations
 
@@ -47,8 +48,9 @@ def append(log: CommitLog, data: bytes) -> int:
 def test_a_file_whose_pages_cannot_be_had_takes_nothing_at_another_place(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file whose pages cannot be allocated accepts no record at another position. In an earlier
-    version, the next record was written after the end of its file, and acknowledged."""
+    """If pages of a new log file cannot be allocated, the put fails, and the next record is written
+    at the start of that file. In an earlier version, the next record was written after the end of
+    its file, and acknowledged."""
 
     def refuse(*_: object) -> None:
         raise Exhausted("no memory")

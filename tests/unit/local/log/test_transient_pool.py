@@ -204,7 +204,7 @@ def test_what_the_flush_commits_meanwhile_is_dispatched_without_another_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Messages that the flush commits are dispatched without another put. In an earlier version the
-    round found nothing to commit, and woke no thread."""
+    later round of commits found nothing left to commit, and woke no thread."""
     files = PositionalFiles(writable=True)
     pool = TransientStorePool(1, SIZE)
     with closing(files), closing(CommitLog(tmp_path, SIZE, files, pool=pool)) as log:

@@ -325,8 +325,9 @@ def test_l06_sizes_and_times_of_the_metadata_are_compared_with_the_contents(
 
 
 def test_an_index_segment_that_is_announced_but_not_recorded_is_a_note(tier: BuiltTier) -> None:
-    """An index segment that is registered without a size is a note and no damage. A Java broker
-    leaves such a segment when it is killed between the upload and the update of the metadata."""
+    """An index segment that is in the metadata without its size is reported as a note, not as
+    damage. A Java broker leaves such a segment when it is killed between the upload and the update
+    of the metadata."""
     content = json.loads(tier.metadata.path.read_bytes())
     [[entry]] = [table.values() for table in content["indexFileSegmentTable"].values()]
     entry.update(size=0, beginTimestamp=2**63 - 1, endTimestamp=2**63 - 1)

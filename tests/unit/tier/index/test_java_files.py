@@ -85,8 +85,8 @@ def keys_of(message: dict[str, Any]) -> list[str]:
 def missing(service: IndexStoreService, manifest: dict[str, Any], *, every: int = 1) -> list[str]:
     """Return the keys of tiered messages that a query for the message's own time does not find.
 
-    D14: Java indexes garbage as the store time of a message from an IPv6 host, so such messages are
-    queried without a time.
+    Java indexes garbage as the store time of a message from an IPv6 host (Java's defect D14), so
+    such messages are queried without a time.
     """
     lost = []
     for message in manifest["messages"][::every]:
@@ -106,7 +106,7 @@ def test_files_uploaded_by_java_answer_every_key(
     public_a: Path, public_a_manifest: dict[str, Any], tmp_path: Path
 ) -> None:
     """Queries find all keys in index files that Java uploaded. Java itself finds almost no message
-    if the query's times are the message's own time (D5)."""
+    if the query's times are the message's own time (Java's defect D5)."""
     service = java_node(public_a, tmp_path, slots=31, max_items=1000).open()
     assert missing(service, public_a_manifest) == []
 

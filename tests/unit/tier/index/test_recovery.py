@@ -135,7 +135,7 @@ def test_defect_d06_an_end_that_java_lost_is_made_again_from_the_items(node: Nod
 
 def test_a_file_already_uploaded_is_not_uploaded_again(node: Node) -> None:
     """An index file that was uploaded is not uploaded again. Java destroys its handle of the
-    uploaded file if the local file exists too (D20)."""
+    uploaded file if the local file exists too (Java's defect D20)."""
     keys = fill(node.open(), 1)
     [name] = node.local_names()
     image = (node.directory / name).read_bytes()

@@ -32,7 +32,7 @@ class CountingClient(MemoryObjectClient):
 
 
 class Objects(WrapperProvider):
-    """The tier of the present test."""
+    """Provider over the object store of the test that runs."""
 
     @classmethod
     def from_config(cls, _config: StoreConfig) -> Objects:

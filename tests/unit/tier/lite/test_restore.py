@@ -1,4 +1,4 @@
-"""A restored store continues lite topics behind the history in the tier."""
+"""In a restored store, lite topics continue after their history in the tier."""
 
 from __future__ import annotations
 

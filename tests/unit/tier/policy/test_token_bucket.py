@@ -1,4 +1,5 @@
-"""The rate reaches the limit per second and does not exceed it."""
+"""A token bucket limits the bytes per second. The actual rate reaches the limit and does not exceed
+it."""
 
 from __future__ import annotations
 

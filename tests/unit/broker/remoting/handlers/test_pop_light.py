@@ -33,7 +33,8 @@ def run(
 
 
 async def fill(broker: Broker, client: RemotingClient) -> None:
-    """Put two messages into a queue of the parent that is not the first, behind another message."""
+    """Put two messages of the light queue into the parent topic. They are in queue 3, after a
+    message of no light queue."""
     assert (await send(client, "P", b"other", queue=3))[0] == 0
     for body in (b"0", b"1"):
         assert (await send(client, "P", body, LIGHT, queue=3))[0] == 0

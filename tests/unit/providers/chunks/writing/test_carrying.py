@@ -307,9 +307,9 @@ class TestGarbage:
         assert read(store) == queue.content()
 
     def test_units_that_no_merge_took_are_stored_then(self, store: Store, queue: Queue) -> None:
-        """Some units are left out when their messages are merged. They are merged before the old
-        objects are deleted. Two large writes are enough for a run of messages, but their units are
-        too few for a run of units."""
+        """A merge may move messages and leave their units in the old objects. These units are
+        copied to an object of the consume queue before the old objects are deleted. Here two large
+        writes are enough for a merge of messages, but their units are too few for a merge."""
         queue.write(b"a" * 90, b"1")
         queue.write(b"b" * 90, b"2")
         queue.process.tier.run_maintenance(sweep=False)
