@@ -53,8 +53,8 @@ def chosen(only: str) -> list[Row]:
 
 
 def warm_memory(folder: Path, size_mib: int) -> None:
-    """Write a file of `size_mib` MiB through a mapping, and remove it. The freed pages are then
-    available to this machine when the next pass requests pages."""
+    """Write a file of `size_mib` MiB through a mapping, and remove it. Afterwards the machine has
+    free pages for the next pass, and need not request them from its host."""
     if not size_mib:
         return
     path = folder / "warm-memory"

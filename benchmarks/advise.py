@@ -59,10 +59,10 @@ PAGE = DOCS / "adr" / "0016-measurements.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
 LONG_MS = LATENCY_MS / 2
-"""A get that takes longer than this (ms) counts as having waited for the backend. Shorter waits can
-have other causes on the machine."""
+"""Duration of a get (ms) above which the benchmark assumes that the get waited for the backend.
+Shorter waits can have other causes on the machine."""
 MEMORY_BYTES_PER_S = 2e9
-"""Throughput of an object store in memory."""
+"""Throughput of an object store in memory, bytes per second."""
 TOPIC = "Simulated"
 _BEGIN_MS = 1_700_000_000_000
 
@@ -144,7 +144,7 @@ class Reads:
 
 
 def read_all(messages: int) -> list[tuple[int, int]]:
-    """Return the only run of a reader that reads the whole queue."""
+    """Return the runs of a reader that reads the whole queue: a single run."""
     return [(0, messages)]
 
 

@@ -89,8 +89,8 @@ READERS: dict[str, Callable[[Side], None]] = {
 
 
 def link_segment(source: str, target: str) -> None:
-    """Create a tier with hard links to the same files. Copies would have other memory addresses.
-    Other addresses change the times more than checksums do."""
+    """Create a tier with hard links to the same files. Copies would have other memory addresses,
+    and these would change the measured times more than checksums do."""
     name = Path(source).name
     if naming.parse_segment_file_name(name) is not None:
         os.link(source, target)

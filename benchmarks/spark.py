@@ -63,14 +63,14 @@ READS = (
     "Parquet zstd, columns of the consume queue",
 )
 BESIDE_PARQUET = {"all columns": 1.0, "body": 1.5, "columns of the consume queue": 5.0}
-"""Target ratios of the source's rate to the rate of Spark over Parquet of the same rows with all
-columns."""
+"""Target ratios, by the columns that our data source reads. A ratio is the rate of our data source,
+divided by the rate at which Spark reads Parquet files of the same rows."""
 TARGETS = {
     "source, all columns": 300,
     "source, columns of the consume queue": 1000,
     "scrub": 900,
 }
-"""Targets: minimum of MB read per CPU second."""
+"""Target rates, by row: minimum MB read per CPU second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,8 +369,8 @@ class Tables:
         return stale
 
     def capture(self) -> Image:
-        """Capture the current rows of all tables. The time for this grows with the number of
-        changes since the last `keep`."""
+        """Capture the current rows of all tables. The call is fast if few rows have changed since
+        the tables were last encoded."""
         tables = {name: table.capture() for name, table in self._list()}
         return Image(tables, self.topic_serial, dict(self.extra))
 

@@ -45,7 +45,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class StorageLevel(enum.IntEnum):
-    """Levels that choose the reads that go to the tier (`tieredStorageLevel`)."""
+    """Values of `tieredStorageLevel`, which determines the gets that are answered by the tier."""
 
     DISABLE = 0
     NOT_IN_DISK = 1

@@ -48,7 +48,8 @@ LATENCY_RATE, LATENCY_ROUNDS = 1_000, 3
 FILL = ("--mode", "batch", "--in-flight", 8, "--seconds", 60)
 
 START_GROUP = ("--mode", "pull", "--commit", "--seconds", 0.2)
-"""Arguments that create the receiving group with start offset 0."""
+"""Arguments of the load generator for a short pull. The pull creates the receiving group and
+commits its offsets from 0 on."""
 
 
 @dataclass(frozen=True)

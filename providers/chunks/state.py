@@ -186,7 +186,8 @@ class SegmentState:
         return manifest
 
     def forget(self) -> None:
-        """Discard the manifest. Cached content stays, under the segment's former incarnation."""
+        """Discard the manifest, and give the segment a new incarnation number, so that blocks that
+        were cached before are not used any longer."""
         self.manifest = None
         self.incarnation = next(_incarnations)
 

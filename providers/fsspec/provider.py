@@ -42,8 +42,8 @@ class FsspecSettings(SharedSettings, frozen=True, kw_only=True):
     """Ours. Options of the filesystem (fsspec's storage options), a JSON object. May hold secrets:
     never in a URL, a log or an error."""
     atomic_writes: bool = field(name="tieredStoreFsspecAtomicWrites", default=False)
-    """Ours. Whether an interrupted write leaves no object behind. Only for a filesystem for which
-    this is unknown."""
+    """Ours. Whether an interrupted write leaves no object behind. Set this only for a filesystem
+    that the provider does not know."""
 
     def __repr__(self) -> str:
         protocol, separator, rest = self.place.partition("://")

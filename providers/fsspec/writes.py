@@ -68,9 +68,9 @@ def choose_writes(
 class PipedWrites:
     """Writes to object stores. An object appears when its upload has ended.
 
-    `creates`: whether `mode="create"` creates an object only if the name is free. Otherwise the
-    name is looked up before the write. Correctness depends on neither, because a server may ignore
-    the condition.
+    `creates`: whether the filesystem supports `mode="create"`, which creates an object only if the
+    name is free. Otherwise the name is looked up before the write. Neither way excludes a second
+    writer, because a server may ignore the condition.
     """
 
     filesystem: AbstractFileSystem

@@ -23,8 +23,8 @@ _PROC = Path("/proc")
 
 
 def describe_process() -> dict[str, object]:
-    """Return this process's id, and a unique name for `has_ended`. The name is None on a system
-    that does not support `has_ended`."""
+    """Return this process's id, and a unique name by which `has_ended` recognises this process. The
+    name is None on a system that does not support `has_ended`."""
     pid = os.getpid()
     space, start = _find_space(), _find_start(pid)
     name = None if space is None or start is None else f"{space}:{pid}:{start}"

@@ -181,7 +181,7 @@ def decode_epoch_manifest(number: int, read: Callable[[str], bytes]) -> EpochMan
 
 
 def choose_format(*, has_groups: bool) -> int:
-    """Return the format version that a tier needs."""
+    """Return the format version of a tier with or without group objects."""
     return GROUPS_FORMAT_VERSION if has_groups else FORMAT_VERSION
 
 

@@ -12,7 +12,7 @@ from tieredstore.providers.chunks.manifests.segment_manifest import NOTHING_BEGU
 
 
 class Generations(Protocol):
-    """Generations to which an authority writes."""
+    """Generations to which one writer (`Authority`) writes."""
 
     def take(self, id: SegmentId) -> Generation:
         """Return the current generation of a segment."""
@@ -27,7 +27,7 @@ class Generations(Protocol):
         """End the current generation of a segment. `unsure`: a request for it got no response."""
 
     def has(self, id: SegmentId) -> bool:
-        """Return whether the authority has written, or may have written, to a segment since the
+        """Return whether this writer has written, or may have written, to a segment since the
         segment's last deletion."""
 
     def get_begun(self, id: SegmentId) -> Mapping[Generation, int]:

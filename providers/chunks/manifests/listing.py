@@ -98,9 +98,9 @@ def find_carried(
 def make_carried_extent(
     units: CarriedUnits, carrier: str, log_bytes: int, modified_ms: int
 ) -> Extent:
-    """Return the extent of units for the manifest of their segment. `carrier`: name of the object
-    with the units, relative to the queue's folder. In this object, the units follow `log_bytes`
-    bytes of messages."""
+    """Return the extent of the units that an object of the commit log carries, for the manifest of
+    the consume queue segment. `carrier`: name of that object, relative to the queue's folder. In
+    this object, the units follow `log_bytes` bytes of messages."""
     name = make_carried_name(units.generation, carrier)
     return Extent(units.start, units.end, name, modified_ms, log_bytes)
 

@@ -216,8 +216,8 @@ class SegmentManifest:
 
     def continues(self, former: SegmentManifest) -> bool:
         """Return whether this segment manifest certainly contains all bytes of an earlier one. Each
-        byte must be in the same generation as before. A merge of another generation's bytes counts
-        as other bytes."""
+        byte must be in the same generation as before. The result is False if bytes were merged into
+        an object of another generation."""
         end = former.size_bytes
         spans = [
             span._replace(end=min(span.end, end)) for span in self._find_spans() if span.start < end

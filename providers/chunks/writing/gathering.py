@@ -87,9 +87,10 @@ class Gatherer:
     def take(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> PairResult | None:
-        """Accept a write of messages and units of a queue. It is stored before the next
+        """Accept a write of messages and units of a queue. The write is stored before the next
         confirmation of the epoch. Returns None if the write cannot be gathered. The caller holds
-        the `write_lock` of both. If `flush` or a write raises an error, nothing was accepted."""
+        the `write_lock` of both segments. If `flush` or a write raises an error, nothing was
+        accepted."""
         if not (self.settings.group_bytes and authority.number and log.length and units.length):
             return None
         if log.length + units.length > self.settings.group_bytes:

@@ -93,9 +93,9 @@ def test_group_objects_cost_a_five_hundredth_of_the_plain_scheme(
 def test_a_day_of_a_queue_in_groups_costs_a_reader_at_most_300_requests(
     hours: int, most: int, tmp_path: Path
 ) -> None:
-    """A reader of one day of a queue in group objects needs at most 300 requests. This holds just
-    before the groups are sorted again, and before any bytes are moved. After 6 hours, a reader
-    needs at most 200."""
+    """A reader of one day of a queue in group objects needs at most 300 requests. The test reads at
+    the worst time: just before the groups are sorted again, and before any bytes are moved to the
+    queues' folders. After 6 hours, a reader needs at most 200 requests."""
     load = replace(GROUPED_QUEUES, duration_ms=hours * HOUR_MS - 120_000)
     (tmp_path / "day").mkdir()
     assert 100 <= simulate_reading(GROUPED, load, tmp_path / "day") <= most

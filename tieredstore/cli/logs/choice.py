@@ -32,8 +32,8 @@ class LogChoice:
         self.shown: set[str] = set()
 
     def find_level(self, default: str = DEFAULT_LEVEL) -> str:
-        """Return the chosen level. `default`: the verb's default. Each -v goes one level
-        further."""
+        """Return the chosen log level. `default`: the verb's default level. Each -v shows one more
+        level than the default."""
         if self.named_level is not None:
             return self.named_level
         return LEVELS[min(LEVELS.index(default) + self.more, len(LEVELS) - 1)]

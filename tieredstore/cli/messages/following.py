@@ -30,9 +30,9 @@ _SLEEP_SECONDS: Final = 0.1
 
 class Feed(Protocol):
     """Source of messages that remembers its position in each queue. `lacks_messages`: whether some
-    stored messages are not read, because the store was not stopped cleanly, or because its log has
-    damage to which no queue leads. `failure`: damage among the latest messages. It is raised after
-    their rows."""
+    stored messages are not read. The cause is a store that was not stopped cleanly, or damage in
+    its log that hides the queue of a message. `failure`: damage among the latest messages. It is
+    raised after their rows."""
 
     lacks_messages: bool
     failure: Corrupt | None

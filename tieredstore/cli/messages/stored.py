@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 512
 _log = logging.getLogger(__name__)
 _MORE: Final = 4
-"""Factor by which more of a queue's last messages are read, while too few of them match."""
+"""Growth factor of the number of last messages that are read per queue. It is applied again until
+enough of them match."""
 _MOST: Final = 16_384
 """Maximum number of messages that are read together."""
 

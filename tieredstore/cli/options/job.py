@@ -51,7 +51,8 @@ class JobOptions:
     received: list[int] = field(default_factory=list)
 
     def require_staging(self, staging: str | None) -> None:
-        """Raise Invalid if workers on other machines would have no location that they share."""
+        """Raise Invalid if the tasks run on Spark and no staging location is given, because workers
+        on other machines need a location that all of them can reach."""
         if self.spark and staging is None:
             raise Invalid("--spark needs --staging: a place that all its workers reach")
 

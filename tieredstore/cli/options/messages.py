@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_LIMIT: Final = 2**63 - 1
-"""Maximum value of --limit, because Python's iterators count up to this number."""
+"""Maximum value of --limit: the highest count that Python's iterators support."""
 
 
 def time_options(command: Command) -> Command:

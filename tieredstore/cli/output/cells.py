@@ -1,5 +1,5 @@
-"""Values of a row as text on one line, shortened to the available width. Also the terminal's
-properties."""
+"""Converts values of a row to text on one line, shortened to the available width, and finds the
+width and colours of the terminal."""
 
 from __future__ import annotations
 

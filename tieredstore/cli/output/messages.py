@@ -59,7 +59,8 @@ class MessageOutput:
         return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
     def require_live(self) -> None:
-        """Raise Invalid for a format that is valid only when its last message is written."""
+        """Raise Invalid for JSON, because messages that arrive without end cannot be one JSON
+        array."""
         if self.form is Form.JSON:
             raise Invalid(
                 "--output json is one array, which has no end here; ndjson is a line each"

@@ -189,7 +189,8 @@ def _make_arrivals(rows: Rows) -> Arrivals:
 
 
 def _find_readings(blocks: Sequence[TraceBlock]) -> list[Reading]:
-    """Join consecutive gets into one reading while each get begins where the previous get ended."""
+    """Join gets of a group into readings. Consecutive gets belong to one reading if each of them
+    begins where the previous get ended."""
     queues: dict[QueueKey, int] = {}
     groups: dict[str, int] = {}
     parts = []

@@ -132,7 +132,8 @@ def _list_present(
 
 
 def _do_nothing() -> None:
-    """No-op of a dry run, in place of the ownership check and the identity record."""
+    """Do nothing. A dry run calls this instead of the ownership check, and instead of writing the
+    identity record."""
 
 
 def _find_queues(

@@ -41,7 +41,8 @@ stored, or messages were not indexed."""
 SMALL_QUEUE_BYTES = 256 << 10
 """Commit log size below which reading the log is faster than querying the index."""
 _GAP_BYTES = 512 << 10
-"""Maximum number of bytes between two hits to read instead of skipping them."""
+"""Maximum gap between two hits, bytes. The bytes in such a gap are read too, so that one read
+covers both hits."""
 _WHOLE = 1 << 62
 _MOST_RANGES = 4096
 """Maximum number of ranges of one queue. If there are more index hits, the ranges also include
@@ -231,8 +232,9 @@ class _Planner:
         return [replace(one, since_ms=wanted.since_ms, until_ms=wanted.until_ms) for one in found]
 
     def tell_unrecorded(self, queues: Sequence[QueueFiles]) -> None:
-        """Warn of the number of record heads to read in large queues without recorded store times.
-        Only an exact search between index files reads them. Raises Unavailable."""
+        """Log a warning about large queues without recorded store times, with the number of record
+        heads that must be read there. The heads are read only if the search is exact and covers
+        times between index files. Raises Unavailable."""
 
         def find(queue: QueueFiles) -> list[search.Unrecorded]:
             with open_queue(self._provider, queue) as reader:

@@ -49,7 +49,8 @@ _FIRST_UNITS = 1 << 11
 """Number of units in the first read of a range. This read is small, because the first messages wait
 for its end."""
 _GAP_BYTES = 64 << 10
-"""Maximum number of bytes between two messages to read instead of skipping them."""
+"""Maximum gap between two messages, bytes. The bytes in such a gap are read too, so that one read
+covers both messages."""
 
 
 def read_batches(
@@ -167,8 +168,8 @@ def load_runs(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]],
     on_finding: OnFinding,
 ) -> Iterator[LoadedRun]:
-    """Yield the runs of `runs_of`, each with the read of its bytes. Over a network, runs are read
-    ahead."""
+    """Yield the runs of `runs_of`, each with a function that reads its bytes. Over a network, runs
+    are read ahead."""
     if waits_for_network(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
     return _load_here(reader, runs_of, on_finding)

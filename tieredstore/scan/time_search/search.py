@@ -27,8 +27,9 @@ TOLD_BYTES = 16 << 20
 """Minimum size of a queue without recorded times for a warning, in bytes of its commit log.
 Messages that a writer has not recorded yet do not count."""
 _NEAR: Final = 8
-"""Maximum number of unwanted pieces between two wanted pieces that are read too, so that one read
-covers all of them. The unwanted pieces have recorded times."""
+"""Maximum number of consecutive pieces without wanted messages, all with recorded times, that are
+read together with the wanted pieces before and after them. One read then covers all of these
+pieces."""
 
 
 class Unrecorded(NamedTuple):

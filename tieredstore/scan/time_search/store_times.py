@@ -28,7 +28,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 _READ_BYTES = 1 << 20
 """Maximum commit log bytes of one read (a read has at least one head)."""
 _GAP_BYTES = 16 << 10
-"""Maximum number of bytes between two heads to read instead of skipping them."""
+"""Maximum gap between two heads, bytes. The bytes in such a gap are read too, so that one read
+covers both heads."""
 
 
 class StoreTimes(NamedTuple):

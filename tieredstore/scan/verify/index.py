@@ -227,8 +227,8 @@ class _FileCheck:
     def _repair_lengths(
         self, positions: Int64s, lengths: Int64s, bad: npt.NDArray[np.bool_]
     ) -> Int64s:
-        """Correct wrong lengths by the positions of later slots, because these show the ends of the
-        items."""
+        """Replace wrong lengths of slots. The items of a slot end where those of the next slot
+        begin, so the position of the next slot gives the length."""
         lengths = lengths.copy()
         for i in np.flatnonzero(bad).tolist():
             following = positions[i + 1] if i + 1 < len(positions) else positions[i]

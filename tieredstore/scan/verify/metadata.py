@@ -37,7 +37,7 @@ def check_metadata(
 ) -> None:
     """Compare the metadata of a queue with its segments. `times`: store times seen in each segment.
     The times of `damaged` segments are incomplete. Units before `first_alive` refer to expired
-    messages. The times of these are unknown."""
+    messages, whose times are unknown."""
     for extents in (queue.commit_log, queue.consume_queue):
         for extent in extents:
             entry = known.get(extent.id)

@@ -1,5 +1,5 @@
-"""The put contract: this store returns every supported RocketMQ status under the status's
-conditions."""
+"""Tests of the put contract: for every supported RocketMQ status, a situation in which a put
+returns it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def watched(root: Path, clock: HeldClock, **changes: Any) -> Iterator[DefaultMes
 def put_while_watched(
     store: DefaultMessageStore, clock: HeldClock, put: Put
 ) -> tuple[PutMessageResult, PutWatch]:
-    """Run a put that holds the lock for 600 ms on the watch's clock."""
+    """Run a put that holds the put lock for 600 ms. Return its result, and the PutWatch that
+    observed it."""
     now_ms = 0
     watch = PutWatch(store._appender, lambda: 0, now_ms=lambda: now_ms)
     results: list[PutMessageResult] = []

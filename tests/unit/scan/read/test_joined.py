@@ -1,5 +1,5 @@
-"""Small ranges that are read together give the same rows as single reads. Some ranges are left to
-single reads."""
+"""Small ranges that are read together give the same rows as single reads. Some of them are still
+read singly."""
 
 from __future__ import annotations
 

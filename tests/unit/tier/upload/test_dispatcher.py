@@ -670,8 +670,8 @@ def test_after_a_start_a_queue_is_not_read_for_keys_that_the_index_has() -> None
 
 
 def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
-    """An index refuses keys, because the disk has no space for a new file. It is tried at growing
-    intervals. It accepts keys until it needs that file."""
+    """An index refuses keys, because the disk has no space for a new file. The dispatcher retries
+    at growing intervals, and puts all keys once the index accepts them."""
     rig, provider = rig_of_counted_reads()
     keys = [QueueKey("T", number) for number in range(10)]
     for key in keys:

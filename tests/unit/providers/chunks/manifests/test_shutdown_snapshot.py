@@ -36,8 +36,8 @@ HEIR_OF_A_STOP = ["LIST", "GET", "LIST", "PUT"]
 """Requests of the next writer after a clean stop. This writer lists the last epoch, gets the
 shutdown snapshot, checks that the epoch is still the last one, and puts the new epoch manifest."""
 WITH_A_LISTING = ["LIST", "GET", "GET", "LIST", "LIST", "LIST", "PUT"]
-"""Requests of HEIR_OF_A_STOP, and also those that list one segment: the last epoch's manifest, the
-segment, and the groups."""
+"""Requests of the next writer after a clean stop, if it must list one segment. In addition to
+HEIR_OF_A_STOP, it gets the last epoch's manifest, and lists the segment and the groups."""
 AFTER_A_CRASH = ["LIST", "GET", "GET", "LIST", "LIST", "PUT"]
 """Requests of the next writer after a crash. There is no snapshot, so everything is listed."""
 

@@ -65,7 +65,8 @@ def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
 
 
 def test_what_stays_of_a_segment_is_read_once(store: Store) -> None:
-    """Content that remains of a segment is read once, even if a successor continues the segment."""
+    """Cached bytes of a segment stay valid if a successor continues the segment. A reader does not
+    request them again."""
     append(store.process().take_over(), UNITS, *units("old", 0, 2))
     reader = store.process()
     segment = reader.open(UNITS)
