@@ -115,7 +115,8 @@ def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[
 
 
 def time_next_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Return the milliseconds of a second get, after a first get that read the units too."""
+    """Return the milliseconds of the second of two consecutive gets at each offset. The first get
+    has already read the units for the second one."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))

@@ -223,7 +223,7 @@ STEPS: dict[str, Step] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target for FULL queues, and the text that describes it. None means no target."""
+    """Target for a tier with FULL queues, and a description of the target. None means no target."""
 
     seconds: float | None = None
     ms_a_queue: float | None = None

@@ -164,8 +164,8 @@ def scrub(runner: Runner, bench: Bench) -> None:
 
 
 def alone(bench: Bench) -> None:
-    """Measure without Spark: one thread of the core, then the jobs in one process and in two
-    processes."""
+    """Measure without Spark: the compiled core in one thread, then the jobs in one process and in
+    two processes."""
     tier = tieredstore.open(bench.url)
     processes = Processes()
     for what, columns in (

@@ -80,8 +80,8 @@ def best(work: Callable[[], object], before: Callable[[], object] = int) -> floa
 
 
 def requests_of_a_query(folder: Path, messages: int) -> tuple[int, int]:
-    """Return the number of reads to find the `messages` messages of a key in an uploaded index
-    file, for the first query and for later queries."""
+    """Return the numbers of reads that a query by key needs in an uploaded index file: the first
+    query, and a later one. The key has `messages` messages."""
     config = StoreConfig(index_file_max_hash_slot_num=1000, index_file_max_index_num=10_000)
     metadata = DefaultMetadataStore(folder / "metadata.json", "broker")
     metadata.load()

@@ -109,8 +109,8 @@ def parse_line(line: bytes) -> object:
 
 
 def apply_line(line: bytes, tables: Tables) -> bool:
-    """Apply a line to the tables. Returns whether the line is complete. A line has no effect if its
-    entry is unknown."""
+    """Apply a line to the tables. Returns whether the line is intact. A line of an unknown kind, or
+    about an unknown entry, has no effect."""
     entry = parse_line(line)
     if not isinstance(entry, dict) or len(entry) != 2:
         return False

@@ -236,10 +236,11 @@ def store_plugin(name: str) -> type[Any]:
 def message_store(
     loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
 ) -> Any:
-    """Return the MessageStore of a configuration, not loaded yet. It is the local store, wrapped by
-    the plugins that `messageStorePlugIn` names. The first plugin is the outermost. Logs the
-    warnings of the configuration. `store_host`: the address that the store writes into its records.
-    Raises Invalid, also for settings with which a process must not accept messages."""
+    """Return the MessageStore of a configuration. The store is not loaded yet. It is the local
+    store, wrapped by the plugins that `messageStorePlugIn` names. The first plugin is the
+    outermost. Logs the warnings of the configuration. `store_host`: the address that the store
+    writes into its records. Raises Invalid, also for settings with which a process must not accept
+    messages."""
     if loaded.refused:
         raise Invalid(loaded.refused[0])
     for line in loaded.warnings:
@@ -253,8 +254,8 @@ def message_store(
 
 
 def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """Return the local store of a configuration for reading, not loaded yet. Another process may
-    own the store."""
+    """Return the local store of a configuration, for reading. The store is not loaded yet, and
+    another process may own it."""
     store = _load(READ_ONLY_STORE, READ_ONLY_STORE, "message store")
     return store(loaded.config, clock)
 

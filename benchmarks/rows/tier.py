@@ -99,8 +99,8 @@ def forget(store: TieredMessageStore, topic: str = TOPIC) -> None:
 
 
 def check(messages: Sequence[StoredMessage], offset: int) -> None:
-    """Check that all messages exist, including the first and the last requested message. Java's
-    side has the same check (Peer.checked)."""
+    """Check that a read returned consecutive messages, beginning at `offset`. Java's side has the
+    same check (Peer.checked)."""
     assert messages[0].queue_offset == offset
     assert messages[-1].queue_offset == offset + len(messages) - 1
 

@@ -68,7 +68,8 @@ class Sealer:
         self._held.close()
 
     def tell(self, finding: Finding) -> None:
-        """Exclude the damaged index file or queue of a finding. Wrong time records are rebuilt."""
+        """Note a finding. A damaged index file or queue will not be sealed. Wrong time records of a
+        queue will be rebuilt."""
         segment = finding.segment
         if segment is not None and finding.kind == WRONG_TIMES:
             self._wrongly_timed.add(segment.path)

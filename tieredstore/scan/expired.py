@@ -81,6 +81,7 @@ def require_no_expiry(reader: QueueReader) -> None:
 
 @contextmanager
 def open_queue(provider: SegmentProvider, queue: QueueFiles) -> Iterator[QueueReader]:
-    """Open a reader of a queue whose segments may expire during the read (`expiry_told`)."""
+    """Open a reader of a queue whose segments may expire during the read. Reads of expired messages
+    raise Expired instead of Corrupt."""
     with expiry_told(provider, queue), QueueReader(provider, queue) as reader:
         yield reader

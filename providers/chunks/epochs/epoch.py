@@ -307,7 +307,8 @@ class ChunkWriterEpoch:
 
 
 def _do_nothing() -> None:
-    """No-op for an epoch whose writes are not gathered in group objects."""
+    """Do nothing. Default of the function that stores gathered writes, for an epoch without group
+    objects."""
 
 
 def _name_claim(number: int, token: object) -> str:

@@ -44,7 +44,7 @@ class Extent(NamedTuple):
 
     @property
     def is_chunk(self) -> bool:
-        """Whether the object is one write."""
+        """Whether the object has the bytes of a single write."""
         return is_write_name(self.name)
 
     @property

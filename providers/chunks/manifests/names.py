@@ -82,7 +82,7 @@ class ObjectName(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        """Whether the object is one write."""
+        """Whether the object has the bytes of a single write."""
         return self.kind in _WRITE_KINDS
 
 

@@ -224,7 +224,7 @@ class Maintenance:
             worker.wake()
 
     def _has_room(self) -> bool:
-        """Return whether the queue has room. A sweep later finds segments that were not
+        """Return whether the work queue has room. A sweep later finds segments that were not
         enqueued."""
         return len(self._ready) + len(self._waiting) + len(self._failing) < _MAX_WAITING
 

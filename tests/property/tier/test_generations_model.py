@@ -158,8 +158,8 @@ class Run:
         self.copies.append((folder, self._find_held()))
 
     def put_back_metadata(self) -> None:
-        """Restore an older copy of the metadata. Do nothing if the copy could be wrong in more than
-        the generations of deleted topics."""
+        """Restore an older copy of the metadata. The copy may only be outdated about topics that
+        were deleted since. Otherwise do nothing."""
         if not self.copies or not self.is_on:
             return
         folder, held = self.random.choice(self.copies)

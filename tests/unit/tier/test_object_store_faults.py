@@ -311,8 +311,9 @@ def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
 def test_o09_a_lost_object_does_not_keep_later_keys_from_the_index(
     file_type: str, is_paired: bool, number: int
 ) -> None:
-    """A lost object does not keep later keys from the index. In an earlier version, each upload
-    round tried in vain to read from the tier the keys that a crash had kept from the index."""
+    """A lost object does not keep later keys from the index. After a crash, missing keys are read
+    from the tier again. In an earlier version, each upload round failed at the lost object, and no
+    later keys were indexed."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):

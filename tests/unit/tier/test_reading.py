@@ -45,7 +45,8 @@ class Segment:
 
 
 def read(segment: Segment, position: int, length: int) -> SegmentRead:
-    """Return a read of a fake segment that has only the methods a `Reading` calls."""
+    """Return the description of a read, as a `Reading` yields it. The segment is a fake with only
+    the methods that are called."""
     return SegmentRead(cast("FileSegment", segment), position, length)
 
 

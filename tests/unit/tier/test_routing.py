@@ -97,8 +97,8 @@ def test_defect_d23_the_end_of_a_query_is_respected(
 
 
 def side(times: list[int], low: int, high: int) -> routing.TimeSide:
-    """Return one of the stores in a time search. It has messages [low, high) of a queue. `times[n]`
-    is the store time of message n."""
+    """Return a fake of one of the two stores that a time search compares. It has messages [low,
+    high) of a queue. `times[n]` is the store time of message n."""
 
     def search(timestamp_ms: int, boundary: BoundaryType) -> int:
         if boundary is BoundaryType.LOWER:

@@ -31,8 +31,8 @@ class MessageChoice:
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """Tags codes of all messages that may be selected, for `read_batches`, or None for all
-        messages."""
+        """Tags codes that a selected message can have. None means any tags code. This is an
+        argument of `read_batches`."""
         from tieredstore.message.hashes import tags_code
 
         return frozenset(map(tags_code, self.tags)) if self.tags else None

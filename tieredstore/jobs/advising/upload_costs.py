@@ -125,8 +125,9 @@ def model_upload_costs(
 def _add_ends(
     made: QueueUploads, requests: Monthly, config: StoreConfig, span_ms: float, end_ms: int
 ) -> float:
-    """Add the requests for the ends of segments (if no segment ended within the modelled time) and
-    for their expiry. Returns the time from the first to the last write of a segment, ms."""
+    """Add the requests that delete expired segments. If no segment was rolled within the modelled
+    time, add the requests of rolls too. Returns the time from the first to the last write of a
+    segment, ms."""
     queue = made.written
     if not made.log_bytes:
         return float(MONTH_MS)

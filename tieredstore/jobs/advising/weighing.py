@@ -207,7 +207,8 @@ class Scales:
     memory_bytes: int
 
     def weigh(self, settings: Settings, uploads: UploadCosts, reads: ReadCosts) -> Option:
-        """Weigh one choice. `uploads`: costs of its upload settings."""
+        """Compute the costs and effects of one choice of settings. `uploads`: costs of its upload
+        settings."""
         has_tier = settings.reads.level is not StorageLevel.DISABLE
         disk = disk_bytes(self.config, self.rates, settings.reads.local_hours)
         found = self._measure(settings.reads, uploads, reads) if has_tier else NO_READS

@@ -209,8 +209,8 @@ class PinnedExport:
         return Written(written, drops, files, sorted(names))
 
     def commit(self, written: Written) -> str:
-        """Return the name of the commit, created if missing. Raises Fenced, Expired if a topic was
-        recreated, Unavailable."""
+        """Commit the written files, unless an earlier run of this export did so. Returns the name
+        of the commit. Raises Fenced, Expired if a topic was recreated, Unavailable."""
         try:
             state = self.require_turn()
             if state.export == self.plan.export:

@@ -134,7 +134,8 @@ def _sizes(body_lengths: Int64s, property_lengths: Int64s, born: _Hosts, store: 
 
 
 def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
-    """Return the bytes before the bodies. Rows with an IPv6 address are separate pieces."""
+    """Return the header fields before the body of each record, as columns to concatenate. If a row
+    has an IPv6 address, the addresses are separate columns, because their length varies."""
     if not born.is_v6.any() and not store.is_v6.any():
         head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
         head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))

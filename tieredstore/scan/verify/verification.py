@@ -90,8 +90,8 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Pieces of one type: QueueFiles, VerifyRange, VerifyGap, VerifyIndex, SegmentExtent.
-    Picklable."""
+    """Work of one task: pieces of one type (QueueFiles, VerifyRange, VerifyGap, VerifyIndex or
+    SegmentExtent). Picklable."""
 
     key: str
     size_bytes: int

@@ -56,8 +56,8 @@ class Places:
     _whole: set[str | SegmentId] = field(default_factory=set)
     """Queues and index segments reserved for one damage."""
     _needed: set[SegmentId] = field(default_factory=set)
-    """Index segments that must stay intact, because a test finds damage elsewhere with their
-    help."""
+    """Index segments that must stay intact, because the detection of other planted damage needs
+    them."""
     _touched: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:

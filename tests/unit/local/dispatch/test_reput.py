@@ -1,5 +1,5 @@
-"""From rows or from the log, in one pass or many, the dispatch creates the same queues and
-index."""
+"""The dispatch creates the same queues and index from rows in memory and from the log, in one pass
+and in many passes."""
 
 from __future__ import annotations
 
