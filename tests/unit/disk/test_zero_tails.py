@@ -1,5 +1,5 @@
-"""Our files may end in zeros. For each kind of file, such zeros never prevent all later starts, and
-never count as data."""
+"""After a power cut, files of this project may end in zeros. For each kind of file, such zeros
+never count as data, and never keep a store from starting permanently."""
 
 from __future__ import annotations
 

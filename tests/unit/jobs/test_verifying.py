@@ -234,8 +234,8 @@ def test_segments_that_vanish_behind_others_are_damage_without_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int | None
 ) -> None:
     """Without metadata, segments that are missing after existing ones are damage, because expiry
-    deletes from the beginning of a queue, and units before messages. `which` is None for the whole
-    commit log."""
+    deletes a queue's oldest segments first, and its consume queue before its commit log. `which` is
+    None for the whole commit log."""
     tier = small_tier(tmp_path)
     folder = next((tier.root / "tier").glob("*/*/orders/0/COMMIT_LOG"))
     names = sorted((path.name for path in folder.glob("[!.]*")), key=lambda name: name[-20:])

@@ -103,9 +103,9 @@ def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
 
 
 class Steps:
-    """Steps of work that are short for a single worker, and take `together_s` for several workers.
-    After 300 steps, the first worker seems to wait instead of work, until the pool starts more
-    workers."""
+    """Steps of work. A step is short while one worker runs, and takes `together_s` with several
+    workers. After 300 steps of one worker, the pool measures no busy time of this worker, as if it
+    waited, until other workers have run steps too. The pool then starts more workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, together_s: float) -> None:
         self.together_s = together_s

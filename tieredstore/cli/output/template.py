@@ -9,8 +9,8 @@ from string import Formatter
 from tieredstore.errors import Invalid
 
 _WIDTH = re.compile(r"\d{5,}")
-"""Pattern of a width that is too large for a format. Such a width would give more cells than anyone
-reads, and might exceed the memory."""
+"""Pattern of a width or precision that is too large for a format. Formatting with it might exceed
+the memory."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 

@@ -30,9 +30,9 @@ class _FirstRecord(msgspec.Struct, frozen=True):
 
 
 def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord | None:
-    """Return the data for `remember_store` to write. Raises Invalid if the store's log has another
-    record at the position of the remembered record. A record that has expired, or is damaged,
-    proves nothing."""
+    """Return the first record of the store's log, for `remember_store`. Raises Invalid if the log
+    has another record at the position of the record in the state directory. A record that has
+    expired, or is damaged, proves nothing."""
     path = state / KNOWN_STORE_FILE
     known = _read(path)
     if known is not None and known.position >= store.commit_log.min_offset:

@@ -111,7 +111,8 @@ FOUND = [
     ("a reader does not look again", "grouped_collected_beside", 0, LOST),
 ]
 """Rules of the chunk log that a test removes one at a time. Each has a scenario, the number of
-requests that may fail, and the promise that is then broken. The explorer must find this."""
+requests that may fail, and the promise that the chunk log breaks without the rule. The explorer
+must find that broken promise."""
 
 
 def scenario(name: str, setting: Setting, faults: int) -> Scenario:

@@ -271,8 +271,8 @@ def test_messages_that_expire_while_they_are_exported(
 def test_why_workers_ended_is_told_where_the_target_is_gone_too(
     exported: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If workers ended, the error says so even if the target is missing. Workers of a script
-    without `if __name__ == "__main__":` run the script's statements again."""
+    """If worker processes ended too early, the error reports this, even if the target is missing.
+    Workers of a script without `if __name__ == "__main__":` run the script's statements again."""
 
     def unguarded(task: WriteTask) -> WriteOutcome:
         for path in (exported.target, exported.root / "warehouse"):

@@ -1,5 +1,5 @@
-"""Charts for a template. They are bars and ranges made of boxes whose lengths are shares of a
-width. Charts consist of text and boxes. They fit any width, take the colours of light and dark
+"""Charts for a template: bars and ranges. A chart consists of text and boxes, and the length of a
+box is a percentage of the chart's width. Charts fit any width, take the colours of light and dark
 mode, and work with screen readers."""
 
 from __future__ import annotations
