@@ -114,6 +114,21 @@ def test_j45_all_messages_with_an_id_are_found_and_no_message_with_such_a_key(
     assert offsets("--msg-id", "twice", "--until", first + 293) == [142, 143, 292]
 
 
+@pytest.mark.parametrize("time_ms", [-(2**63), -5, 2**62, 2**63 - 1])
+def test_j30_a_query_without_times_finds_messages_of_any_time(tmp_path: Path, time_ms: int) -> None:
+    tier, first = GrowingTier(tmp_path), 1_700_000_000_000
+    times = [first + number for number in range(150)]
+    times[100] = time_ms
+    tier.append("orders", 0, 150, body_bytes=4000, times_ms=times)
+    tier.metadata.flush()
+    tieredstore.open(tier.url, state=tmp_path / "state", properties=SLOTS).rebuild_index()
+    [row] = query(tier, "KEY-100").rows
+    assert row["queue_offset"] == 100
+    for id_ in row["msg_id"], row["offset_msg_id"]:
+        by_id = command("query", "--tier", tier.url, "--msg-id", id_, "--output", "ndjson")
+        assert by_id.rows == [row]
+
+
 @pytest.mark.parametrize("is_expired", [False, True])
 def test_j72_index_files_that_go_while_a_key_is_searched_are_no_damage(
     tmp_path: Path, *, is_expired: bool

@@ -35,7 +35,8 @@ from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.index.watermarks import FileState, find_capacity
 from tieredstore.tier.reading import run
 
-FIRST_MS, LAST_MS = 0, 2**62
+FIRST_MS, LAST_MS = -(2**63), 2**63
+"""Bounds of all store times: before 1970 too, and up to the last one of a record."""
 _MOST_ITEMS = 1 << 20
 
 

@@ -37,6 +37,7 @@ FAR_MS = [
     9_000_000_000_000_000,
     9_223_372_036_854_775,
     9_223_372_036_854_776,  # no µs of 64 bits: null
+    -9_223_372_036_854_775,  # its hour has no number in Iceberg
 ]
 TIMES_MS = [
     0,
@@ -268,7 +269,7 @@ def test_bounds_of_columns_are_those_of_the_rows(source: BuiltSource, tmp_path: 
     for table in iceberg_table(exported):
         ids = {column.field_id: column for column in table.schema().fields}
         entries = [task.file for task in table.scan().plan_files()]
-        assert len(entries) == 11  # 9 days and none, and the far time of birth has a file
+        assert len(entries) == 12  # 10 days and none, and the far time of birth has a file
         for entry in entries:
             rows = pq.read_table(entry.file_path.removeprefix("file://"))
             assert entry.record_count == rows.num_rows

@@ -10,8 +10,9 @@ from typing import Any
 from tieredstore.jobs.exporting.partition import Partition, day_text
 from tieredstore.jobs.exporting.state import DataFile
 
-_LAST_HOUR = (1 << 31) - 1
-"""Last hour of Iceberg, in the year 246,953. Rows of later hours get this hour."""
+_FIRST_HOUR, _LAST_HOUR = -(1 << 31), (1 << 31) - 1
+"""First and last hour of Iceberg, 244,983 years around 1970. Rows of other hours get the nearest
+one."""
 
 
 def data_files(table: Any, folder: str, files: Sequence[DataFile]) -> list[Any]:
@@ -69,7 +70,9 @@ def _partition(table: Any, file: DataFile) -> Any:
         is_topic = column.name == "topic"
         value = file.partition.topic if is_topic else _time_of(file.partition)
         found = None if value is None else field.transform.transform(column.field_type)(value)
-        values.append(found if is_topic or found is None else min(found, _LAST_HOUR))
+        if not is_topic and found is not None:
+            found = max(_FIRST_HOUR, min(found, _LAST_HOUR))
+        values.append(found)
     return Record(*values)
 
 
