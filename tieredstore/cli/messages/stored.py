@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tieredstore.cli.messages.loss import warn_of_loss
 from tieredstore.contracts.message_store import GetRequest
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.names import LMQ_PREFIX
 from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.rows import message_row
 from tieredstore.scan.time_search.modes import SearchTimes
@@ -118,7 +119,7 @@ class StoreFeed:
             skipped = [topic for topic in left_out if fnmatchcase(topic, pattern)]
             if skipped:
                 self._name_left_out(pattern, skipped)
-            elif not any(fnmatchcase(topic, pattern) for topic in topics):
+            elif not any(_matches(topic, pattern) for topic in topics):
                 from tieredstore.cli.help.suggesting import hint_at
 
                 raise Invalid(
@@ -130,7 +131,7 @@ class StoreFeed:
             key
             for key in keys
             if asked.queue_id in (None, key.queue_id)
-            and any(fnmatchcase(key.topic, pattern) for pattern in asked.topics)
+            and any(_matches(key.topic, pattern) for pattern in asked.topics)
         ]
 
     def _find_held_back(self) -> set[str]:
@@ -140,7 +141,7 @@ class StoreFeed:
             return set()
         asked = self._request
         found = self._store.find_held_back(
-            lambda topic: any(fnmatchcase(topic, pattern) for pattern in asked.topics)
+            lambda topic: any(_matches(topic, pattern) for pattern in asked.topics)
         )
         counts = {
             key: one.messages
@@ -244,3 +245,10 @@ class StoreFeed:
 
     def _row(self, message: StoredMessage) -> Row:
         return message_row(message, self._broker, self._request.body)
+
+
+def _matches(topic: str, pattern: str) -> bool:
+    """Return whether a name or shell pattern means a topic. A light queue has messages of other
+    topics, so only patterns with its prefix mean it. Otherwise `*` would read messages twice."""
+    is_meant = pattern.startswith(LMQ_PREFIX) or not topic.startswith(LMQ_PREFIX)
+    return is_meant and fnmatchcase(topic, pattern)
