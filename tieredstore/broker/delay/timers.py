@@ -123,6 +123,8 @@ class TimerProgress(ConfigManager):
         self.next_offset = 0
         self.delivered_until_ms = 0
         self.first_offset = 0
+        self.position: int | None = None
+        """End of the topic that this process has read."""
         self.slots = TimerSlots()
 
     async def load(self) -> None:
@@ -142,12 +144,16 @@ class TimerProgress(ConfigManager):
         # Messages that came late for their slot are not delivered yet, though their slot is.
         late = self.slots.find_lowest_offset(self.delivered_until_ms)
         state = _State(
-            first_offset=self.next_offset if lowest is None else lowest,
+            first_offset=self.find_position() if lowest is None else lowest,
             next_offset=self.next_offset if late is None else min(late, self.next_offset),
             delivered_until_ms=self.delivered_until_ms,
             data_version=self.data_version,
         )
         return msgspec.json.format(msgspec.json.encode(state), indent=1)
+
+    def find_position(self) -> int:
+        """Return the offset of the next message to read in the timer topic."""
+        return self.first_offset if self.position is None else self.position
 
     def decode(self, data: bytes) -> None:
         state = msgspec.json.decode(data, type=_State)
@@ -171,15 +177,13 @@ class TimerMessageService(DeliveryService):
     ) -> None:
         super().__init__(store, hook, clock, skipped)
         self.progress = TimerProgress(config_folder, clock)
-        self._position: int | None = None  # end of the topic that this process has read
         self.delivered = 0  # since the start
 
     @property
     def unread(self) -> int:
         """Number of messages of the timer topic that are not in a slot yet."""
         end = self._store.get_max_offset_in_queue(TIMER_TOPIC, 0)
-        read = self.progress.first_offset if self._position is None else self._position
-        return max(end - read, 0)
+        return max(end - self.progress.find_position(), 0)
 
     @property
     def late_ms(self) -> int:
@@ -212,10 +216,11 @@ class TimerMessageService(DeliveryService):
         return count
 
     async def _read_topic(self) -> None:
-        if self._position is None:
-            self._position = self.progress.first_offset
-        while self._position != self._store.get_max_offset_in_queue(TIMER_TOPIC, 0):
-            if not await self._read_batch(self._position):
+        progress = self.progress
+        while (position := progress.find_position()) != self._store.get_max_offset_in_queue(
+            TIMER_TOPIC, 0
+        ):
+            if not await self._read_batch(position):
                 return
             await asyncio.sleep(0)  # let others run
 
@@ -231,12 +236,10 @@ class TimerMessageService(DeliveryService):
                 self._add(message)
         elif result.next_begin_offset == position:
             return False
-        self._position = result.next_begin_offset
+        progress.position = next_offset = result.next_begin_offset
         # Messages beyond the end were lost with the log, and their offsets are reused.
-        is_lost = self._position < position
-        progress.next_offset = (
-            self._position if is_lost else max(progress.next_offset, self._position)
-        )
+        is_lost = next_offset < position
+        progress.next_offset = next_offset if is_lost else max(progress.next_offset, next_offset)
         progress.mark_changed(is_new_version=False)
         return True
 

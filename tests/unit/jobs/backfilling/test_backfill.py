@@ -69,6 +69,21 @@ def test_messages_come_back_as_they_were_given_and_keys_find_them(tmp_path: Path
     assert by_key["queue_offset"].to_pylist() == [117]
 
 
+def test_times_that_spark_and_hive_write_in_96_bits_keep_their_year(tmp_path: Path) -> None:
+    """Nanoseconds of 64 bits end with the year 2262. Read as such, the year 2600 would become
+    2015."""
+    year_2600_ms = 19_880_899_200_000
+    times = pa.array([START_MS, year_2600_ms, year_2600_ms * 10], pa.timestamp("ms"))
+    table = messages(3).drop_columns("store_timestamp")
+    table = table.append_column("born_timestamp", times).append_column("store_timestamp", times)
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    fill(tmp_path, str(path))
+    for name in ("store_timestamp", "born_timestamp"):
+        back = found(tmp_path)[name].cast(pa.int64()).to_pylist()
+        assert back == [time * 1000 for time in times.cast(pa.int64()).to_pylist()]
+
+
 def test_rows_in_any_order_over_many_files_are_put_in_the_order_of_their_offsets(
     tmp_path: Path,
 ) -> None:
