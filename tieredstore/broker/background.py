@@ -101,7 +101,7 @@ class PeriodicTask:
 
 THREADS: Final = 8
 MAX_CALLS: Final = 512
-"""Maximum number of running and waiting calls together."""
+"""Maximum number of calls that run or wait for a thread."""
 STOP_S: Final = 2.0
 _Found = TypeVar("_Found")
 
@@ -118,8 +118,8 @@ class LookUps:
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function in a thread and return its result. Raises Busy if too many calls wait, or
-        too many of the current host, and any error of the function."""
+        """Call a function in a thread and return its result. Raises Busy if too many calls run or
+        wait, in total or for the current host. Also raises the errors of the function."""
         host = HOST.get()
         with self._lock:
             if not self._shares.has_room(host):

@@ -69,7 +69,8 @@ from tieredstore.timestamps import parse_delay_levels
 
 SILENCE_CHECK_MS: Final = 10_000
 STORE_STOP_S: Final = 12
-"""Time (seconds) that `stop` waits for the store to shut down. The store's tier may not answer."""
+"""Time (seconds) that `stop` waits for the store to shut down. A tier that does not answer would
+block it for longer."""
 _NAMED_TOPICS: Final = 5
 ABORT_FILE: Final = "abort"
 """File in a store's root while the store is open. If a start finds this file, the last stop was
@@ -106,8 +107,8 @@ class Broker:
         self.addresses: dict[str, str] = {}
         """Listening addresses, `ip:port` by protocol."""
         self.is_abandoned = False
-        """Whether `stop` left the store to the recovery of the next start. The process must then
-        end without waiting for the store."""
+        """Whether `stop` gave up on the shutdown of the store, so that the next start recovers it.
+        The process must then exit without waiting for the store."""
         self._running = AsyncExitStack()
         self._follow_tier = follow_tier
         self._services: BrokerServices | None = None

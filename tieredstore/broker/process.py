@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 STOP_SECONDS: Final = 20.0
 """Time limit of a stop, in seconds."""
 STOP_START_SECONDS: Final = 8.0
-"""Time limit (seconds) of a start after a signal to stop. The start may wait for another writer's
-epoch or recover a large store. A signal shortens neither."""
+"""Time limit (seconds) for the rest of a start after a signal to stop. A start may wait for another
+writer's epoch or recover a large store, and a signal interrupts neither."""
 _log = logging.getLogger("tieredstore.broker")
 
 
@@ -100,8 +100,8 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
 
 
 async def _start(make_broker: Callable[[], Broker], stop: asyncio.Event) -> Broker:
-    """Create and start a broker. A signal to stop limits the time of the start to
-    STOP_START_SECONDS. Raises the errors of both steps."""
+    """Create and start a broker. After a signal to stop, the start has STOP_START_SECONDS to
+    finish. Then the process exits. Raises the errors of the creation and of the start."""
     starting = asyncio.ensure_future(_make_and_start(make_broker))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

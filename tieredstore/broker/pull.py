@@ -120,7 +120,7 @@ class Watch:
 
     async def wait(self, timeout_ms: int) -> bool:
         """Wait for messages. Returns whether a message arrived since the last call. Returns False
-        after `timeout_ms` or when the hold stops."""
+        after `timeout_ms`, or when the broker ends all waits."""
         if not self._is_woken and not self._hold.is_stopped and timeout_ms > 0:
             loop = asyncio.get_running_loop()
             future = self._future = loop.create_future()
@@ -232,8 +232,8 @@ class PullHold:
     # Used by Watch
 
     def add(self, keys: Sequence[Hashable], watch: Watch) -> None:
-        """Add a watch, so that it is woken. Raises Busy if too many reads wait, or too many of its
-        host."""
+        """Add a watch, so that it is woken. Raises Busy if too many reads wait, in total or for the
+        watch's host."""
         if not self._shares.take(watch.host):
             raise Busy(f"long polling: {self.count} reads wait, no further one of this host")
         for key in keys:

@@ -220,9 +220,10 @@ class ReadOnlyMessageStore(StoreReads):
             return NoQueues()
 
     def compare(self) -> Comparison:
-        """Compare the queues with the log. For a store without an owner this is done once for each
-        state of its files, otherwise once. Messages that the queues lack are served from then on.
-        Raises Unavailable, and the errors of the topic table except for unknown entries."""
+        """Compare the queues with the log. The result is kept until the files of a store without an
+        owner change. With an owner, the comparison is made only once. Messages that the queues lack
+        are served afterwards. Raises Unavailable, and the errors of the topic table except for
+        unknown entries."""
         with self._lock:
             if self._foreign is None:
                 self.refresh()

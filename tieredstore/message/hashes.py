@@ -161,8 +161,8 @@ def local_key_hash(topic: str, key: str) -> int:
 def tiered_key_hash(topic: str, key: str) -> int:
     """Return the hash that a tiered index stores for a key of a topic: 0 to 2^31 - 1.
 
-    Java 5.5.0 keeps -2^31, fails on the negative slot and does not index that key (defect D13).
-    This function returns 0, as in the local index and as `hash & 0x7fffffff` of later versions.
+    Java 5.5.0 keeps -2^31, fails on the negative slot and does not index that key. This function
+    returns 0, as in the local index and as `hash & 0x7fffffff` of later versions.
     """
     return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
 

@@ -217,7 +217,7 @@ class QueueReader:
         return True
 
     def read_log_start_now(self) -> int:
-        """Return the current begin of the queue's commit log (bytes). Some or all segments may
+        """Return the current start of the queue's commit log (bytes). Some or all segments may
         expire in the meantime."""
         now = list_again(self.provider, self.queue)
         return now.commit_log_min_offset if now.commit_log else self.queue.commit_log_max_offset

@@ -203,7 +203,7 @@ def _find_message_end(file: FlatMessageFile) -> int:
 
 def _find_kept_end(file: FlatMessageFile) -> int:
     """Return the queue offset after the last message that the tier has. If it has no message,
-    return the begin of the queue's first segment."""
+    return the start of the queue's first segment."""
     segments = file.consume_queue.segments
     filled = [segment.end_offset for segment in segments if segment.commit_position]
     return (filled[-1] if filled else segments[0].base_offset) // UNIT_SIZE
@@ -333,8 +333,9 @@ def _find_old_life(
 
 
 class StartComparison:
-    """Comparison of store and tier at one start: first of the marks (`belonging`), then of the
-    segments, then of the queues. `source`: the loaded local store, or None if it has no marks.
+    """Comparison of store and tier at one start: first of the records about each other in both (the
+    marks, see `belonging`), then of the segments, then of the queues. `source`: the loaded local
+    store, or None if it keeps no marks.
     `gives_offsets`: whether the store takes messages after the start. `is_named`: whether the
     configuration names the broker. Otherwise the broker has the name of the host. `lite`: knows
     the ends of light queues."""

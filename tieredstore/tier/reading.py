@@ -84,8 +84,8 @@ def run(steps: Steps[T], executor: Executor | None = None) -> T:
 
 
 def time_steps(steps: Steps[T], clock: Clock) -> Steps[tuple[T, int]]:
-    """Run the given steps, and return their waiting time too, ms. Time between steps is not
-    included. Raises their errors."""
+    """Run the given steps, and return their result with their waiting time (ms). Time between steps
+    is not included. Raises the errors of the steps."""
     waited_ms = 0
     try:
         step = next(steps)

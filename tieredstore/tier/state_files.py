@@ -184,14 +184,15 @@ def keep_clean_ends(state: Path, epoch: int, queues: Mapping[str, QueueEnds]) ->
 
 
 def find_clean_ends(state: Path, epoch: int) -> Mapping[str, QueueEnds]:
-    """Return the ends of the queues for an epoch. Empty if the previous epoch did not stop with
-    this state directory."""
+    """Return the ends of the queues that the previous epoch left for `epoch`. Empty if the writer
+    of the previous epoch did not stop cleanly, or used another state directory."""
     ends = _read_snapshot(state / ENDS_FILE, _Ends)
     return ends.queues if ends is not None and ends.epoch == epoch - 1 else {}
 
 
 def has_clean_ends(state: Path) -> bool:
-    """Return whether any writer that stopped with this state directory left queues in the tier."""
+    """Return whether the last writer that stopped cleanly with this state directory left queues in
+    the tier."""
     ends = _read_snapshot(state / ENDS_FILE, _Ends)
     return ends is not None and bool(ends.queues)
 
@@ -212,8 +213,8 @@ def note_records(state: Path, records: Mapping[str, DeletedTopic]) -> None:
 
 
 def find_clean_records(state: Path, epoch: int) -> LeftRecords | None:
-    """Return the records of deleted topics for an epoch, or None if the previous epoch did not stop
-    with this state directory."""
+    """Return the records of deleted topics that the previous epoch left for `epoch`. None if the
+    writer of the previous epoch did not stop cleanly, or used another state directory."""
     left = _read_snapshot(state / RECORDS_LEFT_FILE, LeftRecords)
     return left if left is not None and left.epoch == epoch - 1 else None
 

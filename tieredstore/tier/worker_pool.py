@@ -14,7 +14,7 @@ _BUSY_SHARE: Final = 0.75
 """Share of its time that a thread computes or waits for a processor. Above this share, further
 threads do not help, and one thread works alone."""
 _LOOKS: Final = 20
-"""Number of checks over which the time of a pool is measured. One check is not enough, because a
+"""Number of checks of the threads in one measurement of a pool. One check is not enough, because a
 computing thread is sometimes interrupted."""
 _MOST_LOOKS: Final = 640
 """Maximum number of checks. Their number starts at `_LOOKS`, and doubles each time that further

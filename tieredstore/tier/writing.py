@@ -89,8 +89,8 @@ def _acquire(
     *,
     take_over: bool,
 ) -> WriterEpoch:
-    """Compare the marks, and take the epoch. If another writer takes an epoch in between, compare
-    again."""
+    """Check that the tier belongs to this state directory, and take the epoch. If another writer
+    takes an epoch in between, repeat both."""
     for attempt in range(_MAX_TRIES):
         if record is not None and belonging is not None:
             record.mark = belonging.claim(metadata)
@@ -192,7 +192,7 @@ class TierWriter:
         return {} if state is None else state_files.find_clean_ends(state, self.epoch_number)
 
     def leave_clean_ends(self, ends: Mapping[str, QueueEnds]) -> None:
-        """Record these ends in the state directory for the next epoch, when this epoch is
+        """Save the ends of the queues in the state directory for the next epoch, when this epoch is
         released."""
         self._left_ends = ends
 
@@ -211,13 +211,13 @@ class TierWriter:
         return state_files.find_left_records(self._state)
 
     def note_records(self, records: Mapping[str, DeletedTopic]) -> None:
-        """Copy the records that are now in the tier to the state directory."""
+        """Copy the records of deleted topics that are now in the tier to the state directory."""
         if self._state is not None:
             state_files.note_records(self._state, records)
 
     def leave_clean_records(self, records: Mapping[str, DeletedTopic], newest: str) -> None:
-        """Record these records in the state directory for the next epoch, when this epoch is
-        released. `newest`: name of their newest version in the tier."""
+        """Save the records of deleted topics in the state directory for the next epoch, when this
+        epoch is released. `newest`: name of their newest version in the tier."""
         self._left_records = dict(records), newest
 
     def _find_proven_state(self) -> Path | None:

@@ -61,8 +61,8 @@ class Caller(NamedTuple):
         return self.access is None or self.access.is_current(self.user)
 
     def allows(self, want: Want) -> bool:
-        """Return whether the sender has a permission under the current users and policies. After a
-        change of the sender's password, the sender of an older request has no permissions."""
+        """Return whether the sender has a permission under the current users and policies. If the
+        sender's password has changed since the request, the sender has no permissions."""
         access = self.access
         return access is None or access.allows(self.user, want, self.source_ip)
 
@@ -96,7 +96,7 @@ class AccessControl:
 
     @property
     def cluster(self) -> str:
-        """Name of the cluster. The cluster is a resource too."""
+        """Name of the broker's cluster. Policies can give permissions on it."""
         return self._settings.broker_cluster_name
 
     async def load(self) -> None:

@@ -82,8 +82,8 @@ def want_light_queues(properties: bytes) -> Iterator[Want]:
 
 class PolicyEntry(msgspec.Struct, kw_only=True, rename="camel"):
     """One rule (Java's PolicyEntryInfo). `resource`: `*`, `Topic:name`, `Group:prefix*` or
-    `Cluster:*`. `source_ips`: source addresses, none means every address. `decision`: Allow or
-    Deny."""
+    `Cluster:*`. `source_ips`: source addresses of the requests, or None for every address.
+    `decision`: Allow or Deny."""
 
     resource: str
     actions: list[str]

@@ -30,7 +30,7 @@ from tieredstore.service_thread import ServiceHealth
 from tieredstore.skipped_records import SkippedRecords
 
 PUT_OFF_STEPS: Final = 60
-"""Delay before a refused message is put again, in steps of `_STEP_MS` (one second)."""
+"""Number of steps before a refused message is put again. A step lasts `_STEP_MS` (one second)."""
 _STEP_MS: Final = 1000
 _NEVER: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
@@ -154,7 +154,7 @@ MAX_BATCH_BYTES: Final = 1 << 20
 
 class DeliveryService(ABC):
     """Delivers due messages, one round every ROUND_MS. Used on the event loop only. `skipped`:
-    counter of messages that are not delivered because no broker stored them."""
+    counter of messages that are not delivered because a client wrote them to a system topic."""
 
     def __init__(
         self,
@@ -175,8 +175,9 @@ class DeliveryService(ABC):
 
     @abstractmethod
     def forget_lost(self) -> None:
-        """Move saved progress that lies beyond the end of a queue back to the end. The commit log
-        lost its last messages, so later messages at these offsets are new."""
+        """Move saved progress that lies beyond the end of a queue back to the end. Such progress
+        means that the commit log lost its last messages. The next messages at these offsets are new
+        and must be delivered."""
 
     def start(self) -> None:
         """Start the deliveries on the event loop of the caller. Call this method before any client

@@ -42,10 +42,10 @@ MAX_ENTRIES: Final = 1_024
 """Maximum number of acknowledgements in one call."""
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
 DEADLINE_MARGIN_MS: Final = 200
-"""An answer without messages is sent this time (ms) before a client's deadline."""
+"""Time (ms) before a client's deadline at which an answer without messages is sent."""
 _POLLING_TIME_VERSION: Final = "5.0.3"
-"""First version of clients that know the code ILLEGAL_POLLING_TIME. Java compares versions as
-strings."""
+"""First client version that knows the code ILLEGAL_POLLING_TIME. Versions are compared as strings,
+as in Java."""
 
 
 class Consuming:
@@ -130,7 +130,8 @@ class Consuming:
         return received, copy_topic(request.message_queue.topic)
 
     async def _wait(self, request: ReceiveRequest) -> list[Received]:
-        """Take messages, or wait for messages. After `stop` no call waits."""
+        """Take messages. If there are none, wait for some. `stop` ends the wait, and the result is
+        then empty."""
         taking = asyncio.ensure_future(self._broker.receive.receive(request))
         self._waiting.add(taking)
         try:

@@ -86,7 +86,7 @@ class Relay:
         return self._peers.get(relayed_port)
 
     def admit(self, front: _Front, host: str, descriptor: int) -> bool:
-        """Register a connection. Returns False if there are too many connections, or too many of
+        """Register a connection. Returns False if there are too many connections, in total or from
         its host."""
         if not (self._shares.has_room(host) and CLIENTS.take(host, free=count_room(descriptor))):
             PEERS.note(

@@ -181,8 +181,8 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, call: protocol.Call) -> GrpcSession:
-        """Open a session. Raises Rejected if too many sessions are open, or too many of its
-        host."""
+        """Open a session. Raises Rejected if too many sessions are open, in total or from the
+        client's host."""
         if not self._shares.take(name_host(call.peer)):
             text = f"{len(self._sessions)} clients are connected: no further one of this host"
             raise protocol.Rejected(protocol.Code.TOO_MANY_REQUESTS, text)

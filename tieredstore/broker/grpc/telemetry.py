@@ -57,8 +57,8 @@ def merge_settings(
     checks_types: bool = True,
 ) -> pb.Settings:
     """Return a client's settings with the values that the server decides. `group`: the consumer
-    group, or None for a producer. In settings without publishing or subscription, only metrics are
-    switched off. Never raises."""
+    group, or None for a producer. Metrics are always switched off. Settings without publishing or
+    subscription are otherwise unchanged. Never raises."""
     merged = pb.Settings()
     merged.CopyFrom(asked)
     merged.metric.on = False

@@ -181,8 +181,8 @@ class LiteSubscriptions:
         return group
 
     def _check_quota(self, client: LiteClient, new: int) -> None:
-        """Raise Refused if there are too many subscriptions or too many clients. Clients have their
-        own limit, because a client may subscribe to nothing."""
+        """Raise Refused if there are too many subscriptions or too many clients. The number of
+        clients is limited separately, because a client may subscribe to nothing."""
         most = self.settings.max_lite_subscription_count
         known = self._clients.get(client)
         host = HOST.get() if known is None else known.host

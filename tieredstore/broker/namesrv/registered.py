@@ -80,8 +80,8 @@ class RegisteredBrokers:
 
     def register(self, new: Registration, session: ClientSession) -> tuple[str, str]:
         """Register or update a broker. For a slave, returns the address and the replication address
-        of its master. Both are empty for a master. Raises Invalid for a new address if MAX_BROKERS
-        addresses are registered, or too many by the same host."""
+        of its master. Both are empty for a master. Raises Invalid for a new address if too many
+        addresses are registered, in total (MAX_BROKERS) or from the same host."""
         broker = self._brokers.get(new.name)
         is_new = broker is None or new.address not in broker.live
         shares = HostShares(MAX_BROKERS)

@@ -108,9 +108,9 @@ class RouteTable:
         return self._topics.create_on_send_back(topic, group.retry_queue_nums)
 
     def _is_of_pop(self, topic: str) -> bool:
-        """Return whether a name is the name of a group and a topic in Java's retry topics for
-        popping consumers. The broker has no such retry topics, and a group of that name must not be
-        created."""
+        """Return whether a topic is one of Java's retry topics for popping consumers, whose names
+        combine a group and a topic. The broker does not have these topics, so it must not create
+        one as the retry topic of a group."""
         name = topic.removeprefix(RETRY_PREFIX)
         groups = self._groups.list_groups()
         return name not in groups and any(

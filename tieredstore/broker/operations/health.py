@@ -24,7 +24,7 @@ _BAD: Final = frozenset({ServiceState.FAILED, ServiceState.DEAD, ServiceState.LA
 
 @runtime_checkable
 class SkippingStore(Protocol):
-    """Store that skips and counts records that no broker wrote."""
+    """Store that skips records that clients wrote to system topics, and counts them."""
 
     skipped_records: SkippedRecords
 

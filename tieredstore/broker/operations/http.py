@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
 ALWAYS_ADMITTED: Final = 4
-"""Number of connections that are accepted even if files use all other descriptors. If a health
-check got no answer, a working broker would be restarted."""
+"""Number of connections that are accepted even if files use all other descriptors. Health checks
+therefore get an answer. Without an answer, a working broker would be restarted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,9 +344,9 @@ class Batch:
         return "" if progress.is_lite else get_message_group(message)
 
     def _find_generation(self, progress: QueueProgress, messages: Sequence[StoredMessage]) -> int:
-        """Return the delivery number (generation) for the messages of one queue. This is the number
-        that the batch already has, or a new number if one of the messages may already have been
-        delivered at that number's time."""
+        """Return the delivery number (generation) for the messages of one queue. This is the
+        batch's number. If one of the messages may already have been delivered under that number,
+        the batch gets a new number."""
         found = map(progress.entries.get, map(progress.offset_of, messages))
         entries = [entry for entry in found if entry is not None]
         if self._generation is not None:
@@ -382,7 +382,8 @@ def is_of_another_group(progress: QueueProgress, message: StoredMessage) -> bool
 
 
 def find_source(progress: QueueProgress, topic: str) -> Source:
-    """Return the source of a queue's messages, as an answer to a request for `topic` names it."""
+    """Return the source (topic or retry topic) of a queue's messages in an answer to a request for
+    `topic`."""
     return (
         Source.TOPIC if progress.topic == topic else split_source(progress.group, progress.topic)[1]
     )

@@ -48,7 +48,7 @@ class ParkedPolls:
 
     @property
     def has_room(self) -> bool:
-        """Whether a receive of the current host may wait."""
+        """Whether the current host may have a further waiting receive."""
         return self._shares.has_room(HOST.get())
 
     def count_parked(self, key: PollKey) -> int:
@@ -68,9 +68,9 @@ class ParkedPolls:
 
     @contextmanager
     def park(self, key: PollKey) -> Iterator[asyncio.Future[None]]:
-        """Return a future that is done when messages may be available. Within the block, read again
-        before you await the future. Raises Busy if too many reads wait, or too many of the current
-        host."""
+        """Return a future that is done when messages may be available. Within the `with` block,
+        read again before you await the future. Raises Busy if too many receives wait, in total or
+        for the current host."""
         host = HOST.get()
         if not self._shares.has_room(host):
             raise Busy(f"{self.count} receives wait, no further one of this host")

@@ -45,8 +45,8 @@ class Entry:
         self.generation = generation
 
     def is_unused(self, pop_ms: int) -> bool:
-        """Return whether a new delivery of the message may have this time. This is True if
-        certainly no earlier delivery had it."""
+        """Return whether a new delivery of the message may use the time `pop_ms`. True if the time
+        lies outside the range of the earlier delivery times."""
         return not self.lowest_ms <= pop_ms <= self.highest_ms
 
 
@@ -101,7 +101,8 @@ class QueueProgress:
         return self.lite is not None
 
     def locked_until_ms(self) -> int:
-        """Return the time (epoch ms) until which nothing else is delivered from a lite topic."""
+        """Return the time (epoch ms) until which a lite topic delivers nothing, because of its
+        unacknowledged messages. 0 without such messages."""
         return max((entry.visible_at_ms for entry in self.entries.values()), default=0)
 
     def offset_of(self, message: StoredMessage) -> int:

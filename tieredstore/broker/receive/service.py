@@ -75,7 +75,7 @@ class ChangedTime(NamedTuple):
 
 RENEW_EVERY_MS: Final = 5_000
 RENEW_BEFORE_MS: Final = 10_000
-"""The broker renews an invisible time during its last part of this length (ms)."""
+"""Time (ms) before the end of an invisible time from which on the broker renews it."""
 RELEASE_MS: Final = 1_000
 """Time (ms) after which the messages of a disconnected client are redelivered."""
 _UPKEEP_EVERY_MS: Final = 1_000
@@ -146,7 +146,7 @@ class ReceiveService:
 
     @property
     def has_room(self) -> bool:
-        """Whether a further receive of the current host may wait."""
+        """Whether the current host may have a further waiting receive."""
         return self._polls.has_room
 
     @property
@@ -172,7 +172,8 @@ class ReceiveService:
         return received
 
     def _count(self, request: ReceiveRequest, received: Sequence[Received]) -> None:
-        """Count deliveries. Java's statistics count messages of a retry topic for that topic."""
+        """Count deliveries. A message from a retry topic counts for the retry topic, as in Java's
+        statistics."""
         messages = [one.message for one in received]
         for topic, of_topic in groupby(messages, attrgetter("topic")):
             sizes = [message.size for message in of_topic]
@@ -372,7 +373,8 @@ class ReceiveService:
 
     async def _take(self, request: ReceiveRequest, faults: list[str]) -> list[Received]:
         """Take available messages from one queue after the other. Each call begins with a different
-        queue. `faults`: set to the reasons why messages cannot be read."""
+        queue. `faults`: a list that the call replaces with the reasons why messages cannot be
+        read."""
         faults.clear()
         config = self.topics.find_consumed(request.topic)
         if config is None or self._is_stopped:
@@ -438,8 +440,8 @@ class ReceiveService:
                 yield progress
 
     def _exists(self, topic: str, queue_id: int) -> bool:
-        """Return whether a group may begin in a queue. A light queue exists when it has a message:
-        clients make up its name."""
+        """Return whether a group may begin in a queue. Clients choose the names of light queues, so
+        a light queue counts as existing only once it has a message."""
         is_light = topic.startswith(LMQ_PREFIX)
         return not is_light or self.store.get_max_offset_in_queue(topic, queue_id) > 0
 

@@ -397,8 +397,8 @@ class ReceiveState:
             del self._queues[progress.group, progress.topic]
 
     def _take_snapshot(self) -> Iterator[events.Event]:
-        """Return the events that describe the current state, also if queues change before their
-        events are taken."""
+        """Return an iterator of the events that describe the current state. A queue that changes
+        during the iteration is described as it was before the change."""
         self._unsaved, self._saved = dict(self._by_number), []
         # The next number continues: no old handle becomes valid.
         counted = events.Counted(0, self._generation)

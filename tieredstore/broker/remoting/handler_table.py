@@ -254,7 +254,7 @@ class HandlerTable:
         self._answers[int(code)] = self._make_answer(route)
 
     def without(self, codes: Collection[int]) -> HandlerTable:
-        """Return a copy of this table that does not support some codes."""
+        """Return a copy of this table without the handlers of the given request codes."""
         table = HandlerTable(self._guard)
         table._routes = {code: one for code, one in self._routes.items() if code not in codes}
         table._answers = {code: one for code, one in self._answers.items() if code not in codes}

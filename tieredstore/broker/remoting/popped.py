@@ -104,9 +104,9 @@ def _encode_counts(source: Source, queue_id: int, members: Sequence[Received]) -
 
 
 def _encode_record(one: Received, offset: int, queue_id: int) -> Buffer:
-    """Return the record with its number of redeliveries. The record of a redelivered message gets
-    this place: a client finds the handle by it, also in an answer from a light queue. At the first
-    delivery a client reads the place in the light queue from the properties."""
+    """Return the record of a message with its number of redeliveries. A redelivered message also
+    gets the given queue and offset, by which a client finds its receipt handle. At the first
+    delivery from a light queue, a client reads the offset from the properties instead."""
     earlier = max(one.delivery_attempt - 1, 0)
     if one.message.reconsume_times == earlier:
         return one.message.raw

@@ -237,8 +237,8 @@ class MessageSender:
         return sent._replace(message_id=",".join(self._list_ids(batch, result)))
 
     def _complete(self, number: int, properties: bytes, pairs: list[bytes], topic: str) -> bytes:
-        """Return the properties of one message of a batch, with the pairs that it lacks. Raises
-        Refused."""
+        """Return the properties of one message of a batch, completed with those of the batch's
+        `pairs` that the message lacks. Raises Refused."""
         _split_pairs(properties, f"message {number} of the batch")
         check_lite_member(properties, topic)
         if properties.find(b"DELAY\x01") >= 0:
@@ -353,8 +353,8 @@ class MessageSender:
         return made
 
     def _move_to_dead_letters(self, request: SendRequest) -> None:
-        """Move a message to the dead letters if it had its last attempt. A client sends such a
-        message to a retry topic if it could not send the message back."""
+        """Move a message that was sent to a retry topic to the dead letters, if it has no attempts
+        left. A client sends a message to a retry topic when it cannot send the message back."""
         message = request.message
         group = message.topic.removeprefix(RETRY_PREFIX)
         config = self._groups.find_group(group)

@@ -146,8 +146,8 @@ class ConfigManager(ABC):
             self._persisted = changes
 
     def _write(self, data: bytes) -> None:
-        """Write a whole file in one call of a thread. If the end of the event loop cancels the
-        waiting caller, the file is neither closed during its sync nor left open."""
+        """Write the whole file in a single call on a worker thread. Even if the waiting caller is
+        cancelled when the event loop ends, this call still syncs and closes the file."""
         FILES.make_directory(self.path.parent, SECRET_FOLDER_MODE)
         mode = find_file_mode(self.path.name)
         FILES.replace_file(self.path, data, mode=mode, backup=self._named(".bak"))

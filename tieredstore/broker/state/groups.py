@@ -186,7 +186,8 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_lite_wildcard(self) -> bool:
-        """Whether the group gets all lite topics of its parent. As in Java, any value counts."""
+        """Whether the group gets all lite topics of its parent. As in Java, the attribute's value
+        does not matter, only its presence."""
         return LITE_WILDCARD in self.attributes
 
     @property
@@ -195,8 +196,8 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
     def resets_lite(self, attribute: str) -> bool:
-        """Return whether an attribute is true. These attributes set whether an offset returns to
-        the beginning."""
+        """Return whether an attribute that resets offsets is true. Such an attribute sets a case in
+        which a lite topic is read again from its first message."""
         return self.attributes.get(attribute, "").lower() == "true"
 
 

@@ -1,5 +1,5 @@
 """`ConsumerOffsetManager`: consumer offsets of groups, in `config/consumerOffset.json`. With
-`enableLmq` they are in the file that Java uses then, `lmqConsumerOffset.json`."""
+`enableLmq` they are in `lmqConsumerOffset.json` instead, as in Java."""
 
 from __future__ import annotations
 

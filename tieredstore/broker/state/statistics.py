@@ -43,7 +43,8 @@ _FRESH_MS: Final = 1000
 
 
 class Rate(NamedTuple):
-    """Growth in a time window, per second, and per put or answer."""
+    """Growth of a count in a time window: `sum` in total, `tps` per second, `average` per put or
+    answer."""
 
     sum: int
     tps: float

@@ -121,8 +121,8 @@ class TopicConfigManager(ConfigManager):
         return self._topics.get(topic)
 
     def find_consumed(self, topic: str) -> TopicConfig | None:
-        """Return the topic that consumers name, or None. A light queue counts as a topic with a
-        single queue. It is not in the table, as in Java's broker."""
+        """Return a topic by the name in a consumer's request, or None. A light queue counts as a
+        topic with a single queue, although it is not in the table, as in Java's broker."""
         if self._has_lmq and topic.startswith(LMQ_PREFIX):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return self._topics.get(topic)

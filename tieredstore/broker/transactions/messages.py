@@ -213,9 +213,9 @@ def make_op(half_offsets: Sequence[int], now_ms: int) -> tuple[Message, int]:
 
 
 def parse_op(op: StoredMessage) -> set[int] | None:
-    """Return the queue offsets of the half messages that an op message lists. Returns None if no
-    broker wrote the message. A message of a client has properties that the broker added, or was
-    delayed."""
+    """Return the queue offsets of the half messages that an op message lists. Returns None for a
+    message that a client wrote. Such a message can be recognised by the properties that a broker
+    adds to clients' messages."""
     properties = op.properties_bytes
     if any(find_property(properties, name) is not None for name in _NOT_OF_OPS):
         return None

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 class TransactionService:
     """Transactions of one broker. Used on the event loop only. `retention_ms`: returns the store's
     retention (ms). Older half messages are discarded. `skipped`: counts the records in the
-    transaction topics that no broker wrote."""
+    transaction topics that clients wrote."""
 
     store: HostedStore
     settings: BrokerSettings

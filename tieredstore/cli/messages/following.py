@@ -87,7 +87,7 @@ def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
 class _Position:
     """Position in a queue. `end`: queue offset after the last message that was read. `mark`: offset
     and mark of that message, or of an earlier message. `stamps`: change stamps of the segments when
-    the mark was last compared. `log_start`: begin of the queue's commit log at that time, bytes."""
+    the mark was last compared. `log_start`: start of the queue's commit log at that time, bytes."""
 
     end: int = 0
     mark: tuple[int, _Mark] | None = None

@@ -348,8 +348,8 @@ class RowDispatcher:
             self._call_listener(self.listener, groups, pieces)
 
     def _find_groups(self, message: StoredMessage, offset: int) -> list[QueueUnits]:
-        """Return the units of a record, each in another queue. Invalid queues are skipped: a client
-        may have sent such a message to a Java broker."""
+        """Return the units of a record, grouped by queue. Invalid queues are skipped, because a
+        client may have sent such a message to a Java broker."""
         own = QueueKey(message.topic, message.queue_id)
         fault = self._queues.find_fault(own)
         if fault is not None:
@@ -412,7 +412,7 @@ class RowDispatcher:
 
 
 def _make_runs(groups: Sequence[QueueUnits], size: int, timestamp_ms: int) -> ArrivedRuns:
-    """Return one run with one message for each queue of a message."""
+    """Return the runs of one message that is in several queues: one run for each queue."""
     counts = np.array([len(group.units) for group in groups], dtype=np.int64)
     ones = np.ones(len(groups), dtype=np.int64)
     offsets = np.array([group.offset for group in groups], dtype=np.int64)

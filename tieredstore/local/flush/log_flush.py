@@ -95,8 +95,9 @@ _LATE: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Round of puts that wait together. Set by the seal: `end_offset`, the end of the log after the
-    last of these puts, and `sealed_s`, a monotonic time after all of them."""
+    """Group of puts that wait for the same flush. When no further put can join (the round is
+    sealed), two fields are set. `end_offset`: end of the log after the last of these puts.
+    `sealed_s`: a monotonic time after all of them."""
 
     future: FlushFuture
     end_offset: int = -1
@@ -110,10 +111,10 @@ class _Round:
 class CommitLogFlush:
     """Flush of one log. Thread-safe. A sync blocks no put.
 
-    `puts`: returns the future of the current round under the put lock. `sync_flush`: whether puts
-    wait (SYNC_FLUSH), for at most `timeout_ms`. `on_failure`: called once after a failed sync. No
-    later sync is attempted: the system may have dropped the bytes of the failed write, so a later
-    success would prove nothing.
+    `puts`: the buffer of the put path. It gives each put the future for which the put waits.
+    `sync_flush`: whether puts wait (SYNC_FLUSH), for at most `timeout_ms`. `on_failure`: called
+    once after a failed sync. No later sync is attempted: the system may have dropped the bytes of
+    the failed write, so a later success would prove nothing.
     """
 
     def __init__(
@@ -204,8 +205,8 @@ class CommitLogFlush:
         return pages >= least_pages or begin // file_size < end // file_size
 
     def _seal_round(self) -> bool:
-        """End the current round, so that later puts belong to the next round. Returns whether a
-        sealed round is incomplete."""
+        """End the current round, so that later puts belong to the next round. Returns whether any
+        ended round still waits for its flush."""
         if self._log.max_offset > self._sealed_offset:
             with self._begin_lock:
                 if not self._is_given_up and self._log.max_offset > self._sealed_offset:

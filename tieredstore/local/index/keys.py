@@ -74,8 +74,8 @@ def index_keys_of(properties: bytes) -> list[str]:
 
 
 class TopicPrefixes:
-    """Hashes of the text before the keys of each topic, by topic number. `hashes`: of `topic#` and
-    of `topic#T#`, uint32[topics, 2] with spare rows."""
+    """Hashes of the prefixes of each topic's index entries. `hashes`: uint32[topics, 2] with spare
+    rows. Row i has the hashes of `topic#` and of `topic#T#` for the topic with number i."""
 
     __slots__ = ("hashes", "topics")
 

@@ -65,7 +65,8 @@ def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
 
 
 def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt if a file does not have the size of its shape."""
+    """Raise Corrupt if a file does not have the size that follows from its number of slots and
+    items."""
     size = files.size(path)
     if size != shape.size_bytes:
         raise Corrupt(

@@ -84,8 +84,8 @@ class ForeignCommitLog:
         return self.get(offset, end - offset) or memoryview(b"")
 
     def skip_hole(self, offset: int) -> int:
-        """Return the position of the first byte, at or after `offset`, that may not be zero, or the
-        end of the file."""
+        """Return the first position at or after `offset` that is not in a hole of the file, where
+        all bytes are zero. Returns the end of the file if no such position exists."""
         place = self._place(offset, 1)
         if place is None:
             return offset

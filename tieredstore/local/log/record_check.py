@@ -173,9 +173,9 @@ WALK_STEP_BYTES: Final = 1 << 16
 
 
 class LogWalk:
-    """Finds the begins of records in the part of a log that is not dispatched yet. The walk reads
-    the log from record to record, and remembers where records begin, so that later look-ups do not
-    read the same part again. Thread-safe."""
+    """Finds where records begin in the part of a log that is not dispatched yet. The walk reads the
+    log from record to record, and remembers where records begin, so that later look-ups do not read
+    the same part again. Thread-safe."""
 
     def __init__(self, log: CommitLogReader) -> None:
         self._log = log
@@ -183,7 +183,7 @@ class LogWalk:
         self._begins: list[int] = []  # ascending, about a step apart
 
     def begins_record(self, start: int, offset: int) -> bool:
-        """Return whether a record begins at `offset`. `start`: begin of a record at or before
+        """Return whether a record begins at `offset`. `start`: position of a record at or before
         `offset`, not lower than in earlier calls."""
         with self._lock:
             del self._begins[: bisect_left(self._begins, start)]

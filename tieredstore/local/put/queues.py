@@ -1,5 +1,5 @@
-"""PutQueues: queues of the put path, with their numbers, their next offsets, and their state on the
-plain path."""
+"""PutQueues: queues of the put path, with their numbers and next offsets. Also holds the values
+that the plain path (the fast path of ordinary messages) keeps for each queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tieredstore.message.names import (
 from tieredstore.message.record import StoredMessage
 
 MAX_SAMPLED_QUEUES: Final = 1_024
-"""Maximum number of queues in one round of samples."""
+"""Maximum number of queues that are sampled before the choice of queues begins again."""
 
 
 class QueueState:
@@ -48,8 +48,8 @@ _NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
 
 
 Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes, bytes]
-"""Value that the plain path keeps for each queue: the queue's state, the `PlainTemplate` of its
-records, and the values that the template gives for the queue."""
+"""Value that the plain path (the fast path of ordinary messages) keeps for each queue: the queue's
+state, the `PlainTemplate` of its records, and the values that the template gives for the queue."""
 
 
 class PutQueues(RowBuffer):
@@ -173,8 +173,8 @@ class PutQueues(RowBuffer):
         self.statistics.report_if_slow("the dispatch behind a put", begun_ns, size)
 
     def sample_next_put(self) -> None:
-        """Send the next put of one queue through the general put. Each call chooses another
-        queue."""
+        """Take a sample: send the next put of one queue through the general path, where puts are
+        timed. Each call chooses the next queue."""
         key = next(self._samples, None)
         if key is None:
             self._samples = iter(list(islice(self._plain, MAX_SAMPLED_QUEUES)))

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeptQueue(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Saved state of one queue. `start`, `end`: begin of its first file and end of its last file
+    """Saved state of one queue. `start`, `end`: start of its first file and end of its last file
     (bytes). The offsets are those of `ConsumeQueue`. `stamps`: stamps of the queue's folder and of
     each file."""
 

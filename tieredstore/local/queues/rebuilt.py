@@ -126,9 +126,9 @@ class RebuiltQueues:
     """All queues of a commit log, up to the end of the bytes that were read. Thread-safe.
 
     `place`: the log's folder, for error messages. `delays_ms`: delays of the delay levels.
-    `start_offset`: begin of a message in the log. Earlier bytes are not read. `scratch`: folder for
-    units that exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded in
-    the log.
+    `start_offset`: position of a message in the log. Earlier bytes are not read. `scratch`: folder
+    for units that exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded
+    in the log.
     """
 
     def __init__(

@@ -368,7 +368,8 @@ def find_rest(
 
 
 def list_log_files(log: ForeignCommitLog, start: int, end: int) -> tuple[str, ...]:
-    """List the files with any of the bytes [start, end) of the log, or with the byte `start`."""
+    """List the files that contain bytes of the range [start, end) of the log. For an empty range,
+    list the file that contains the byte `start`."""
     return tuple(
         str(log.path_of(offset))
         for offset in log.run.offsets

@@ -34,7 +34,7 @@ from tieredstore.message.layout import MAGICS, MAX_STORE_TIMESTAMP_END
 from tieredstore.message.record import StoredMessage
 
 TIME_SLACK_MS: Final = 3_000
-"""Amount (ms) by which the times in a checkpoint are treated as earlier, as in Java."""
+"""Time (ms) that is subtracted from the times in a checkpoint before they are used, as in Java."""
 
 
 def plan_recovery(

@@ -246,10 +246,9 @@ def list_names(provider: SegmentProvider, broker: str) -> list[BackupName]:
 
 
 def list_known_names(provider: SegmentProvider, broker: str) -> list[BackupName] | None:
-    """Return the names of the record versions, oldest first, or None if they were not listed. They
-    are not listed if the provider needs a request for each listing and listed no broker. In that
-    case the provider has read the shutdown snapshot, so the tier is as the last epoch left it.
-    Raises Unavailable."""
+    """Return the names of the record versions, oldest first, or None if they were not listed. A
+    provider that needs a request for each listing does not list them if it opened the tier from the
+    shutdown snapshot. The tier is then as the last epoch left it. Raises Unavailable."""
     listed = find_layer(provider, ListedBackups)
     if listed is None:
         return list_records(provider, broker)

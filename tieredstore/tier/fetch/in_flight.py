@@ -117,7 +117,8 @@ class SingleFlight:
         self._flights: dict[QueueKey, list[Flight]] = {}
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Flight | None:
-        """Return an owner's in-flight fetch that contains `offset`."""
+        """Return the in-flight fetch of a queue that contains `offset`. `owner`: object of the
+        queue. A recreated queue has another one."""
         with self._lock:
             return self._find(key, offset, owner)
 

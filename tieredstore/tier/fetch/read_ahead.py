@@ -219,7 +219,8 @@ class ReadAheadCache:
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the owner's block that contains `offset`. Counts as an access."""
+        """Return the block of a queue that contains `offset`. Counts as an access. `owner`: object
+        of the queue. A block of a former queue with this key is not returned."""
         with self._lock:
             self._blocks.expire()
             self._accesses += 1
@@ -228,8 +229,8 @@ class ReadAheadCache:
             return block
 
     def find_before(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the owner's block that ends at `offset` or contains the previous offset. Does not
-        count as an access."""
+        """Return the block of a queue that ends at `offset` or contains the previous offset. Does
+        not count as an access."""
         with self._lock:
             return self._find(key, offset - 1, owner)
 

@@ -14,7 +14,7 @@ RETRY_MS: Final = 5_000
 """Time (ms) after a failed read during which gets return the same failure, without a read of the
 tier."""
 FORGET_MS: Final = 600_000
-"""Time (ms) after the last failed read for which a place is reported."""
+"""Time (ms) after the last failed read at a queue offset for which the failure is reported."""
 _log = logging.getLogger(__name__)
 
 

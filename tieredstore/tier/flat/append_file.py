@@ -469,8 +469,8 @@ class FlatAppendFile(FlatSegments):
 
     def roll_if_expired(self, before_ms: int) -> bool:
         """Begin a new segment if the last one has only messages older than `before_ms` and no bytes
-        wait for a commit. `expire` may then delete the old segment, and offsets continue (D19).
-        Returns whether a segment was begun."""
+        wait for a commit. `expire` may then delete the old segment, and offsets continue, unlike in
+        Java. Returns whether a segment was begun."""
         with self._lock:
             if not self.segments or self.append_offset != self.commit_offset:
                 return False
@@ -483,8 +483,8 @@ class FlatAppendFile(FlatSegments):
     def expire(self, before_ms: int) -> list[SegmentId]:
         """Delete the first segments whose newest message is older than `before_ms`. The last
         segment is never deleted. The deletion of each segment is tried once. If the backend fails
-        to delete a segment, its entry stays marked as deleted, for `FlatFileStore.sweep_deleted`
-        (D7). Returns the removed segments."""
+        to delete a segment, its entry stays marked as deleted, for `FlatFileStore.sweep_deleted`.
+        Returns the removed segments."""
         victims = self.take_expired(before_ms)
         self._deletions.remove(victims)
         return [file.id for file in victims]

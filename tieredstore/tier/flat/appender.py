@@ -46,8 +46,8 @@ class AppendResult(enum.Enum):
 
 
 class TailDiffers(Fenced):
-    """Raised if the segment has different bytes, or a seal, after the stored position. No known
-    owner of the epoch wrote them. `stale`: a fenced writer wrote them."""
+    """Raised if the segment has different bytes after the stored position, or was sealed there. No
+    known owner of the epoch did this. `stale`: a fenced writer wrote them."""
 
     stale = False
 
@@ -110,7 +110,8 @@ class SegmentAppender:
 
     @property
     def room_bytes(self) -> int:
-        """Number of bytes that still fit. An empty segment accepts one buffer of any size (D1)."""
+        """Number of bytes that still fit. An empty segment accepts one buffer of any size, so that
+        a large message does not block its queue."""
         return max(self.max_size_bytes - self.append_position, 0)
 
     @property

@@ -78,8 +78,8 @@ class FlatFileStore:
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unregistered: dict[str, list[SegmentId]] = {}
         self.unknown_ends: dict[str, int] = {}
-        """By queue path: the end (queue offset) of the queue's segments that the metadata lacked
-        when the queues were opened."""
+        """End (queue offset) of the segments that the metadata lacked when the queues were opened,
+        by queue path."""
         self._passed: frozenset[str] = frozenset()  # unregistered segments all lie before the queue
         self._leaving: frozenset[str] = frozenset()
         self._deleting: Counter[str] = Counter()  # calls that work on a topic
@@ -401,8 +401,8 @@ class FlatFileStore:
             self._deleting = +self._deleting
 
     def _end_writes(self, topics: Iterable[str]) -> dict[str, dict[int, QueueEnds]]:
-        """End the writes to some topics. Returns the file ends of their queues. Topics without data
-        in the tier are omitted."""
+        """End the writes to the given topics. Returns the file ends of their queues. Topics without
+        data in the tier are omitted."""
         return {
             topic: {queue_id: self._find_end(topic, queue_id) for queue_id in sorted(queues)}
             for topic in topics

@@ -56,8 +56,8 @@ class FlatMessageFile(QueueWriter):
             return stored if is_clean and self.is_initialised else None
 
     def find_lost_ends(self) -> list[str]:
-        """Describe the last segments of the files if they have fewer bytes in the backend than in
-        the metadata. Then the end of the queue is lost."""
+        """Describe each last segment that has fewer bytes in the backend than in the metadata,
+        because the end of the queue is then lost."""
         return [
             f"{last.file.id}: {last.recorded_size_bytes - last.real_size_bytes} of "
             f"{last.recorded_size_bytes} bytes are gone"
@@ -123,8 +123,8 @@ class FlatMessageFile(QueueWriter):
         segments (None for all).
 
         The consume queue's segments are deleted first. Offsets continue, even if all messages have
-        expired (D19). Segments that the backend cannot delete, or that remain at a stop, are left
-        to `FlatFileStore.sweep_deleted` (D7). Returns the removed segments.
+        expired. Segments that the backend cannot delete, or that remain at a stop, are left to
+        `FlatFileStore.sweep_deleted`. Returns the removed segments.
         """
         return self._remove(self.take_expired(before_ms, most), is_stopping)
 
@@ -152,12 +152,12 @@ class FlatMessageFile(QueueWriter):
     def begin_anew(
         self, offset: int, renew: Callable[[], object] = lambda: None
     ) -> list[SegmentId]:
-        """Delete all messages and continue at the given queue offset. It may be lower. The commit
-        log continues at its position, so that no position is used for two messages. If the process
-        stops before the end, the queue is empty and continues at its former end. `renew`: called
-        when all segments are marked for deletion, before the first is deleted. If it raises an
-        error, the segments stay marked. Returns the removed segments. Raises Busy while bytes are
-        uncommitted."""
+        """Delete all messages and continue at the given queue offset, which may be lower than the
+        current end. The commit log continues at its position, so that no position is used for two
+        messages. If the process stops before the end, the queue is empty and continues at its
+        former end. `renew`: called when all segments are marked for deletion, before the first is
+        deleted. If it raises an error, the segments stay marked. Returns the removed segments.
+        Raises Busy while bytes are uncommitted."""
         with self._turns.waiting(self.path), self.lock:
             self._check_writable()
             if self._marks:

@@ -60,8 +60,8 @@ class FlatConsumeQueueFile(FlatAppendFile):
     ) -> Reading[npt.NDArray[np.void]]:
         """Read up to `count` units (UNIT_DTYPE), starting at the queue offset `unit`. Returns fewer
         units at the end of a contiguous run, and none if there is no unit at the offset. `damaged`:
-        receives the units in damaged blocks. The record of a unit confirms all its fields except
-        the tags code."""
+        receives the damaged blocks among the units. A unit in such a block can be checked against
+        its record, except for its tags code."""
         if unit < 0 or count <= 0:
             return np.empty(0, UNIT_DTYPE)
         found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE, damaged)

@@ -242,8 +242,8 @@ class QueueView:
     def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]:
         """Read up to `count` units (UNIT_DTYPE), starting at a queue offset. Returns fewer units at
         the end of a contiguous run, and none if there is no unit at the offset (expired, in a hole,
-        not committed). Units in damaged blocks have no tags codes. The record of such a unit proves
-        its other fields."""
+        not committed). Units in damaged blocks are returned without tags codes. Their other fields
+        can be checked against their records."""
         damaged: list[BlocksDamaged] = []
         units = yield from self.consume_queue.read_units(offset, count, damaged)
         if damaged:

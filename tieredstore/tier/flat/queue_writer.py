@@ -33,8 +33,8 @@ from tieredstore.tier.flat.time_tracker import TimeTracker, take_heads
 
 _LOOK_SECONDS = 0.001
 _MOST_LOOKS = 5_000
-"""Maximum number of checks for waiting threads. After these checks an upload continues in any
-case."""
+"""Maximum number of times that an upload checks whether another thread still waits for the queue.
+Afterwards it continues in any case."""
 
 
 class Turns:

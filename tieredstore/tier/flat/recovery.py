@@ -1,5 +1,4 @@
-"""Recovers a queue's files after a restart: only complete units whose messages exist are kept
-(D15)."""
+"""Recovers a queue's files after a restart: only complete units whose messages exist are kept."""
 
 from __future__ import annotations
 

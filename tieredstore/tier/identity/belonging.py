@@ -211,7 +211,8 @@ class Belonging:
 
     @property
     def needs_contents(self) -> bool:
-        """Whether segments and messages must be compared because the marks prove nothing."""
+        """Whether segments and messages must be compared, because the records of earlier starts do
+        not prove that store and tier belong together."""
         return self._verdict.outcome not in PROVEN
 
     def is_up_to_date(self) -> bool:
@@ -231,10 +232,11 @@ class Belonging:
             raise self._refuse(verdict)
 
     def claim(self, metadata: MetadataStore | None) -> WriterMark | None:
-        """Compare the marks before the epoch is taken, then record the attempt. Returns the mark
-        for the new epoch, or None if the tier stores no marks. `metadata`: metadata of the state
-        directory. None for a repair. Then nothing is compared. Raises Invalid with the recovery
-        procedure, Unavailable, Corrupt."""
+        """Compare what the state directory and the tier recorded about each other, before the epoch
+        is taken. Then record the attempt to take it. Returns the mark that the new epoch leaves in
+        the tier, or None if the tier stores no marks. `metadata`: metadata of the state directory.
+        None for a repair. Then nothing is compared. Raises Invalid with the recovery procedure,
+        Unavailable, Corrupt."""
         if not self._provider.capabilities.durable:
             return None
         store, state = self._read_store(), self._read_state()
@@ -261,7 +263,8 @@ class Belonging:
         return self._mark
 
     def compare_contents(self, metadata: MetadataStore, contents: Contents) -> None:
-        """Compare again, with the contents of the tier. Raises Invalid."""
+        """Check again whether store, state directory and tier belong together, now also by the
+        segments and queues in the tier. Raises Invalid if they do not."""
         if self._provider.capabilities.durable:
             self._check(metadata, self._read_store(), self._read_state(), contents)
 

@@ -206,8 +206,8 @@ def _refuse_name(file: str, name: str | None, facts: Facts) -> Verdict:
 
 
 def _compare_with_nothing(facts: Facts) -> Verdict:
-    """Compare with a location without data of this broker: a new tier, or a disk that is not
-    mounted."""
+    """Return the verdict for a location without data of this broker: a new tier, or a disk that is
+    not mounted."""
     remembered = [file for file, memory in _list_memories(facts) if memory.identity]
     if not facts.knows_history and _is_state_current(facts):
         remembered = []  # by its own metadata the tier had nothing
@@ -281,8 +281,9 @@ def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
 
 
 def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | None]) -> bool:
-    """Return whether the memories know every epoch of a store in the marks of a tier. `memories`:
-    by file. Memories without an identity do not count."""
+    """Return whether the memories (the records of store and state directory about the tier) know
+    every epoch that a store has taken in the tier. `memories`: by file. Memories without an
+    identity of the tier do not count."""
     facts = Facts(broker, tier, memories.get(STORE_MEMORY), memories.get(STATE_MEMORY))
     found = [
         _compare_memory(file, memory, facts).outcome

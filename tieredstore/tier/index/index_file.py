@@ -61,10 +61,9 @@ MAX_CHAIN_ITEMS = 1 << 20
 """Maximum number of items per hash slot, or per hash, that a query reads in one file."""
 
 CREDIBLE_SECONDS = 10 * 366 * 86_400
-"""Maximum credible distance of an item's time from its file's begin, in seconds. A larger distance
-is an error: Java indexed messages of IPv6 hosts under times that it read from inside the address
-(D14), and values beyond 32 bits are cut off. In these cases only the message has the correct
-time."""
+"""Maximum credible distance of an item's time from the begin time of its file, in seconds. A larger
+distance is an error: Java read the times of messages from IPv6 hosts at a wrong position, and
+values beyond 32 bits are cut off. In these cases only the message has the correct time."""
 
 _ANY_MS: Final = 1 << 62
 
@@ -113,8 +112,8 @@ class Wanted(NamedTuple):
         self, items: npt.NDArray[np.void], key_hash: int, file_begin_ms: int
     ) -> list[IndexItem]:
         """Return the matching items of one hash, in their order, at most `limit`. Times are stored
-        in whole seconds, rounded toward the file's begin. An item therefore matches if any time
-        that it may represent matches, or if its time is not credible."""
+        in whole seconds, rounded toward the begin time of the file. An item therefore matches if
+        any time that it may represent matches, or if its time is not credible."""
         seconds = items["time_diff_seconds"].astype(np.int64)
         times = seconds * 1000 + file_begin_ms
         latest = times + np.where(seconds < 0, 0, 999)

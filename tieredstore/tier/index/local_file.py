@@ -50,7 +50,7 @@ _BLOCK_ITEMS = 1 << 20
 
 
 def valid_items(items: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the items that may be valid. A message has a size, and a stored hash is not
+    """Return a mask of the items that may be valid: their size is above 0, and their hash is not
     negative."""
     valid: npt.NDArray[np.bool_] = (items["size"] > 0) & (items["hash"] >= 0)
     return valid
@@ -354,8 +354,9 @@ class LocalIndexStoreFile(IndexStoreFile):
         self._allocated_end = end
 
     def _true_end_ms(self) -> int:
-        """Return the end time in the header, or a later time if an item is certainly later. Java
-        loses the end time at a restart (D6)."""
+        """Return the end time in the header, or a later time if an item is certainly later. The
+        header of a file that Java wrote may lack the end time, because Java loses it at a
+        restart."""
         items = self.items()
         if not len(items):
             return self.end_ms

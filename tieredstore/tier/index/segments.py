@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class UploadableIndex(Protocol):
-    """A compacted file to upload, with its size in bytes, begin and end. Two objects are equal only
-    if they are the same object."""
+    """A compacted file to upload, with its size in bytes and its begin and end time (epoch ms).
+    Objects are compared by identity."""
 
     @property
     def size_bytes(self) -> int: ...

@@ -101,8 +101,8 @@ there is no loop. The number grows by one per MARKS_A_BATCH watermarks, because 
 all of them."""
 MARKS_A_BATCH = 8
 MAX_CHECKPOINT_FACTOR = 4
-"""Multiple of the minimum number of batches at which the caller writes the watermarks, because the
-loop is busy with an upload."""
+"""Factor of the minimum number of batches. After so many batches the caller writes the watermarks
+itself, because the loop is busy with an upload."""
 
 _HOUR_MS = 3_600_000
 

@@ -182,8 +182,8 @@ class IndexWriter:
             file.seal()
 
     def seal_after(self, age_ms: int) -> None:
-        """Seal the files that have contained keys for longer than the given time. For files from
-        before the start, the time counts from the start."""
+        """Seal the files that have contained keys for longer than the given time. For files that
+        existed when the index was opened, the time counts from the opening."""
         with self._put_lock:
             first_ms = self._first_put_ms
             if first_ms is not None and self._clock.monotonic_ms() - first_ms >= age_ms:
@@ -289,9 +289,9 @@ class IndexWriter:
         return made
 
     def _next_begin(self, first_ms: int) -> int:
-        """Return the name (begin time) of the next file. Names increase. Java reads only files that
-        began within a query's time range (D5), so a file of old messages is named after the time of
-        its first message."""
+        """Return the name (begin time) of the next file. Names increase. A file of old messages is
+        named after the time of its first message, because Java reads only files whose begin time is
+        within a query's time range."""
         newest = max((file.begin_ms for file in self.files), default=0)
         newest = max(newest, self._last_begin())
         begin_ms = max(min(self._clock.now_ms(), first_ms), newest + 1)

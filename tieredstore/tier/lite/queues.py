@@ -164,8 +164,8 @@ class LightQueues:
         return local_low, local_high
 
     def find_min_offset(self, queue: str) -> int:
-        """Return the offset of the first message. Messages that have expired since the last merge
-        of runs may count. Reads nothing of the tier."""
+        """Return the offset of the first message. It may be the offset of a message that has
+        expired since the last merge of runs. Reads nothing of the tier."""
         return self._find_range(queue)[0]
 
     def find_max_offset(self, queue: str) -> int:

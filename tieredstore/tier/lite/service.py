@@ -249,8 +249,8 @@ class LiteService:
         return max(min(one.first for one in found), deleted), max(one.end for one in found)
 
     def _look_up(self, queue: str) -> tuple[list[FoundUnits], int]:
-        """Return the results of `find` and `find_deleted_end`. The lock keeps a deletion in view
-        while it moves from the waiting ones into a run."""
+        """Return the results of `find` and `find_deleted_end`. Both are read under the lock, so
+        that a deletion is not missed while a run takes it over."""
         key = self.find_key(queue)
         if key is None:
             return [], 0

@@ -57,7 +57,7 @@ class TokenBucket:
         return self._try(amount) == 0
 
     def give_back(self, amount: int) -> None:
-        """Undo a `take` of an unused amount."""
+        """Give back an amount that was taken and not used."""
         with self._lock:
             self._level += amount
 
@@ -107,7 +107,7 @@ class Limit:
             self._metrics.count(LIMIT_WAITS, waited_ms, operation=self._operation)
 
     def give_back(self, size_bytes: int) -> None:
-        """Return the bytes of a request that transferred no bytes."""
+        """Give back the bytes of a request that transferred no bytes."""
         self._bytes.give_back(size_bytes)
 
     def passes_now(self, size_bytes: int) -> bool:

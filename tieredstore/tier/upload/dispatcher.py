@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class MessageStoreDispatcher:
-    """Copies the messages of the local store into the tier, queue by queue. `on_committed`: as of
+    """Copies the messages of the local store into the tier, queue by queue. `on_committed`: as in
     `QueueUpload`.
 
     Thread-safe. One thread at a time uploads a queue. After a Fenced error nothing is uploaded.

@@ -1,4 +1,4 @@
-"""Puts the keys of uploaded messages into the index, and again after a crash (D21).
+"""Puts the keys of uploaded messages into the index, and puts the missing ones again after a crash.
 
 The index has a watermark for each queue: the commit log offset below which its keys are in the
 index (`find_indexed_end`). The watermark is on disk before a queue gets its first byte. After a

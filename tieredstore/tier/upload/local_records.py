@@ -60,9 +60,9 @@ def read_units(
 def read_batch(
     source: DispatchSource, key: QueueKey, offset: int, count: int, size_bytes: int
 ) -> tuple[npt.NDArray[np.void], Sequence[memoryview]]:
-    """Read messages from `offset`, with their units: at most `count`, and fewer than `size_bytes`,
-    but at least one (D1). The batch ends before a damaged record. Raises DamagedRecord if the first
-    record is damaged, and the errors of the source."""
+    """Read messages from `offset`, with their units: at most `count`, with fewer than `size_bytes`
+    in total, but at least one. The batch ends before a damaged record. Raises DamagedRecord if the
+    first record is damaged, and the errors of the source."""
     units = read_units(source, key, offset, count)
     if add_up(units["size"]) >= size_bytes:
         ends = units["size"].cumsum(dtype=np.int64)
@@ -148,7 +148,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_not_ahead(key: QueueKey, file: FlatMessageFile, available: QueueRange) -> None:
-    """Raise Corrupt if the tier has messages that the local store does not have (D24)."""
+    """Raise Corrupt if the tier has messages after the end of the local queue."""
     current = file.consume_queue_max_offset
     if current > available.max_offset:
         raise Corrupt(

@@ -146,8 +146,8 @@ class QueueUpload:
         return self._interval.is_adaptive
 
     def first_offset(self, key: QueueKey, available: QueueRange) -> int:
-        """Return the first offset of a queue that is not in the tier yet (`tieredStoreBacklog`,
-        D4)."""
+        """Return the offset at which the upload of a new queue begins, according to
+        `tieredStoreBacklog`."""
         if self._config.backlog == "all":
             return available.min_offset
         since = self._clock.now_ms() - NEW_QUEUE_LOOK_BACK_MS

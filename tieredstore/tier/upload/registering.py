@@ -85,9 +85,9 @@ def is_gone(source: DispatchSource, key: QueueKey) -> bool:
 
 
 def roll_together(full: Mapping[QueueKey, int], flat_files: FlatFileStore) -> Registered:
-    """Begin new segments of queues, registered in one write of the whole metadata, as needed by
-    tiers that Java can open. `full`: number of bytes that each queue needs. If the write fails,
-    nothing is appended to any of the segments."""
+    """Begin new segments of queues, and register all of them in one write. (A tier that Java can
+    open needs a write of the whole metadata.) `full`: number of bytes that each queue needs. If the
+    write fails, nothing is appended to any of the segments."""
     files: dict[QueueKey, FlatMessageFile] = {}
     failed: dict[QueueKey, TieredStoreError] = {}
     try:

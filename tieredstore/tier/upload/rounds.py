@@ -23,7 +23,8 @@ GIVE_UP_AFTER = 16
 """Maximum number of consecutive upload rounds that find the backend unavailable. After them the
 scan ends."""
 FAILING_MS = 5_000
-"""Time for which a scan retries queues that have failed before, once the backend answers, ms."""
+"""Time (ms) that a scan spends on queues that have failed before, once the backend answers
+again."""
 STORED_TOGETHER = 16
 """Maximum number of small uploads that wait in memory for one fence check. Uploads that share one
 object wait until the object is full."""

@@ -36,7 +36,8 @@ _routes: Final[dict[Callable[..., Outcome], list[_Route]]] = {}
 
 
 class Handlers:
-    """Base class of a family of handlers: the methods that the decorator `answers` marks."""
+    """Base class of a family of handlers. The handlers are the methods with the decorator
+    `answers`."""
 
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker

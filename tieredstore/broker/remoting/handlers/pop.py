@@ -71,15 +71,14 @@ MAX_BIT_SET_BYTES: Final = 1 << 20
 MAX_ACKS: Final = 65_536
 """Maximum number of messages in one batch acknowledgement."""
 _LATE_MS: Final = 500
-"""A client no longer reads the answer when this time (ms) has passed after the end of its pop's
-wait."""
+"""Time (ms) after the end of a pop's wait at which its client is taken to have given up."""
 _MARGIN_MS: Final = 50
-"""The answer is sent this time (ms) before the end of a wait, as in Java."""
+"""Time (ms) before the end of a pop's wait at which the answer is sent, as in Java."""
 
 
 class PopQueueHeader(RequestHeader, kw_only=True):
-    """Queues of a topic that a group pops. A negative `queue_id` means all queues. As in Java, the
-    numbers may be missing."""
+    """Queues of a topic that a group pops. A negative `queue_id` means all queues. As in Java, a
+    request may omit the numeric fields. They are then 0."""
 
     consumer_group: Group
     topic: Topic
@@ -115,7 +114,8 @@ class DeliveryHeader(RequestHeader, kw_only=True):
 
     @property
     def source_topic(self) -> str:
-        """Topic in whose queue the message is: the light queue of its lite topic."""
+        """Topic that holds the message. For a message of a lite topic, this is the topic's light
+        queue."""
         return LiteTopic(self.topic, self.lite_topic).queue if self.lite_topic else self.topic
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
@@ -438,7 +438,8 @@ def check_popped(broker: BrokerServices, header: PopQueueHeader) -> Subscription
 
 
 def _find_popped_topic(broker: BrokerServices, topic: str) -> TopicConfig:
-    """Return a topic or a light queue. The light queue of a lite topic has pops of its own."""
+    """Return a topic or a light queue. Raises Refused for an unknown topic, and for the light queue
+    of a lite topic, because lite topics have their own pop request."""
     config: TopicConfig | None = broker.topics.find_consumed(topic)
     if config is None or parse_lite_topic(topic) is not None:
         raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")

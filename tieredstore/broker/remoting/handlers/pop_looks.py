@@ -37,7 +37,7 @@ class NotificationHeader(PopQueueHeader, kw_only=True):
 
 
 class PopLookHandlers(Handlers):
-    """Requests about pops that deliver no message."""
+    """Requests about pops. None of them delivers a message."""
 
     @answers(RequestCode.PEEK_MESSAGE, PeekHeader, Action.SUB)
     async def peek(self, request: Request[PeekHeader]) -> RemotingCommand:

@@ -90,8 +90,8 @@ def choose_units(
 
 
 def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
-    """Yield all rows in windows, each with a mask of the rows whose queue offset alone is out of
-    order."""
+    """Yield all rows in windows. Each window has a mask of the rows whose queue offset is out of
+    order although the offsets beside it are in order."""
     for begin in range(0, len(rows), _ROWS):
         end = min(begin + _ROWS, len(rows))
         low, high = max(begin - 1, 0), min(end + 1, len(rows))
@@ -101,8 +101,9 @@ def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
 
 
 def _find_odd(offsets: Int64s, *, is_whole: bool) -> Bools:
-    """Return a mask of the offsets that are out of order between neighbours in order, or that are a
-    single step back. `is_whole`: whether no offset follows the last one."""
+    """Return a mask of single offsets that are out of order. The offsets before and after such an
+    offset would fit together without it, or it is not higher than its predecessor and no offset
+    continues after it. `is_whole`: whether no offset follows the last one."""
     odd = np.zeros(len(offsets), np.bool_)
     steps = np.diff(offsets)
     odd[1:-1] = (steps[:-1] != 1) & (steps[:-1] + steps[1:] == 2)
@@ -176,8 +177,8 @@ def _describe_misplaced(key: QueueKey, rows: npt.NDArray[Any]) -> list[Unread]:
 def _find_lost_begin(
     key: QueueKey, runs: list[RebuiltQueue], log: ForeignCommitLog
 ) -> list[Unread]:
-    """Report a lost begin: the log has all its bytes, but its first message of the queue does not
-    have queue offset 0."""
+    """Report that the first messages of a queue are lost: the log has all its bytes, but its first
+    message of the queue does not have queue offset 0."""
     unit = runs[0].unit(runs[0].min_offset) if runs else None
     if unit is None or log.min_offset or not runs[0].min_offset:
         return []

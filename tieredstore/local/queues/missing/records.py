@@ -93,7 +93,7 @@ def _find_spans(
 
 
 class _UnitWalk:
-    """Iterator over the units of one queue, in queue order. It is the order of the log too."""
+    """Iterator over the units of one queue, in the order of the queue and of the log."""
 
     def __init__(self, queue: ConsumeQueueReader) -> None:
         self.key = QueueKey(queue.topic, queue.queue_id)
@@ -178,8 +178,8 @@ def find_records(
 
 
 def _find_next(log: ForeignCommitLog, span: Uncovered, position: int) -> int:
-    """Return the position of the next record after `position`, at which no record begins, or the
-    end of the span."""
+    """Return the position of the next record after `position`, or the end of the span. No record
+    begins at `position` itself."""
     row = int(span.starts.searchsorted(position, side="right"))
     if row < len(span.starts):
         return int(span.starts[row])

@@ -166,8 +166,8 @@ class GroupOffsetHandlers(Handlers):
     @answers(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionHeader, Action.GET)
     def get_corrections(self, request: Request[CorrectionHeader]) -> RemotingCommand:
         """Return, for each queue of a topic, the smallest consumer offset of all groups. If the
-        compared group is behind that offset, the result is 2^63-1. The groups in `filter_groups`
-        are left out, but their offsets are not changed."""
+        group `compare_group` is behind that offset, the result is 2^63-1. The groups in
+        `filter_groups` are left out. No offset is changed."""
         topic, compared = request.header.topic, request.header.compare_group
         left_out = set(request.header.filter_groups.split(","))
         found: dict[int, int] = {}

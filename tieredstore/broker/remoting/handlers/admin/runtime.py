@@ -35,7 +35,7 @@ _TIMES: Final = (
     "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] "
     "[4~5s] [5~10s] [10s~]"
 )
-"""Java's names of the ranges of put durations between the bounds PUT_TIMES_MS."""
+"""Java's names for the ranges of put durations. The bounds of the ranges are PUT_TIMES_MS."""
 _NO_POOL: Final = (1 << 31) - 1
 """Number of free buffers that Java reports without transientStorePoolEnable."""
 
