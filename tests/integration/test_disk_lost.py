@@ -1,4 +1,4 @@
-"""L16: the local disk is lost, and the tier is intact."""
+"""The local disk is lost, and the tier is intact (L16 of `docs/faults.md`)."""
 
 from __future__ import annotations
 

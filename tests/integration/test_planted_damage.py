@@ -77,8 +77,8 @@ SEEDS = (1, 2)
 
 @pytest.fixture(scope="module")
 def images(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TierImage]:
-    """Two tiers: the tier of public-a as Java wrote it, and a tier that this project offloaded from
-    the store of public-a."""
+    """Two tiers of the public-a fixture: the tier that Java wrote, and a tier that this project
+    offloaded from the fixture's store."""
     root = tmp_path_factory.mktemp("ours")
     ran = tieredstore(
         *("offload", public_a / "store", "--upload-index", "--tier", f"file://{root / 'tier'}"),

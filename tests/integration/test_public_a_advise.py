@@ -1,4 +1,5 @@
-"""`tieredstore advise` runs on the store of public-a, and on the tier that Java made of it."""
+"""`tieredstore advise` runs on the store of the public-a fixture, and on the tier that Java made of
+it."""
 
 from __future__ import annotations
 

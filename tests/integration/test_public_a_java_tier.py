@@ -90,7 +90,7 @@ def test_every_key_query_is_answered_right(
     tier: kit.JavaTier, oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
     """Every key query of the fixture is answered correctly. This includes messages of IPv6 hosts,
-    although Java's index records them with times of 1970 (D14)."""
+    although Java's index records them with times of 1970."""
     rows = public_a_manifest["queries"]["byKey"]
     assert len(rows) == 692
     query = tier.fetcher.query_message
@@ -114,7 +114,8 @@ def test_earliest_and_store_times_are_those_of_the_messages(
 def test_defects_d05_d10_d14_d16_d27_where_javas_recorded_answers_are_wrong(
     oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """The test lists by number Java's wrong answers in the fixture, so that a change is noticed."""
+    """Java's answers in the fixture are wrong for known reasons only. The test counts them by the
+    number of the defect in `docs/differences.md`."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "broker"),
         "time, tiered": kit.java_wrong_times(public_a_manifest, oracle, "tiered"),

@@ -30,8 +30,8 @@ from tieredstore.scan.verify.verification import verify
 
 COPIES = [25, pytest.param(1500, marks=pytest.mark.slow)]
 SEEDS_READ_SHORT = (86,)
-"""Seeds whose damage can shorten a read without an error. Messages are lost, and the state
-directory does not list the units after theirs."""
+"""Seeds whose damage can shorten a read without an error: messages at the end of a queue are lost,
+and the state directory does not list later units that would show the loss."""
 SMALL_SEGMENTS = "\ntieredStoreConsumeQueueMaxSize=2000\ntieredStoreCommitLogMaxSize=40000\n"
 UNIT_COLUMNS = ("queue_id", "queue_offset")
 BODIES = (*UNIT_COLUMNS, "body")
@@ -72,8 +72,8 @@ class Copy:
 def copy(
     request: pytest.FixtureRequest, public_a: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Copy:
-    """A copy of a tier: the tier of public-a as Java wrote it, or a tier of small segments into
-    which its store was offloaded."""
+    """A copy of a tier of the public-a fixture: the tier that Java wrote, or a tier of small
+    segments into which the fixture's store was offloaded."""
     root = tmp_path_factory.mktemp("damaged")
     if request.param == "java":
         shutil.copytree(public_a / "tiered", root / "whole")

@@ -60,7 +60,7 @@ def test_w74_a_new_store_without_a_name_hides_no_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
     """A new store without a broker name is refused if its container was recreated and its disk was
-    lost. It would hide the history."""
+    lost, because it would hide the history."""
     monkeypatch.setattr(socket, "gethostname", lambda: "pod-1")
     assert put(tmp_path, b"first") == 0
     shutil.rmtree(tmp_path / "store")

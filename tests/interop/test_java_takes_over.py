@@ -1,5 +1,4 @@
-"""Java and Python use one store and one tier in turn (fault P02), and read each other's
-messages."""
+"""Java and Python use one store and one tier in turn, and read each other's messages."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def allow(broker: Broker, rights: Iterable[tuple[str, str]]) -> None:
 
 
 def list_grants(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
-    """Return sets of permissions that are each sufficient for a call. The first set grants the
-    first action of every `Right`. Each other set grants another action of one of them."""
+    """Return sets of permissions. Each set is sufficient for a call. The first set grants the first
+    action of every `Right`. In each other set, one right is granted by another of its actions."""
     first = [(right.resource, right.actions.split()[0]) for right in rights]
     grants = [first]
     for number, right in enumerate(rights):

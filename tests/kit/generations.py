@@ -43,12 +43,12 @@ def make_world(root: Path, **keys: object) -> TieredLocal:
 
 
 def keep_topics(world: TieredLocal) -> None:
-    """Write the topic table of the world's broker, for its backups."""
+    """Write the topic table of the broker, so that its backups include the table."""
     (world.root / "store" / "config" / "topics.json").write_text(TOPICS)
 
 
 class Refused:
-    """A backend that refuses to delete segments while a test wants it."""
+    """Makes the backend refuse to delete segments during a `with` block."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.patch = monkeypatch

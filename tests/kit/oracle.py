@@ -1,7 +1,8 @@
 """Correct answers to the manifest's queries, computed only from its `messages[]`.
 
 The manifest records the answers of a Java broker. If Java's answer differs from the answer computed
-here, Java is wrong or defines the answer differently. The tests name the number of the difference.
+here, Java is wrong or defines the answer differently. The tests name the number of each difference
+in `docs/differences.md`.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Producing:
 
 @contextmanager
 def producing(root: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Producing]:
-    """Create the parts over a started store. The store is shut down at the end."""
+    """Create the services of a broker over a started store. The store is shut down at the end."""
     parts = Producing(root, clock or ManualClock(START_MS), **settings)
     try:
         yield parts

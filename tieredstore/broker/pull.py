@@ -37,8 +37,8 @@ from tieredstore.message.tag_filter import TagFilter
 
 class ExactTagFilter(TagFilter):
     """Accepts the messages that have one of `tags`. The filter compares the text of the tags in
-    addition to their hashes, because two tags may have the same hash. For clients that do not
-    compare the text themselves (gRPC)."""
+    addition to their hashes, because two tags may have the same hash. Needed for gRPC clients,
+    which do not compare the text themselves."""
 
     __slots__ = ("tags",)
 
@@ -201,7 +201,7 @@ class PullHold:
             self._loop = None
 
     def wake(self, queues: Iterable[QueueKey]) -> None:
-        """Wake the reads of some queues, regardless of their filters."""
+        """Wake the reads of the given queues, regardless of their filters."""
         for key in queues:
             self._wake_queue(key, None)
 

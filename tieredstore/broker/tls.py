@@ -66,8 +66,8 @@ class Tls:
 
 
 def load_tls(settings: BrokerSettings) -> Tls:
-    """Load the certificate that the settings name, or generate one. Raises Invalid, also if client
-    certificates are required but none are trusted."""
+    """Load the certificate that the settings name, or generate one. Raises Invalid, for example if
+    client certificates are required but no certificates are trusted."""
     certificate = find_certificate(settings.tls_key_path, settings.tls_cert_path)
     mode = TlsMode(settings.tls_server_mode)
     client_auth = ClientAuth(settings.tls_client_auth.lower())

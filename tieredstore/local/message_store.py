@@ -340,8 +340,8 @@ class DefaultMessageStore(StoreReads):
 
     def health(self) -> list[ServiceHealth]:
         """Return the health of each background service: dispatch, index, the watch of puts, file
-        creation, flushes, commits of the pool if the store has one, cleaning. Then `store`, FAILED
-        with the reasons while a running flag is raised."""
+        creation, flushes, commits of the pool if the store has one, cleaning. The last entry is
+        `store`, which is FAILED, with the reasons, while a running flag is raised."""
         return [
             *self._reput.health(),
             *self._put_watch.health(),

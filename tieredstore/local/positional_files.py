@@ -123,7 +123,7 @@ class PositionalFiles:
             raise translate_os_error(error, action, path, offset=position) from error
 
     def create(self, path: str, size_bytes: int) -> None:
-        """Create a new file of zeros. Raises Unavailable also if the file exists."""
+        """Create a new file of zeros. Raises Unavailable, for example if the file exists."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)

@@ -104,7 +104,7 @@ class TopicTable:
 
 
 class TopicTableReader:
-    """Reads the topics of a store repeatedly, also while its broker writes them. Thread-safe.
+    """Reads the topics of a store repeatedly, even while its broker writes them. Thread-safe.
 
     A broker rewrites the file in place, or removes it before it creates the new one. While the file
     cannot be parsed or is missing, the last table is used. Without a table, a topic that must not

@@ -60,7 +60,8 @@ _I2 = struct.Struct(">h")
 
 
 class Sections(msgspec.Struct, gc=False, frozen=True):
-    """Positions in the buffer, and lengths, of the variable parts of a record (bytes)."""
+    """Positions and lengths (bytes) of a record's fields of variable length. Positions are those in
+    the buffer."""
 
     born_host_size: int
     store_host_size: int

@@ -76,8 +76,8 @@ class CoveredRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunNotes(msgspec.Struct, frozen=True):
-    """Facts about a run. A run may have several `parts`, one object each, and `part` is the number
-    of this one. `group`: name of the first part. `merged`: names of the objects that the run
+    """Description of a run. A run may have several `parts`, one object each, and `part` is the
+    number of this one. `group`: name of the first part. `merged`: names of the objects that the run
     replaces."""
 
     level: int = 0

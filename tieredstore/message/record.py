@@ -59,7 +59,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def sections(self) -> Sections:
-        """Positions of the variable parts."""
+        """Positions of the fields of variable length: body, topic and properties."""
         sections = self._sections
         if sections is None:
             sections = self._sections = locate(self.buffer, self.position, self.size)
@@ -168,8 +168,8 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         return memoryview(self.buffer)[start : start + sections.body_length]
 
     def decode_body(self, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes | memoryview:
-        """Decompress the body. Raises Corrupt, also for a body that decompresses to more than
-        `limit_bytes`."""
+        """Decompress the body. Raises Corrupt, for example for a body that decompresses to more
+        than `limit_bytes`."""
         sys_flag = self.sys_flag
         # Java does not decompress an empty body either.
         if not sys_flag & sysflag.COMPRESSED or not self.body_length:
@@ -240,9 +240,9 @@ def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> S
 def copy_with_reconsume_times(
     message: StoredMessage, times: int, queue_id: int, queue_offset: int
 ) -> bytearray:
-    """Return a copy of a record with another number of redeliveries, and another place in a queue.
-    The CRC of the whole record is computed again. The CRC of the body does not cover these numbers
-    and stays."""
+    """Return a copy of a record with another number of redeliveries, queue id and queue offset. The
+    CRC of the whole record is computed again. The CRC of the body stays, because it does not cover
+    these numbers."""
     record = bytearray(message.raw)
     position = message.sections.body_offset - message.position + _RECONSUME_TIMES
     _I4.pack_into(record, position, times)

@@ -88,12 +88,12 @@ def encode_time_record(record: TimeRecord) -> bytes:
 
 
 def pack_ranges(ranges: Iterable[TimedRange]) -> bytes:
-    """Encode ranges in the form of a record."""
+    """Encode ranges as the bytes that a time record has for them."""
     return b"".join(_ENTRY.pack(*one[:6], _RISES if one.rises else 0) for one in ranges)
 
 
 def unpack_ranges(data: bytes | bytearray) -> list[TimedRange]:
-    """Decode ranges from the form of a record."""
+    """Decode ranges from the bytes that a time record has for them."""
     return [
         TimedRange(start, end, first, until, least_ms, most_ms, bool(flags & _RISES))
         for start, end, first, until, least_ms, most_ms, flags in _ENTRY.iter_unpack(data)

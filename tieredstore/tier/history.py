@@ -93,8 +93,9 @@ def compare_queues(
     source: HistorySource, flat_files: FlatFileStore, known: Contents | None, *, store: str
 ) -> Contents:
     """Return the queues in which the store is behind the tier, so that the next put would get an
-    offset that the tier has. `known`: result of an earlier call, given if the marks prove nothing.
-    In this case messages are compared, too. Raises Unavailable."""
+    offset that the tier has. `known`: result of an earlier call, or None. It is given if the
+    records of earlier starts do not prove that store and tier belong together. Messages are then
+    compared too. Raises Unavailable."""
     ahead = _find_missed_deletions(source, flat_files, store)
     lost = []
     files = [file for file in flat_files.files() if file.is_initialised]
@@ -368,8 +369,9 @@ class StartComparison:
         )
 
     def compare_segments(self) -> None:
-        """Compare the segments in the tier with the metadata if the marks prove nothing, before
-        anything is deleted. Raises Invalid, Unavailable."""
+        """Compare the segments in the tier with the metadata, before anything is deleted. No-op if
+        the records of earlier starts prove that store and tier belong together. Raises Invalid,
+        Unavailable."""
         metadata = self._flat_files.metadata
         self._flat_files.deleted.find_position = self._find_position
         if self.belonging.needs_contents:

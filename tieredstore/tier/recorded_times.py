@@ -44,7 +44,7 @@ def find_next_size(recorded_bytes: int) -> int:
 
 Read: TypeAlias = Callable[[int, int], memoryview]
 """Function that reads bytes of a commit log, starting at an offset. Returns fewer bytes at the end
-of the log. Raises Corrupt, also for damaged blocks, and Unavailable."""
+of the log. Raises Unavailable, and Corrupt, for example for damaged blocks."""
 MOST_STALE: Final = 16
 """Maximum number of outdated records that are kept, so that they are deleted in one request."""
 

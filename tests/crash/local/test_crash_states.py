@@ -1,4 +1,5 @@
-"""L01, L02, L03: a store recovers from every crash state without loss of acknowledged data."""
+"""A store recovers from every crash state without loss of acknowledged data (L01 to L03 of
+`docs/faults.md`)."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ reopened and recovered again."""
 
 
 class Writer:
-    """A store. The test records its puts."""
+    """A store whose puts are recorded for the test."""
 
     def __init__(self, config: StoreConfig, recorder: Recorder) -> None:
         self.store = DefaultMessageStore(config, ManualClock(START_MS))

@@ -1,5 +1,5 @@
-"""L05, L12: disk space, file descriptors or memory run out at each operation of a store in turn,
-and are later available again."""
+"""Disk space, file descriptors or memory run out at each operation of a store in turn, and are
+later available again (L05 and L12 of `docs/faults.md`)."""
 
 from __future__ import annotations
 

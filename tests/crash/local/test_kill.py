@@ -1,4 +1,5 @@
-"""L11, W04: a store under load is killed repeatedly, and loses no acknowledged message."""
+"""A store under load is killed repeatedly, and loses no acknowledged message (L11 and W04 of
+`docs/faults.md`)."""
 
 from __future__ import annotations
 

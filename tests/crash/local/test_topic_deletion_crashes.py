@@ -1,4 +1,5 @@
-"""L01 and L15: the machine stops at any file operation while topics are deleted and recreated."""
+"""The machine stops at any file operation while topics are deleted and recreated (L01 and L15 of
+`docs/faults.md`)."""
 
 from __future__ import annotations
 

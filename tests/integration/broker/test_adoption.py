@@ -94,7 +94,7 @@ class Operator:
 
 @pytest.fixture
 def operator(tmp_path: Path) -> Operator:
-    """Return an operator whose tier has three messages."""
+    """Return an `Operator` after its broker has uploaded three messages to the tier."""
     operator = Operator(tmp_path)
     operator.serve(operator.put(b"0", b"1", b"2", first=0))
     return operator

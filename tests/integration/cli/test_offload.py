@@ -28,7 +28,7 @@ NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
 
 @pytest.fixture(scope="module")
 def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of this project, made by an offload of public-a's store."""
+    """A tier of this project, made by an offload of the store in the public-a fixture."""
     root = tmp_path_factory.mktemp("offloaded")
     ran = tieredstore(
         *("offload", public_a / "store", "--tier", f"file://{root / 'tier'}"),

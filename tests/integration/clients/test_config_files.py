@@ -67,8 +67,8 @@ class _Admin:
         return next(row[3] for row in rows if "labBroker" in row)
 
     def find_modes(self) -> dict[str, tuple[str, int]]:
-        """Return, for each topic, the mode of the group with its name and the number of queues that
-        the group shares."""
+        """Return the mode of each topic's group (pull or pop) and its `popShareQueueNum`, by topic.
+        The group has the name of the topic."""
 
         async def ask() -> RemotingCommand:
             async with await RemotingClient.open(self.address) as client:

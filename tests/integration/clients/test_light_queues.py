@@ -43,7 +43,7 @@ class Popping:
         assert self._client.call("send_light", **fields) == "SEND_OK"
 
     def call(self, verb: str, group: str, **fields: Any) -> Any:
-        """Pop from the light queue, or name one of its messages."""
+        """Send a request about the light queue to the client program, such as `pop` or `ack`."""
         common = {"address": self._address, "topic": QUEUE, "group": group}
         return self._client.call(verb, **{**common, **fields})
 

@@ -24,7 +24,7 @@ KINDS = {"order": {}, "retry": {}, "two": {}, "sole": {"lite.sub.model": "Exclus
 `KIND_topic_LANGUAGE`."""
 ORDERLY = ("order", "retry")
 """Kinds whose clients consume one message of a lite topic after the other. In other groups a client
-consumes the messages of one answer at once, as with Java's proxy."""
+consumes the messages of one answer at the same time, as with Java's proxy."""
 SETTINGS = {**POLL, "enableLmq": "true", "enableMultiDispatch": "true"}
 
 

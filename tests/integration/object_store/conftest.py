@@ -22,7 +22,8 @@ __all__ = ["credentials", "java_remoting", "no_backoff", "servers"]
 )
 def object_store(request: pytest.FixtureRequest, servers: Servers) -> ObjectStore:
     """A new bucket, on each server in turn. Only slow tests use LocalStack, because versitygw makes
-    the same checks and also checks signatures. Tests that need LocalStack's deviations name it."""
+    the same checks and also checks signatures. A test that expects a different result from
+    LocalStack names that server."""
     return new_bucket(servers, request.param)
 
 

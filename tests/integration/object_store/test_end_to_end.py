@@ -17,7 +17,7 @@ from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import NAMES, ObjectStore, Servers
 
 MESSAGES = 2103
-"""Number of public-a's messages in topics that are uploaded to the tier."""
+"""Number of messages of the public-a fixture in topics that are uploaded to the tier."""
 GROUP_BYTES = 16 << 20
 DAILY = [("moto", GROUP_BYTES), ("versitygw", 0)]
 """Pairs of server and group size for the daily run. The slow run tests all pairs."""

@@ -83,7 +83,7 @@ class BrokerProcess:
 
     def start(self, **changed: str) -> None:
         """Start the broker, and return when it serves requests. `changed` settings replace earlier
-        ones, also for later starts."""
+        ones, for this and later starts."""
         self.begin(**changed)
         self.addresses = json.loads(self._first_line())
 

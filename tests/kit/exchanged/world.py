@@ -39,12 +39,12 @@ class Copy:
 
 class World:
     """One broker and its oracle. Each action raises AssertionError if a message is lost or
-    duplicated, or if the broker refuses parts that match. `has_objects` chooses a tier of objects
-    or of files (None: at random). `steps` lists all actions since the beginning, for failure
-    reports. With `is_degraded`, queues may refuse uploads, because the newer store was combined
-    with an older state or tier. With `is_over`, the metadata must be rebuilt first. `given_up`
-    lists the messages that an operator deleted from the tier, as topic, generation number, queue
-    and offset."""
+    duplicated, or if the broker refuses to start with a store, state and tier that belong together.
+    `has_objects` chooses a tier of objects or of files (None: at random). `steps` lists all actions
+    since the beginning, for failure reports. With `is_degraded`, queues may refuse uploads, because
+    the newer store was combined with an older state or tier. With `is_over`, the metadata must be
+    rebuilt first. `given_up` lists the messages that an operator deleted from the tier, as topic,
+    generation number, queue and offset."""
 
     def __init__(self, root: Path, seed: int, has_objects: bool | None = None) -> None:
         self.random = random.Random(seed)
@@ -179,8 +179,8 @@ class World:
         self.copies.append(self.copy_parts())
 
     def copy_parts(self) -> Copy:
-        """Copy all parts in the state of one moment. Repeat the copy if a thread of the broker
-        wrote during it."""
+        """Copy store, state and tier as they are at one moment. Repeat the copy if a thread of the
+        broker wrote during it."""
         while True:
             before = self._list_files()
             copied = self._copy_now()
@@ -278,8 +278,9 @@ class World:
         store.shutdown()
 
     def restart(self) -> None:
-        """Stop or kill the broker, exchange parts, and start. A refused start must change no
-        segment. After the parts are put back, the start must succeed."""
+        """Stop or kill the broker, exchange its store, state or tier for copies, and start. A
+        refused start must change no segment. After the exchange is undone, the start must
+        succeed."""
         self.stop(is_killed=self.random.random() < 0.4)
         newest = self.copy_parts()
         names: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ class _Tier:
         self._process.note(Milestone(milestone))
 
     def sleep(self, duration_ms: int) -> None:
-        """Sleep for some time."""
+        """Sleep for the given time."""
         self.client.sleep(duration_ms)
         if self._setting.clock_stands:
             self._clock.advance(duration_ms)

@@ -595,7 +595,8 @@ def _sleep(tier: Writer) -> None:
 
 
 def _first(script: Script, *, before: Script | None = None) -> Script:
-    """Run `before` (by default a write) before the other processes begin, then the rest."""
+    """Return the script of the first writer. It runs `before` (by default a write) before the other
+    processes begin, and then `script`."""
     return _all(Writer.begin, before or _append(b"aa"), Writer.ready, script)
 
 

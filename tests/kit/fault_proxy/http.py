@@ -82,7 +82,7 @@ class Request:
         return (_OF_AN_OBJECT if has_key else _OF_A_BUCKET).get(self.method, "")
 
     def drop_headers(self, *names: str) -> Request:
-        """Return the request without some headers. Case is ignored."""
+        """Return the request without the named headers. The case of names is ignored."""
         dropped = {name.lower() for name in names}
         return replace(self, headers=tuple(h for h in self.headers if h[0].lower() not in dropped))
 
@@ -171,8 +171,8 @@ class Authorization:
 
 
 def read_authorization(request: Request) -> Authorization | None:
-    """Read the signature of a request. Return None if it has no signature of Version 4 of either
-    vendor."""
+    """Read the signature of a request. Return None if the request has no Version 4 signature of
+    Amazon or Google."""
     found = re.fullmatch(
         rf"({AMAZON}|{GOOGLE}) Credential=([^/]*)/([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*"
         r"Signature=([0-9a-f]+)",

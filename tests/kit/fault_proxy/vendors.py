@@ -1,7 +1,7 @@
 """Imitations of other vendors' object stores, in front of a server with Amazon's protocol.
 
-A vendor is a fault of `tests.kit.fault_proxy.proxy`. It accepts only the vendor's form of a
-condition, translates it into Amazon's form for the server, and sends the vendor's errors.
+A vendor is a fault of `tests.kit.fault_proxy.proxy`. It accepts a condition only in the vendor's
+headers, translates it into Amazon's headers for the server, and sends the vendor's errors.
 `docs/s3.md` has the facts about each vendor. The proxy needs the credentials of the server:
 
     with FaultProxy(server.endpoint, credentials) as proxy:
@@ -37,8 +37,8 @@ _MULTIPART = frozenset(
 
 
 class _Store:
-    """Base of all vendors. `asked` counts the requests with a condition in the vendor's form.
-    `refused` counts those that failed because the key existed."""
+    """Base of all vendors. `asked` counts the requests with a condition in the vendor's headers.
+    `refused` counts the requests that failed because the key existed."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -200,7 +200,7 @@ class GoogleStore(_Store):
         return reply
 
     def _translate(self, request: Request, how: Authorization) -> tuple[Request, Authorization]:
-        """Translate a request into Amazon's form. The proxy then signs the request."""
+        """Translate the headers of a request into Amazon's. The proxy then signs the request."""
         headers = tuple((re.sub("(?i)^x-goog-", "x-amz-", n), v) for n, v in request.headers)
         date, region, _service, _request = how.scope.split("/")
         amazon = replace(

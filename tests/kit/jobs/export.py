@@ -128,7 +128,8 @@ class suppress_close:
 
 
 def places_of(tier: GrowingTier) -> Counter[Place]:
-    """Count the messages of a tier by place. Each count is 1."""
+    """Return the places (topic, queue id, queue offset) of a tier's messages, each with the count
+    1."""
     import tieredstore
 
     rows = tieredstore.open(tier.url).scan(columns=["topic", "queue_id", "queue_offset"])

@@ -176,7 +176,7 @@ async def send(
 
 
 async def receive(client: GrpcClient, wait_ms: int = 500) -> list[Any]:
-    """Receive some messages, with a long invisible time."""
+    """Receive a few messages, with a long invisible time."""
     request = client.make("ReceiveMessageRequest", group=GROUP, batch_size=32)
     request.message_queue.topic.name = TOPIC
     request.filter_expression.expression = "*"

@@ -23,13 +23,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 LATEST_MS: Final = 20_000
-"""Time in ms from the end of the invisible time, or from a later start of the broker, within which
-a left message must be delivered again. It is long, since the machine may be busy."""
+"""Time limit (ms) for the next delivery of an unacknowledged message, from the end of its invisible
+time or from a later start of the broker. It is long, because the machine may be busy."""
 
 
 EARLY_MS: Final = 500
-"""Time in ms by which a delivery may begin before the end of the last invisible time. The time of a
-delivery is that of its request, which is earlier."""
+"""Time (ms) by which the next delivery may seem to come before the end of the invisible time,
+because the time of a request counts as the time of the delivery."""
 
 
 class Place(NamedTuple):
@@ -202,8 +202,9 @@ def _wrong_pops(pops: Iterable[Pop], outages: Sequence[Outage]) -> Iterator[str]
 
 
 def _wrong_next(pop: Pop, after: Pop | None, outages: Sequence[Outage]) -> Iterator[str]:
-    """Yield a fault of the delivery that follows one without an acknowledgement. The broker may
-    forget invisible times when it is killed, so that the message comes early."""
+    """Yield the faults of the next delivery of an unacknowledged message: missing, too early or too
+    late. The broker may forget invisible times when it is killed, so that the message comes
+    early."""
     if after is None:
         yield f"{pop.body}: due at {pop.due_ms}, never popped again"
         return

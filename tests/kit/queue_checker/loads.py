@@ -15,8 +15,8 @@ PAUSE_MS = 10
 
 
 class Load(Protocol):
-    """Message groups that send to one topic. A load may have consumers. `is_orderly`: whether the
-    consumer receives the groups in order. `pops`: deliveries of consumers that pop."""
+    """Clients of one topic: producers of message groups, and perhaps consumers. `is_orderly`:
+    whether the consumer receives the groups in order. `pops`: deliveries of consumers that pop."""
 
     @property
     def topic(self) -> str: ...

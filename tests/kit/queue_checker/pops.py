@@ -1,4 +1,4 @@
-"""Consumers that pop over remoting until a test stops them, also while the broker fails. They
+"""Consumers that pop over remoting until a test stops them, even while the broker fails. They
 acknowledge most messages, leave some, and give some back with a shorter invisible time."""
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PAUSE_S = 0.05
 INVISIBLE_MS = 4_000
 SHORT_MS = 1_000
 MARGIN_MS = 1_500
-"""Time in ms. An acknowledgement counts if its answer came at least so long before the end of the
-invisible time. The broker may ignore later acknowledgements."""
+"""Minimum time (ms) between the answer to an acknowledgement and the end of the invisible time.
+Only such an acknowledgement counts, because the broker may ignore a later one."""
 CATCH_UP_S = 60.0
 
 
@@ -45,7 +45,8 @@ class PopLoad:
     topic, group = TOPIC, GROUP
     is_orderly = False
     left = 0.1
-    """Share of the messages that are left, and share of those that are given back."""
+    """Share of the messages that are left unacknowledged. An equal share is given back with a
+    shorter invisible time."""
 
     def __init__(self, seed: int) -> None:
         self.pops: list[Pop] = []
@@ -162,7 +163,8 @@ class PopLoad:
     async def _handle(
         self, client: RemotingClient, popped: list[PoppedMessage], left: dict[PoppedMessage, Pop]
     ) -> None:
-        """Acknowledge popped messages, or not. `left`: how the delivery of each ends."""
+        """Acknowledge each popped message, leave it, or shorten its invisible time. `left`: the
+        deliveries by message, which this method updates."""
         by_queue: dict[int, list[PoppedMessage]] = {}
         for message in popped:
             chosen = self._chance.random() if self._leaves_some else 1.0
@@ -186,8 +188,8 @@ class PopLoad:
 
 
 class LiteLoad(PopLoad):
-    """The same with a lite topic for each message group. Both consumers subscribe to all lite
-    topics. Few messages are left, since each blocks its lite topic."""
+    """A `PopLoad` with a lite topic for each message group. Both consumers subscribe to all lite
+    topics. Few messages are left unacknowledged, because each of them blocks its lite topic."""
 
     topic, group = "Lites", "lites"
     is_orderly = True

@@ -112,7 +112,7 @@ class RandomStore:
 
     def begin_again(self, topic: str, offset: int) -> None:
         """Expect `offset` as a topic's next offset after its deletion. Neither the log nor the tier
-        records the deleted messages at and after it (E55)."""
+        records any of the deleted messages at or after this offset."""
         self.steps.append(f"({topic} begins at {offset})")
         self.end[topic] = offset
 

@@ -146,7 +146,8 @@ class AccessControl:
 
     def allows(self, signer: User | None, want: Want, source_ip: str) -> bool:
         """Return whether the signer of a request has a permission. A super user has every
-        permission. A user who was deleted, was disabled or changed the password since has none."""
+        permission. A user has none if, since the request, the user was deleted or disabled, or
+        changed the password."""
         if signer is None or not self.is_current(signer):
             return False
         username = signer.username

@@ -116,8 +116,9 @@ class ScheduleMessageService(DeliveryService):
         return count
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> int:
-        """Deliver some messages of a level. Returns the number of handled offsets, or 0 if the next
-        message is not due. Raises Unavailable if the store currently refuses a message."""
+        """Deliver the next batch of messages of a level. Returns the number of handled offsets, or
+        0 if the next message is not due. Raises Unavailable if the store currently refuses a
+        message."""
         queue_id = level - 1
         maximum = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, queue_id)
         start = self.offsets.find_offset(level)

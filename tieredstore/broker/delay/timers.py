@@ -225,8 +225,8 @@ class TimerMessageService(DeliveryService):
             await asyncio.sleep(0)  # let others run
 
     async def _read_batch(self, position: int) -> bool:
-        """Read some messages of the timer topic, from an offset. Returns whether any message was
-        read."""
+        """Read the batch of messages that begins at an offset of the timer topic. Returns whether
+        any message was read."""
         progress = self.progress
         result = await read_own_queue(
             self._store, GetRequest(TIMER_TOPIC, 0, position, BATCH, MAX_BATCH_BYTES)

@@ -121,7 +121,7 @@ class LiteSubscriptions:
             self._add(client, subscription, queue)
 
     def remove(self, client: LiteClient, parent: str, names: Collection[str]) -> None:
-        """End the subscription of a client to some lite topics."""
+        """End the subscription of a client to the given lite topics."""
         group = self.groups.list_groups().get(client.group)
         resets = group is not None and group.resets_lite(LITE_RESETS_UNSUBSCRIBED)
         for queue in (LiteTopic(parent, name).queue for name in names):

@@ -97,8 +97,8 @@ class MetricsExporter(Collector):
 
     def gather(self, sources: Sequence[Metrics]) -> list[Series]:
         """Return all series of the given registries with all labels, ordered by metric name. If
-        several registries have a series, the first registry counts. Series beyond the limit are
-        left out, and a last series counts them."""
+        several registries have a series, that of the first registry is used. Series beyond the
+        limit are left out, and an additional series has their number."""
         found: dict[str, dict[Labels, float | Histogram]] = {}
         for source in sources:
             for name, labels, value in source.snapshot():

@@ -14,11 +14,11 @@ from tieredstore.skipped_records import SkippedRecords
 
 UP: Final = "up"
 STARTING: Final = "starting"
-"""The part does not work yet."""
+"""Status of a broker whose background loops have not all completed their first round."""
 DEGRADED: Final = "degraded"
-"""The part serves, but needs attention."""
+"""Status of a broker that serves its clients, but has a fault that needs attention."""
 DOWN: Final = "down"
-"""The broker refuses messages."""
+"""Status of a broker that refuses messages."""
 _BAD: Final = frozenset({ServiceState.FAILED, ServiceState.DEAD, ServiceState.LATE})
 
 

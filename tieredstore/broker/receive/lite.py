@@ -91,7 +91,7 @@ class LiteQueues:
 
     def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
         """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether waiting
-        receives read at once. Otherwise they read within a second, so that a receive that reads
+        receives read immediately. Otherwise they read within a second, so that a receive that reads
         nothing does not wake itself."""
         if progress.locked_until_ms() > self.clock.now_ms():
             self._lock(progress)
@@ -103,7 +103,7 @@ class LiteQueues:
         self._mark_all(queue)
 
     def mark_all(self, client: LiteClient) -> None:
-        """Mark all lite topics of a client, so that its next receive looks at them."""
+        """Mark all lite topics of a client, so that its next receive checks them for messages."""
         subscription = self.subscriptions.find(client)
         for queue in () if subscription is None else subscription.queues:
             self._note_added(client, queue)

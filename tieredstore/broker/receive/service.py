@@ -230,7 +230,7 @@ class ReceiveService:
         return len(found)
 
     def _finish(self, found: Iterable[tuple[QueueProgress, Entry]]) -> bool:
-        """Record messages as done. Returns False if `found` is empty."""
+        """Record the messages in `found` as done. Returns False if there are none."""
         done: dict[int, tuple[QueueProgress, dict[int, None]]] = {}
         for progress, entry in found:
             done.setdefault(progress.number, (progress, {}))[1][entry.offset] = None
@@ -424,7 +424,7 @@ class ReceiveService:
         self, request: ReceiveRequest, config: TopicConfig
     ) -> Iterator[QueueProgress]:
         """Return the queues that a receive reads, in order. All queues of the topic are opened, so
-        that the group begins in all of them at once."""
+        that the group begins to read all of them at the same time."""
         if request.is_lite:
             if self.lite is not None:
                 yield from self.lite.list_ready(request)

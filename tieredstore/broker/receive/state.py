@@ -41,7 +41,7 @@ _Key = tuple[str, str, str]
 
 
 class Attempts:
-    """Messages that receive calls got, by group, topic and attempt id."""
+    """Messages that earlier receive calls returned, by group, topic and attempt id."""
 
     def __init__(self) -> None:
         self._attempts: OrderedDict[_Key, list[events.Attempted]] = OrderedDict()
@@ -342,7 +342,7 @@ class ReceiveState:
         self.offsets.commit_offset(group, topic, queue_id, progress.committed_offset)
 
     def _limit_times(self, progress: QueueProgress) -> None:
-        """Redeliver messages soon that were delivered while the clock was far ahead."""
+        """Redeliver soon all messages that were delivered while the clock was far ahead."""
         now_ms = self.clock.now_ms()
         found = progress.list_invisible(now_ms + MAX_INVISIBLE_MS)
         offsets = [offset for offsets in found.values() for offset in offsets]

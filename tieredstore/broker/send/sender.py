@@ -271,7 +271,7 @@ class MessageSender:
 
     async def recall(self, group: str, topic: str, handle: str) -> str:
         """Recall a timer message before it is due, and return the message's UNIQ_KEY. The result
-        does not show whether the message existed. Raises Refused, also for a message that is
+        does not show whether the message existed. Raises Refused, for example for a message that is
         already due."""
         try:
             recalled = fitting.parse_recall_handle(handle)

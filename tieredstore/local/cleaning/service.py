@@ -211,7 +211,7 @@ class CleanService:
 
     def clean_expired_consume_queue(self, hold: Callable[[], AbstractContextManager[None]]) -> int:
         """Empty the queues whose messages have all expired, except queues of system topics. Returns
-        the number of emptied queues. Their offsets continue, also after a restart. `hold`: blocks
+        the number of emptied queues. Their offsets continue, even after a restart. `hold`: blocks
         the dispatch."""
         count = 0
         for key in list(self._queues.list_queues()):

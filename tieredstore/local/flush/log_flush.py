@@ -21,8 +21,8 @@ _MAX_BACKOFF_MS = 10_000
 
 
 class CommitLogCommit:
-    """Loop that makes messages of the buffer pool readable (Java's CommitRealTimeService). After a
-    full disk the next round continues."""
+    """Loop that makes messages of the buffer pool readable (Java's CommitRealTimeService). If a
+    full disk stops a round, the next round continues."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, puts: RowBuffer) -> None:
         self._log = log

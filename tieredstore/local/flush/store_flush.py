@@ -24,8 +24,8 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
 
 _MAX_BACKOFF_MS: Final = 10_000
 _PAUSES_PER_SYNC: Final = 9
-"""Minimum pause after a thorough flush, in multiples of the flush's duration. Because of it,
-flushes take at most a tenth of the time, even with many queues."""
+"""Minimum pause after a thorough flush, in multiples of the flush's duration. The pause limits
+flushes to a tenth of the time, even with many queues."""
 _LAST_ATTEMPTS: Final = 10
 _LAST_PAUSE_S: Final = 0.1
 
@@ -33,8 +33,8 @@ _LAST_PAUSE_S: Final = 0.1
 class StoreFlush:
     """Flush of a store's log, queues and index. After a failed sync, nothing is flushed again and
     the flag NOT_WRITEABLE is raised. The background loops always wait by the machine's clock, even
-    if the store uses another clock. `after_round`: called by a loop after each round, also after a
-    failed round."""
+    if the store uses another clock. `after_round`: called by a loop after each round, even a failed
+    one."""
 
     def __init__(
         self,

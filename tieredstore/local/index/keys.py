@@ -170,9 +170,9 @@ class _Values(NamedTuple):
 def _block(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes], row_ends: Int64s
 ) -> IndexEntries:
-    """Return tags codes and index entries of some messages. All their properties are joined into
-    one block, with a separator byte between messages. `row_ends`: end of each message's properties
-    in the block."""
+    """Return tags codes and index entries of the given messages. The properties of all messages are
+    joined into one block, with a separator byte between messages. `row_ends`: end of each message's
+    properties in the block."""
     joined = b"\x02".join(properties) + _PADDING
     if not joined.isascii():
         return _collect_singly(prefixes, numbers, properties)

@@ -34,7 +34,7 @@ _SEARCH_BYTES: Final = 64 << 20
 
 
 class IndexShape(NamedTuple):
-    """Hash slots and items of each index file of a store."""
+    """Number of hash slots and maximum number of items of each index file of a store."""
 
     slots: int
     max_items: int

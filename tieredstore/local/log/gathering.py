@@ -30,8 +30,9 @@ _EDGE: Final = np.ones(1, np.bool_)
 
 
 class Runs(NamedTuple):
-    """At least one run in one file, in the requested order: int64[n] each. A message has at most
-    one run. `begin`, `end`: range of all runs. `size_bytes`: total size of the runs."""
+    """Runs of bytes in one file of the commit log, at least one, in the requested order. A message
+    has at most one run. `starts`, `ends`: int64[n]. `begin`, `end`: range that contains all runs.
+    `size_bytes`: total size of the runs."""
 
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]

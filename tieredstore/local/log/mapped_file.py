@@ -65,7 +65,7 @@ class MappedFile:
     first use.
 
     Used by one thread at a time, except for `sync` and `touch_ahead`. Views stay valid while they
-    are referenced, also after `close`. `fault`: whether an access to the mapping found no page.
+    are referenced, even after `close`. `fault`: whether an access to the mapping found no page.
     `is_guarded`: whether faults are recorded, known once the file is mapped.
     """
 

@@ -103,7 +103,7 @@ def check_stored_record(
     log: CommitLogReader | None = None,
 ) -> StoredMessage:
     """Decode the message in these bytes, of any queue. Raises Corrupt. `log`: if given, a record
-    that looks damaged at its end is accepted if it was written in exactly this form
+    that looks damaged at its end is accepted if the store wrote exactly these bytes
     (`is_written_so`)."""
     message = decode_record(record, tags_code=tags_code)
     if message.size != len(record):
@@ -142,9 +142,9 @@ _SECTOR_BYTES = 512
 
 
 def is_written_so(log: CommitLogReader, record: memoryview, offset: int) -> bool:
-    """Return whether the record at the log offset `offset` was written exactly in this form, even
-    if its end looks damaged. True if a later record begins in the disk sector that contains its
-    end."""
+    """Return whether the store wrote exactly these bytes as the record at the log offset `offset`,
+    although its end may look damaged. True if a later record begins in the disk sector that
+    contains its end."""
     if (offset + len(record)) % _SECTOR_BYTES == 0:
         return False
     return find_topic_of_whole(log, record, offset, has_crcs=True) is not None

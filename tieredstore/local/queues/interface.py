@@ -87,7 +87,7 @@ class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
         """End of the last message in the queue, or 0 if unknown."""
 
     def initialize_with_offset(self, offset: int) -> None:
-        """Drop all units. The empty queue then begins and ends at the given offset, also after a
+        """Drop all units. The empty queue then begins and ends at the given offset, even after a
         restart. At offset 0 the queue is deleted completely."""
 
 
@@ -133,8 +133,8 @@ class ConsumeQueueStoreInterface(Protocol):
 
     @property
     def dispatch_from(self) -> int:
-        """End in the commit log of the records that were put in the queues, as far as the queues
-        record it."""
+        """End of the dispatched records (bytes of the commit log), according to the queues
+        themselves. It may be too low, because not all queues record it."""
 
     @property
     def max_physical_offset(self) -> int:

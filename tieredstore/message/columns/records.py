@@ -132,7 +132,7 @@ class RecordColumns:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> RecordColumns:
-        """Return the columns of some rows, given as a mask, indices or a slice."""
+        """Return the columns of the rows that a mask, indices or a slice selects."""
         moved: Any = self.moved and [column[rows] for column in self.moved]
         columns: list[Any] = [getattr(self, name)[rows] for name in _COLUMNS]
         columns.append(moved and _Fields(*moved))

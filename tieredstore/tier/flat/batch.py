@@ -141,8 +141,8 @@ class Mark:
 
 
 class Marks:
-    """Marks of one queue, in order. `on_commit`: called with each mark whose messages are
-    committed."""
+    """Marks of one queue, in order. A `Mark` stands for messages that were appended together and
+    are not committed yet. `on_commit`: called with each mark whose messages are committed."""
 
     __slots__ = ("_marks", "_on_commit")
 
@@ -158,7 +158,8 @@ class Marks:
         self._marks.append(mark)
 
     def commit(self, until: int) -> None:
-        """Remove the marks that end at or before the queue offset `until`."""
+        """Remove the marks that end at or before the queue offset `until`, because their messages
+        are committed."""
         while self._marks and self._marks[0].behind <= until:
             self._on_commit(self._marks.pop(0))
 

@@ -114,7 +114,8 @@ STARTS: Final = frozenset(
     }
 )
 PROVEN: Final = frozenset({Outcome.SAME, Outcome.AFTER_JOBS})
-"""Outcomes for which the marks prove that all parts belong together, without comparing messages."""
+"""Outcomes that prove that store, state directory and tier belong together, without comparing
+messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,7 +360,8 @@ def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int
 
 
 def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
-    """Write the compacted form of a sealed file to `directory/<begin>`, byte for byte as Java.
+    """Write the compacted form of a sealed file to `directory/<begin>`, with the same bytes as
+    Java.
 
     An existing complete file is used. A failed upload leaves such a file, and a start removes it.
     Raises Unavailable if the disk fails or is full.

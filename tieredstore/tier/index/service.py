@@ -204,9 +204,9 @@ class IndexStoreService:
         self._loop.start()
 
     def stop(self, *, force: bool = True) -> None:
-        """Stop the loop after the piece in progress, upload everything if `force`, and close.
-        Idempotent. Files that cannot be uploaded within STOP_MS stay local and are retried after
-        the next start."""
+        """Stop the loop after the piece of a file that is being uploaded, upload everything if
+        `force`, and close. Idempotent. Files that cannot be uploaded within STOP_MS stay local and
+        are retried after the next start."""
         self._loop.stop()
         writer = self._writer
         if writer is None:

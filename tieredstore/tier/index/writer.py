@@ -244,8 +244,8 @@ class IndexWriter:
 
     @property
     def waiting_since_ms(self) -> int | None:
-        """Time at which the first waiting key was put (epoch ms), also in earlier runs. None if no
-        key waits."""
+        """Time (epoch ms) at which the first waiting key was put, perhaps in an earlier run. None
+        if no key waits."""
         return min((self._find_since(file) for file in self.files if file.item_count), default=None)
 
     def check_usable(self) -> None:

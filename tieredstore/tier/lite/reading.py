@@ -195,7 +195,8 @@ class LiteReader:
         )
 
     def _plan(self, queue: str, units: Table) -> list[_Range]:
-        """Return the reads for the messages of some units. Adjacent messages are read together."""
+        """Return the reads for the messages of the given units. Adjacent messages are read
+        together."""
         lite = parse_lite_topic(queue)
         parent = "" if lite is None else lite.parent
         ranges: list[_Range] = []

@@ -110,8 +110,8 @@ class LiteRun:
         )
 
     def read_rows(self, begin: int, end: int) -> Table:
-        """Read the units of rows [begin, end), in one request. Raises Corrupt for damaged blocks,
-        Unavailable, also if the run has been merged since."""
+        """Read the units of rows [begin, end), in one request. Raises Corrupt for damaged blocks.
+        Raises Unavailable, for example if the run has been merged since."""
         if begin >= end:
             return np.zeros(0, UNIT_DTYPE)
         first, last = begin // BLOCK_UNITS, -(-end // BLOCK_UNITS)

@@ -435,7 +435,8 @@ class MessageStoreDispatcher:
             _log.warning("messages that are not on disk yet are not uploaded: %s", error)
 
     def _find_keys(self) -> KeyUpload | None:
-        """Return the part that puts keys into the index. None while `messageIndexEnable` is off."""
+        """Return the object that puts keys into the index, or None while `messageIndexEnable` is
+        off."""
         return self._keys if self._config.message_index_enable else None
 
     # Reports

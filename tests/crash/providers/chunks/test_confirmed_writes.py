@@ -1,7 +1,7 @@
 """A writer is paused at each of its requests while another writer takes over. The paused writer's
-confirmed writes still exist, regardless of the length of the pause and of the clocks that
-continued. A write is acknowledged once `confirm` has returned. The store and each writer have a
-clock."""
+confirmed writes survive, however long the pause is, and whichever clocks continue during it. The
+object store and each writer have a clock of their own. A write is acknowledged once `confirm` has
+returned."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 1_200_000]
 WHEN = ["before", "after", "lost"]
 CLOCKS = ("server", "zombie", "successor")
 WHICH = [("server", "successor"), ("successor",), CLOCKS]
-"""Clocks that continue while the successor takes over. The paused writer's clock may stop with its
-machine, and the object store's gateways may have different clocks."""
+"""Sets of clocks that continue while the successor takes over. The paused writer's clock may stop
+with its machine, and the object store's gateways may have different clocks."""
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Stride of the requests at which a switch happens. The slow run tests all requests with each
-switch. In the daily run each switch gets a part of the requests."""
+"""Stride of the requests at which another writer takes over. The slow run tests every request with
+each length of the pause. The daily run tests each length with a part of the requests."""
 
 
 class Writer:
     """One process with its own clock. `acknowledged` has the confirmed writes. If `looks` is False,
-    it has all writes that got a reply."""
+    the writer makes no fence checks, and `acknowledged` has all writes that got a reply."""
 
     def __init__(self, client: StoppedClient, name: str, *, looks: bool = True) -> None:
         self.looks = looks

@@ -23,8 +23,8 @@ OLD = [content(20, seed) for seed in range(1, 5)]
 NEW = [content(20, seed) for seed in range(11, 17)]
 EVERY = [4, pytest.param(1, marks=pytest.mark.slow)]
 """Stride of the tested combinations of switch and request. The slow run tests every combination.
-The daily run tests every fourth combination. This still covers each request, duration and set of
-clocks."""
+The daily run tests every fourth combination, and thereby each request, each duration and each set
+of clocks."""
 
 
 @dataclass(frozen=True)

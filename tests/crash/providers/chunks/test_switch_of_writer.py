@@ -40,12 +40,12 @@ SWITCHES = [
     (20_000, False),
     (1_200_000, False),
 ]
-"""Switches: the length of the first writer's pause in ms, and whether the writer's clock stops
-during the pause."""
+"""Kinds of switches to another writer: the length of the first writer's pause in ms, and whether
+its clock stops during the pause."""
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
-"""Stride of the requests at which a switch happens. The slow run tests all requests with each
-switch. In the daily run each switch gets a part of the requests."""
+"""Stride of the requests at which another writer takes over. The slow run tests every request with
+each kind of switch. The daily run tests each kind with a part of the requests."""
 
 
 @dataclass

@@ -192,8 +192,8 @@ async def _relay(
 async def _describe(
     group: ConsumerGroup, session: TelemetryClient, *, has_stacks: bool
 ) -> RemotingCommand:
-    """Return information about a gRPC consumer (Java's ConsumerRunningInfo), as far as the broker
-    has it. With `has_stacks`, the client is asked for its thread stacks."""
+    """Return the information that the broker has about a gRPC consumer, as Java's
+    ConsumerRunningInfo. With `has_stacks`, the client is asked for its thread stacks."""
     began_ms = group.consumers[session].began_ms
     subscriptions = [show_subscription(found) for found in group.subscriptions.values()]
     stacks = await session.print_thread_stacks(CALL_TIMEOUT_MS) if has_stacks else None

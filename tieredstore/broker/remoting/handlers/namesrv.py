@@ -154,8 +154,8 @@ def _decode_table(body: bytes, *, is_compressed: bool) -> _TopicTable:
 
 
 def _decode_compressed(body: bytes) -> _TopicTable:
-    """Decode Java's compressed format: parts with a length in front of each, and topics as text
-    separated by blanks."""
+    """Decode Java's compressed format. Each part follows its length, and a topic is a text of
+    fields separated by blanks."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(body, _MAX_TABLE_BYTES)
     if not unpacking.eof:

@@ -62,8 +62,9 @@ class OffsetHandlers(Handlers):
     @answers(RequestCode.QUERY_CONSUMER_OFFSET, OffsetQueryHeader, Action.SUB, Action.GET)
     def query(self, request: Request[OffsetQueryHeader]) -> RemotingCommand:
         """Return the consumer offset of a group. If no offset is stored, the answer is 0 while the
-        local log has the queue's first message, unless the client refuses zero. Otherwise the
-        answer is QUERY_NOT_FOUND, and the client begins where its consumeFromWhere says."""
+        local log has the queue's first message, unless the client has set `setZeroIfNotFound` to
+        false. In all other cases the answer is QUERY_NOT_FOUND, and the client begins where its
+        consumeFromWhere says."""
         group = request.header.consumer_group
         topic = request.header.topic
         queue_id = request.header.queue_id
