@@ -42,8 +42,8 @@ JAVA_NAMES = (
     "rocketmq_group_count",
     "rocketmq_group_get_latency_by_storetime",
 )
-"""Names of those series of a Java broker 5.5.0 whose values depend on the time. EXPECTED has all
-other series."""
+"""Names of the series of a Java broker 5.5.0 whose values depend on the time. All its other series
+are in EXPECTED."""
 _IN_TOPIC = {"broker": "labBroker", "topic": TOPIC}
 _OF_GROUP = {**_IN_TOPIC, "group": GROUP}
 _RETRY = {"topic": f"%RETRY%{GROUP}"}

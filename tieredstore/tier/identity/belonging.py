@@ -269,8 +269,8 @@ class Belonging:
             self._check(metadata, self._read_store(), self._read_state(), contents)
 
     def record(self, epoch: WriterEpoch) -> None:
-        """Mark the epoch in the tier as a store's if the owner is a store. Then record tier and
-        epoch in all memories. Raises Fenced, Invalid, Unavailable."""
+        """If the owner is a store, mark the epoch in the tier as a store's. Then record tier and
+        epoch in the files of store and state directory. Raises Fenced, Invalid, Unavailable."""
         mark = self._mark
         if mark is None:
             return

@@ -43,13 +43,14 @@ class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
 
     def owns(self, token: str) -> bool:
-        """Return whether the epoch with this token was taken with this memory."""
+        """Return whether the epoch with this token was taken by the store or state directory of
+        this memory."""
         return bool(token) and (token == self.token or token in self.attempts)
 
 
 def read_memory(path: Path) -> TierMemory | None:
-    """Read a memory. Returns None if the file is missing or damaged. The start then compares
-    messages instead. Raises Invalid for a newer format, Unavailable."""
+    """Read the memory (`TierMemory`) in a file. Returns None if the file is missing or damaged. The
+    start then compares messages instead. Raises Invalid for a newer format, Unavailable."""
     with wrap_os_errors("read", path):
         try:
             data = cut_zeros(FILES.read(path))
@@ -72,7 +73,8 @@ def read_memory(path: Path) -> TierMemory | None:
 
 
 def write_memory(path: Path, memory: TierMemory) -> None:
-    """Write the memory of a store to a file, durably. Raises Invalid, Unavailable."""
+    """Write the memory of a store or state directory to a file, durably. Raises Invalid,
+    Unavailable."""
     with wrap_os_errors("write", path):
         FILES.make_directory(path.parent)
         FILES.replace_file(path, msgspec.json.encode(memory) + b"\n")
@@ -258,8 +260,9 @@ def _compare_marks(facts: Facts) -> Verdict:
 
 
 def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
-    """Compare one memory with the tier. `tieredStoreAdopt` applies only to the store. Metadata of
-    another tier is rejected even if this key is set."""
+    """Compare one memory (what a store or state directory recorded about its tier) with the tier.
+    `tieredStoreAdopt` applies only to the store. Metadata of another tier is rejected even if this
+    key is set."""
     tier, is_store = facts.tier, file == STORE_MEMORY
     if memory.identity != tier.identity:
         if facts.is_told and is_store:
@@ -295,7 +298,7 @@ def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | N
 
 
 def _find_number(tier: TierMark, memory: TierMemory) -> int:
-    """Return the number of the newest epoch whose token is not among this memory's attempts. An
+    """Return the number of the tier's newest epoch that is not among the attempts in `memory`. An
     attempt proves nothing, because the epoch may have been refused."""
     number = tier.number
     while number and (mark := tier.writers.get(number)) and mark.token in memory.attempts:
@@ -306,8 +309,8 @@ def _find_number(tier: TierMark, memory: TierMemory) -> int:
 def _compare_later(
     number: int, memory: TierMemory, facts: Facts, detail: str, *, is_store: bool
 ) -> Verdict:
-    """Compare a memory with a tier whose change number is greater, to determine who has written to
-    the tier since."""
+    """Determine who has written to the tier since `memory` was recorded. The tier has a greater
+    change number than `memory`."""
     if is_store:
         behind = Verdict(Outcome.STORE_BEHIND, detail)
     else:
@@ -354,8 +357,8 @@ def _compare_contents(facts: Facts, marks: Verdict) -> Verdict:
 
 
 def _list_memories(facts: Facts) -> list[tuple[str, TierMemory]]:
-    """Return the memories. The store's memory is first, because it has more information than the
-    state directory's."""
+    """Return the existing memories, each with the name of its file. The store's memory is first,
+    because it has more information than the state directory's."""
     pairs = ((STORE_MEMORY, facts.store), (STATE_MEMORY, facts.state))
     return [(file, memory) for file, memory in pairs if memory is not None]
 
