@@ -13,7 +13,7 @@ from typing import Self
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, StoreConfig
-from tieredstore.contracts.dispatch_source import HistorySource, LiteSource, QueueKey
+from tieredstore.contracts.dispatch_source import HistorySource, LiteSource, QueueKey, QueueRange
 from tieredstore.contracts.message_store import (
     MeasuredStore,
     MessageStore,
@@ -131,6 +131,7 @@ class TieredMessageStore(TieredReads):
         self.lite = LiteService(
             *(config, flat_files, clock, metrics),
             self._find_lite_topics,
+            self._find_local_ranges,
             self._forget_light_deletions,
         )
         self._lite_reader = LiteReader(self.lite, flat_files, fetcher.cache, self._lite_threads)
@@ -202,6 +203,16 @@ class TieredMessageStore(TieredReads):
     def _find_lite_topics(self) -> Collection[str]:
         source = self._source
         return source.find_lite_topics() if isinstance(source, LiteSource) else ()
+
+    def _find_local_ranges(self, topic: str) -> dict[int, QueueRange]:
+        local = self.next_store
+        return {
+            key.queue_id: QueueRange(
+                local.get_min_offset_in_queue(*key), local.get_max_offset_in_queue(*key)
+            )
+            for key in self._source.queues()
+            if key.topic == topic
+        }
 
     def _forget_light_deletions(self, queues: Collection[str]) -> None:
         if (source := self._history) is not None:

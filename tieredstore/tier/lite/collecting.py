@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,13 +36,12 @@ _log = logging.getLogger(__name__)
 @dataclass
 class PendingUnits:
     """Units that no run has yet, and the ranges that they cover. `deleted`: deletions of light
-    queues, by key: messages below this offset are deleted."""
+    queues, by name: messages below this offset are deleted."""
 
     keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     units: list[Table] = field(default_factory=list)
     covered: list[CoveredRange] = field(default_factory=list)
-    deleted: dict[int, int] = field(default_factory=dict)
-    deleted_queues: set[str] = field(default_factory=set)
+    deleted: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.covered or self.deleted)
@@ -78,16 +78,21 @@ class PendingUnits:
         self.keys += later.keys
         self.units += later.units
         self.covered += later.covered
-        self.deleted_queues |= later.deleted_queues
-        for key, offset in later.deleted.items():
-            self.deleted[key] = max(offset, self.deleted.get(key, 0))
+        self.delete(later.deleted)
 
-    def sort(self) -> RunContent:
-        """Return the content of a run."""
+    def delete(self, ends: Mapping[str, int]) -> None:
+        """Add deletions."""
+        for queue, offset in ends.items():
+            self.deleted[queue] = max(offset, self.deleted.get(queue, 0))
+
+    def sort(self, find_key: Callable[[str], int | None]) -> RunContent:
+        """Return the content of a run. `find_key`: returns the key of a light queue, or None if the
+        tier does not have its parent."""
+        deleted = {find_key(queue): end for queue, end in self.deleted.items() if end}
         return sort_units(
             np.concatenate([np.zeros(0, np.uint64), *self.keys]),
             join_units(self.units),
-            self.deleted,
+            {key: end for key, end in deleted.items() if key is not None},
         )
 
 

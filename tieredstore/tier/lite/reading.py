@@ -190,7 +190,8 @@ class LiteReader:
         ends = np.cumsum([message.size for message in whole]).tolist()
         key = QueueKey(queue, LITE_QUEUE_ID)
         return Block(
-            *(self._service, key, min(offset, offsets[0]), offsets[-1] + 1),
+            # Not from `offset` on: a later run may have messages before the first one.
+            *(self._service, key, offsets[0], offsets[-1] + 1),
             *(whole, offsets, ends, ends[-1]),
         )
 

@@ -13,6 +13,7 @@ from msgspec import structs
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.backups import BackupKind, BackupName, ListedBackups, RangedBackups
+from tieredstore.contracts.dispatch_source import QueueRange
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Fenced, Invalid, Refused, TieredStoreError
 from tieredstore.message.lite import LITE_PREFIX, parse_lite_topic
@@ -65,12 +66,17 @@ def is_light(topic: str) -> bool:
     return topic.startswith(LITE_PREFIX)
 
 
+def _find_parent(queue: str) -> str:
+    lite = parse_lite_topic(queue)
+    return "" if lite is None else lite.parent
+
+
 class LiteService:
     """The runs of one broker. Thread-safe. Call `load` first, `stop` last. Only a writer calls
     `start`.
 
-    `find_lite_topics`: returns the parents. `forget_deletions`: called with the light queues whose
-    deletion is recorded in the tier.
+    `find_lite_topics`: returns the parents. `find_ranges`: returns the queues of a parent in the
+    local store. `forget_deletions`: called with the light queues whose deletion is finished.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class LiteService:
         clock: Clock,
         metrics: Metrics,
         find_lite_topics: Callable[[], Collection[str]],
+        find_ranges: Callable[[str], Mapping[int, QueueRange]],
         forget_deletions: Callable[[Collection[str]], object],
     ) -> None:
         place = find_layer(flat_files.provider, RangedBackups)
@@ -90,11 +97,14 @@ class LiteService:
         self._clock = clock
         self._metrics = metrics
         self._find_lite_topics = find_lite_topics
+        self._find_ranges = find_ranges
         self._forget_deletions = forget_deletions
         self._writer: TierWriter | None = None
         self._lock = threading.Lock()
         self._pending = PendingUnits()
         self._waiting = PendingUnits()  # what the present round writes
+        # Deletions of which messages may still be uploaded, with the ends of the parent's queues.
+        self._unfinished: dict[str, tuple[int, Mapping[int, int]]] = {}
         self._retired: list[tuple[int, list[BackupName]]] = []
         self._sequence = 0
         self._ends: dict[str, int] = {}  # of queues, at the last round
@@ -209,13 +219,10 @@ class LiteService:
 
     def delete(self, ends: Mapping[str, int]) -> None:
         """Delete light queues. `ends`: offset after the last message of each. Their messages are
-        gone for readers on return, and in the tier with the next run."""
+        gone for readers on return, and in the tier with the next run. Later runs repeat a deletion
+        until they cover the messages that it concerns, which may be uploaded later."""
         with self._lock:
-            for queue, end in ends.items():
-                key = self.find_key(queue)
-                self._pending.deleted_queues.add(queue)
-                if key is not None and end > 0:
-                    self._pending.deleted[key] = max(end, self._pending.deleted.get(key, 0))
+            self._pending.delete(ends)
 
     # Questions
 
@@ -252,12 +259,10 @@ class LiteService:
         """Return the results of `find` and `find_deleted_end`. Both are read under the lock, so
         that a deletion is not missed while a run takes it over."""
         key = self.find_key(queue)
-        if key is None:
-            return [], 0
         with self._lock:
-            found, deleted = self.directory.find(key)
-            waiting = (one.deleted.get(key, 0) for one in (self._pending, self._waiting))
-            deleted = max(deleted, *waiting)
+            found, deleted = ([], 0) if key is None else self.directory.find(key)
+            waiting = (one.deleted.get(queue, 0) for one in (self._pending, self._waiting))
+            deleted = max(deleted, *waiting, self._unfinished.get(queue, (0, {}))[0])
         return [one for one in found if one.end > deleted], deleted
 
     def is_behind(self, parent: str, find_kept: Callable[[int], int]) -> bool:
@@ -354,11 +359,14 @@ class LiteService:
         """Write a run of all waiting units."""
         with self._lock:
             self._waiting, self._pending = self._pending, PendingUnits()
-            waiting = self._waiting
+            waiting, new = self._waiting, [*self._waiting.deleted]
+            if waiting:
+                waiting.delete({queue: one[0] for queue, one in self._unfinished.items()})
         try:
+            ends = {parent: self._find_ends(parent) for parent in {*map(_find_parent, new)}}
             if waiting:
                 notes = RunNotes(covered=join_covered(waiting.covered))
-                self._publish([self._put(notes, waiting.sort())], [])
+                self._publish([self._put(notes, waiting.sort(self.find_key))], [])
         except BaseException:
             with self._lock:
                 waiting.extend(self._pending)
@@ -366,9 +374,40 @@ class LiteService:
                 self._waiting = PendingUnits()
             raise
         with self._lock:
+            self._unfinished |= {
+                queue: (waiting.deleted[queue], ends[_find_parent(queue)]) for queue in new
+            }
             self._waiting = PendingUnits()
-        if waiting.deleted_queues:
-            self._forget_deletions(waiting.deleted_queues)
+        if self._unfinished:
+            self._finish_deletions()
+
+    def _find_ends(self, parent: str) -> dict[int, int]:
+        return {key: found.max_offset for key, found in self._find_ranges(parent).items()}
+
+    def _finish_deletions(self) -> None:
+        """Forget the deletions that concern only messages that runs cover."""
+        batches: dict[tuple[str, int], list[str]] = {}
+        for queue, (_, ends) in self._unfinished.items():
+            batches.setdefault((_find_parent(queue), id(ends)), []).append(queue)
+        for (parent, _), queues in batches.items():
+            if self._is_covered(parent, self._unfinished[queues[0]][1]):
+                self._forget_deletions(set(queues) - self._pending.deleted.keys())
+                for queue in queues:
+                    del self._unfinished[queue]
+
+    def _is_covered(self, parent: str, ends: Mapping[int, int]) -> bool:
+        """Return whether runs have all messages of a parent before the given offsets of its
+        queues."""
+        kept = self._find_ranges(parent)
+        files = {file.queue_id: file for file in self._list_files() if file.topic == parent}
+        for queue_id, end in ends.items():
+            file = files.get(queue_id)
+            if file is None:
+                if queue_id in kept and kept[queue_id].min_offset < end:
+                    return False
+            elif find_uncovered(self._find_covered(file), file.next_valid_offset(0), end):
+                return False
+        return True
 
     def _put(self, notes: RunNotes, content: RunContent) -> LiteRun:
         place, writer = self._place, self._writer

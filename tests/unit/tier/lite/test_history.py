@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.lite_tier import LiteTier, queue_of
+from tests.kit.lite_tier import PARENT, LiteTier, queue_of
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus, GetRequest
 from tieredstore.message.hashes import java_string_hash
 from tieredstore.message.tag_filter import TagFilter
+from tieredstore.tier.lite import merging
 
 BODIES = [b"%03d" % number + b"x" * 300 for number in range(40)]
 
@@ -155,6 +157,52 @@ def test_a_deletion_survives_a_crash_before_its_run(
     it.reopen()
     assert it.read_lite("s") == []
     assert it.lite.find_end(queue_of("s")) == 7
+
+
+def test_a_deletion_before_the_first_upload_of_the_parent_counts(it: LiteTier) -> None:
+    it.put_lite("s", *BODIES[:7])
+    it.put_lite("t", *BODIES[7:9])
+    it.store.delete_topics({queue_of("s")})
+    it.lite.run_once()
+    it.move_to_tier()
+    for _ in range(2):
+        assert it.read_lite("s") == []
+        assert it.read_lite("t") == BODIES[7:9]
+        it.reopen()
+    it.lite.run_once()
+    assert it.local.dispatch_source.find_deleted_queues() == {}
+
+
+def test_a_deletion_counts_for_messages_that_are_uploaded_much_later(
+    it: LiteTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "FAN_IN", 2)
+    it.put_lite("s", *BODIES[:7], queue_id=1)
+    it.put_lite("t", BODIES[7])
+    it.store.dispatcher.dispatch(QueueKey(PARENT, 0), force=True)
+    it.store.delete_topics({queue_of("s")})
+    for body in BODIES[8:12]:
+        it.lite.run_once()
+        it.put_lite("t", body)
+        it.store.dispatcher.dispatch(QueueKey(PARENT, 0), force=True)
+    it.move_to_tier()
+    for _ in range(3):
+        assert it.read_lite("s") == []
+        assert it.read_lite("t") == BODIES[7:12]
+        it.lite.run_once()
+
+
+def test_messages_that_come_into_a_run_later_are_not_skipped(it: LiteTier) -> None:
+    for number, body in enumerate(BODIES[:3]):
+        it.put_lite("s", body, queue_id=(1, 0, 1)[number])
+    it.store.dispatcher.dispatch(QueueKey(PARENT, 1), force=True)
+    it.lite.run_once()
+    it.fill()
+    it.upload()
+    assert it.clean()
+    assert it.get("s", 1).status is GetMessageStatus.OFFSET_FOUND_NULL
+    it.lite.run_once()
+    assert it.read_lite("s", offset=1) == BODIES[1:3]
 
 
 def test_a_deleted_parent_takes_its_lite_topics_along(it: LiteTier) -> None:
