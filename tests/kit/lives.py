@@ -63,8 +63,8 @@ class Tier:
 
 class Broker:
     """One process with its own clock. `told` has each file's bytes that the process knows to be in
-    the tier: those found at its start, and those confirmed since. Without `looks`, bytes count once
-    the store replied to their write."""
+    the tier: those found at its start, and those confirmed since. If `looks` is False, the process
+    makes no fence checks, and bytes count once the store has replied to their write."""
 
     def __init__(
         self, client: LateClient, name: str, *, looks: bool = True, **settings: Any

@@ -1,5 +1,6 @@
-"""Runs of lite topics, as bytes (ADR 21). A run locates messages of light
-queues in the commit logs of their parents. Its units are sorted by the key of their light queue."""
+"""Runs of lite topics, as bytes (`docs/adr/0021-lite-topics-in-the-tier.md`). A run locates
+messages of light queues in the commit logs of their parents. Its units are sorted by the key of
+their light queue."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ class TimeSide:
 
 
 def offset_by_time(sides: Sequence[TimeSide], timestamp_ms: int, boundary: BoundaryType) -> int:
-    """Search by time over all sides as one store. LOWER: the first message at or after the time, or
-    the end. UPPER: the last message at or before the time, or the first message. -1 if no side has
-    messages."""
+    """Search by time over all sides (the messages of each store), as if they were one store. LOWER:
+    the first message at or after the time, or the end. UPPER: the last message at or before the
+    time, or the first message. -1 if no side has messages."""
     sides = [side for side in sides if side.low < side.high]
     if not sides:
         return -1

@@ -376,8 +376,8 @@ class TieredMessageStore(TieredReads):
         reload_index: bool,
     ) -> None:
         """Read the current metadata from disk, and open `queues` again from `listings`. With
-        `reload_index`, open the index again too. For a SLAVE over a tier that another process
-        writes. Raises Unavailable, Corrupt."""
+        `reload_index`, open the index again too. Needed for a SLAVE over a tier that another
+        process writes. Raises Unavailable, Corrupt."""
         self._metadata.load()
         self._take_levels()
         for key in self.flat_files.reload(queues, listings):

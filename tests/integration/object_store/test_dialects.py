@@ -264,9 +264,9 @@ def test_a_versioned_bucket_is_refused_where_it_makes_the_condition_void(
 def test_w01_where_exclusion_is_not_promised_no_writer_is_fenced(
     spoken: VendorStore, prefix: str
 ) -> None:
-    """A writer is refused on a vendor that does not promise exclusion. A test race without a
-    conflict would not prove that the vendor excludes writers. The error names the configuration
-    key."""
+    """A writer is refused if the vendor does not promise that only one of two concurrent creates of
+    a key succeeds. A test race could pass by chance, so it would prove nothing. The error names the
+    configuration key."""
     options = {**spoken.options, "fencing": "epoch"}
     url = spoken.store.url(prefix, **options)
     with closing(open_tier(spoken.store, prefix, **options)) as provider:

@@ -87,8 +87,8 @@ def name_source(group: str, topic: str, source: Source, lite_topic: str = "") ->
 
 
 def split_source(group: str, name: str) -> tuple[str, Source]:
-    """Return the requested topic and the source from which `name_source` made `name`. A name that
-    is not the name of a retry topic of the group is itself the requested topic."""
+    """Reverse `name_source`: return the requested topic and the source for the topic `name`. A name
+    that is not the name of a retry topic of the group is itself the requested topic."""
     if not name.startswith(RETRY_PREFIX):
         lite = parse_lite_topic(name)
         return (name, Source.TOPIC) if lite is None else (lite.parent, Source.LITE)

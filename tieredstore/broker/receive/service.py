@@ -248,7 +248,7 @@ class ReceiveService:
         *,
         is_suspended: bool = False,
     ) -> str | None:
-        """Redeliver a message in `invisible_ms`, at least a second. Returns the message's new
+        """Redeliver a message after `invisible_ms`, at least a second. Returns the message's new
         handle, or None for an invalid or expired handle. `is_suspended`: the last delivery does not
         count. Raises Invalid for a time above the limit, Unavailable or Exhausted."""
         if invisible_ms > MAX_INVISIBLE_MS:
@@ -266,9 +266,9 @@ class ReceiveService:
     def change_popped(
         self, delivery: Popped, invisible_ms: int, *, is_suspended: bool = False
     ) -> ChangedTime | None:
-        """Redeliver a message in `invisible_ms`, raised or lowered to the limits. Returns the new
-        delivery, or None if `delivery` is not the message's last delivery. `is_suspended`: the last
-        delivery does not count. Raises Unavailable or Exhausted."""
+        """Redeliver a message after `invisible_ms`, raised or lowered to the limits. Returns the
+        new delivery, or None if `delivery` is not the message's last delivery. `is_suspended`: the
+        last delivery does not count. Raises Unavailable or Exhausted."""
         found = self._find_popped(delivery)
         if found is None:
             return None

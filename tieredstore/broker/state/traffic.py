@@ -24,8 +24,8 @@ class Deliveries(msgspec.Struct):
 
 
 def name_counted(name: str) -> str:
-    """Return the name under which deliveries count. All light queues count together, and so do
-    their groups, as in Java, because clients choose these names."""
+    """Return the name under which deliveries are counted. All light queues count together, and so
+    do their groups, as in Java, because clients choose these names."""
     return LMQ_PREFIX if name.startswith(LMQ_PREFIX) else name
 
 

@@ -215,8 +215,8 @@ class CommitLogFlush:
 
     def _end(self, flushed: int, late_s: float | None = None) -> None:
         """Complete the rounds that end at or before the offset `flushed`, because they are on disk.
-        Rounds that were sealed up to `late_s` and are not on disk are completed with
-        FLUSH_DISK_TIMEOUT."""
+        Rounds that were sealed at or before the time `late_s` and are not on disk are completed
+        with FLUSH_DISK_TIMEOUT."""
         on_disk, late, left = [], [], []
         with self._rounds_lock:
             for found in self._rounds:

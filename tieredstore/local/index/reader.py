@@ -77,8 +77,8 @@ def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
 
 
 def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt if the header of a file contradicts its last item. New entries would be written
-    to the wrong position, or be skipped as existing entries."""
+    """Raise Corrupt if the header of a file contradicts its last item. Without this check, new
+    entries could be written to the wrong position, or be skipped as existing entries."""
     header = read_header(files, path)
     last = header.index_count - 1
     if last == 0:

@@ -18,8 +18,9 @@ def can_be_folder(name: str) -> bool:
 
 
 def find_queue_fault(topic: str, queue_id: int) -> str | None:
-    """Return why the queue of a record is invalid, or None for a valid queue. The timer of a Java
-    broker delivers to any topic and queue that a client names."""
+    """Return why the queue of a record is invalid, or None for a valid queue. A queue may be
+    invalid, because the timer of a Java broker delivers to any topic and queue that a client
+    names."""
     if not can_be_folder(topic):
         return f"topic {topic[:_SHORT]!r}: expected a name that can be a folder's"
     if queue_id < 0:

@@ -165,7 +165,7 @@ def repair(plan: RecoveryPlan) -> None:
     """Carry out the cuts of a plan, durably.
 
     The caller holds the store's lock. Raises Unavailable or Invalid for errors of the system. After
-    an error the store is as unclean as before, and a new plan continues.
+    an error the store still counts as unclean, and a new plan can continue.
     """
     if plan.checkpoint_after != plan.checkpoint_before:
         write_checkpoint(plan.root, plan.checkpoint_after)

@@ -137,7 +137,7 @@ def _count_finished(
 ) -> int:
     """Return the number of files before the first file that a power cut has truncated. Such a file
     is too short and does not end with zeros, unlike a file of another configured size. If any file
-    begins elsewhere than at a multiple of the file size, all files count."""
+    begins elsewhere than at a multiple of the file size, the number of all files is returned."""
     if not file_size or any(offset % file_size for offset, _ in found):
         return len(found)
     for number, (offset, length) in enumerate(found):

@@ -226,9 +226,9 @@ def record_columns(
 
 
 def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) -> None:
-    """Raise the scalar decoder's error for the first bad row, if any row is bad. A row before the
-    first row that fails this check may fail a later check, so the scalar decoder looks for the
-    first bad row."""
+    """Raise the scalar decoder's error for the first bad row, if any row is bad. The scalar decoder
+    looks for that row, because an earlier row may be bad for a reason that this check does not
+    cover."""
     if not good.all():
         for position in positions[: int(good.argmin()) + 1].tolist():
             size = layout.check_size(buffer, position, len(buffer))

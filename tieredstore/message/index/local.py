@@ -1,7 +1,7 @@
 """Index files of a local store (`docs/formats/local-index.md`).
 
 `slots` is the slot capacity S, `max_items` the item capacity N of a file. Item numbers run from 1
-to N - 1. Functions over the whole file take any buffer, also a mapped one, and drop their views
+to N - 1. Functions over the whole file take any buffer, even a mapped one, and drop their views
 before they return.
 """
 

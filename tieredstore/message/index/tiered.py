@@ -1,7 +1,7 @@
 """Index files of the tier, unsealed and compacted (`docs/formats/tiered-index.md`).
 
 `slots` is the capacity S of the file. Item numbers begin at 1. Functions over the whole file take
-any buffer, also a mapped one, and drop their views before they return.
+any buffer, even a mapped one, and drop their views before they return.
 """
 
 from __future__ import annotations

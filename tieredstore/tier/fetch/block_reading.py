@@ -178,7 +178,7 @@ def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int)
 
 
 def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
-    """Return the number of first units whose messages together have `enough_bytes`, or the number
+    """Return the number of leading units whose messages together have `enough_bytes`, or the number
     of all units if these have fewer bytes. A message above `limit_bytes` adds no bytes, because no
     read returns it."""
     if len(units) <= SMALL_BLOCK_MESSAGES:

@@ -49,8 +49,9 @@ class Confirmation:
             file.settle(end)
 
     def commit_stored(self) -> None:
-        """Confirm the epoch, then commit the bytes stored before. No request is sent if all are
-        committed already. Raises Fenced, Unavailable, and the errors of the metadata."""
+        """Confirm the epoch, then commit all bytes that were stored before this call. No request is
+        sent if all of them are committed already. Raises Fenced, Unavailable, and the errors of the
+        metadata."""
         ends = self.note_stored()
         if any(file.commit_offset < end for file, end in zip(self._files, ends, strict=True)):
             self._confirm()

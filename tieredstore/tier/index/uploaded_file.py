@@ -33,7 +33,8 @@ _ITEM = struct.Struct(">iiiqii")
 class UploadedIndexStoreFile(IndexStoreFile):
     """One INDEX segment.
 
-    Items may be older than `begin_ms`, because Java names a file by its creation. `base_offset`,
+    Items may be older than `begin_ms`, because Java names a file by the time of its creation.
+    `base_offset`,
     `size_bytes`: of the segment, in bytes. `latest_ms`: no item is later. `is_expired`: whether all
     items have expired, so that the segment may be deleted.
     """

@@ -117,8 +117,8 @@ class Limit:
 
 class LimitedProvider(WrapperProvider):
     """Throttles the reads and writes of all segments that it opens, in the calling threads: threads
-    that upload, and threads in which reads wait for the backend. A stop does not wait. `config`:
-    read each time, so the limits may change at any time."""
+    that upload, and threads in which reads wait for the backend. During a stop of the store,
+    nothing waits. `config`: read each time, so the limits may change at any time."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Encodes and decodes blocks of a trace.
 
-A block has the arrivals and reads of some seconds. The format is in `docs/formats/trace.md`. Blocks
-are independent, so a damaged or torn block affects no other block.
+A block has the arrivals and reads of a few seconds. The format is in `docs/formats/trace.md`.
+Blocks are independent, so a damaged or torn block affects no other block.
 """
 
 from __future__ import annotations

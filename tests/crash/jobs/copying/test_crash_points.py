@@ -151,7 +151,8 @@ def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
     kind: str, every: int, tmp_path: Path
 ) -> None:
     """A copy that is killed at any step of a later run can be continued. The first run copied a
-    part of a source. Since then, the source has new segments and a longer last segment."""
+    part of a source. Since then, the source has got new segments, and its last segment has
+    grown."""
     young, old = growing(tmp_path / "young", 7), growing(tmp_path / "old", 18)
 
     def world(name: str) -> World:

@@ -1,5 +1,5 @@
-"""Two offloads of one store overlap. A run that is refused or late loses no data of the other run.
-With cron, runs overlap whenever a run takes longer than the interval between runs."""
+"""Two offloads of one store overlap. A run that is refused or late causes no loss of the other
+run's data. With cron, runs overlap whenever a run takes longer than the interval between runs."""
 
 from __future__ import annotations
 

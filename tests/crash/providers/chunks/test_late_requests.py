@@ -156,16 +156,16 @@ def append_and_merge(broker: Broker) -> None:
 def test_w08_the_whole_of_a_sealed_segment_is_not_that_of_the_next_life(
     how: str, stamps_beginning: bool, every: int
 ) -> None:
-    """The late object of a sealed segment does not count in the segment's next generation. This
-    also holds for a multipart object, although its age counts from the beginning of its upload."""
+    """The late object of a sealed segment does not become part of the segment's next generation.
+    This also holds for a multipart object, which is as old as the beginning of its upload."""
     run_all(Scenario(prepare_sealed, merge, delete_and(*NEW), stamps_beginning), how, every)
 
 
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("how", HOWS)
 def test_w08_a_merged_run_is_not_one_of_the_next_life(how: str, every: int) -> None:
-    """A late merged run does not count in the segment's next generation, although the writes of
-    both generations have the same lengths and boundaries."""
+    """A late merged run does not become part of the segment's next generation, although the writes
+    of both generations have the same lengths and boundaries."""
     run_all(Scenario(prepare_writes, merge, delete_and(*NEW)), how, every)
 
 

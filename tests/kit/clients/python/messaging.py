@@ -56,9 +56,9 @@ class Collector(MessageListener):  # type: ignore[misc]
 
 
 class LiteCollector(MessageListener):  # type: ignore[misc]
-    """Collects messages of lite topics by the name of their consumer, since several consume one
-    topic. It fails the first deliveries of the body "bad". The client repeats them itself, and does
-    not count them as attempts."""
+    """Collects messages of lite topics by the name of their consumer, because several consumers
+    consume one topic. It fails the first deliveries of the body "bad". The client repeats them
+    itself, and does not count them as attempts."""
 
     def __init__(self, name: str, fail_times: int) -> None:
         self._name = name

@@ -119,7 +119,7 @@ def format_bytes(size_bytes: int) -> str:
 def estimate_percentile(times: Sequence[int], part: float) -> float:
     """Estimate the duration (ms) that a share `part` (0 to 1) of the puts does not exceed. `times`:
     number of puts in each range between the bounds PUT_TIMES_MS. As in Java, the puts of a range
-    are taken as evenly spread over the range."""
+    are assumed to be spread evenly over the range."""
     wanted = int(sum(times) * part)
     lows, highs = (0, *PUT_TIMES_MS), (*PUT_TIMES_MS, PUT_TIMES_MS[-1])
     for count, passed, low, high in zip(times, accumulate(times), lows, highs, strict=True):
