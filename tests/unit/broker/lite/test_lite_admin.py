@@ -77,6 +77,18 @@ def test_the_lite_topics_of_a_deleted_parent_are_gone(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_l15_the_lite_topics_are_gone_after_the_type_of_their_parent_was_changed(
+    tmp_path: Path,
+) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        lab.services.topics.update_topic(TopicConfig(topic_name="P"))
+        await ask(lab, RequestCode.DELETE_TOPIC_IN_BROKER, topic="P")
+        assert lab.services.store.get_max_offset_in_queue(A, 0) <= 0
+
+    run(tmp_path, test)
+
+
 def test_l15_a_kill_within_a_deletion_leaves_no_lite_topic_without_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,13 +107,11 @@ class TopicHandlers(Handlers):
         self._refuse_read_only()
         topic = request.header.topic
         self._refuse_system(topic)
-        config = self._topics.find_topic(topic)
         look_ups, store = self._broker.look_ups, self._broker.store
         with self._topics.deleting({topic}):
-            # Without a configuration, an earlier deletion of a lite topic's parent may have failed.
-            if config is None or config.is_lite:
-                children = await look_ups.run(list_children, store, topic)
-                await self._broker.lite_expiry.delete(children)
+            # Its type does not matter: it may have been changed.
+            children = await look_ups.run(list_children, store, topic)
+            await self._broker.lite_expiry.delete(children)
             await look_ups.run(store.delete_topics, {topic})
             self._broker.offsets.remove_topic(topic)
         await self._topics.persist()
