@@ -59,7 +59,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.broker.tls import TlsMode, load_tls, make_server_context
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.broker_name import add_remembered_name
-from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.clock import SYSTEM_CLOCK, Clock, RetentionClock
 from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, read_broker_conf
 from tieredstore.contracts.message_store import HostedStore
 from tieredstore.contracts.wrapping import list_layers
@@ -365,8 +365,7 @@ class Broker:
             services.offsets,
             subscriptions,
             services.look_ups,
-            self.clock,
-            self.clock.now_ms(),
+            RetentionClock(self.clock),
         )
         is_synced = services.store_config.flush_disk_type == "SYNC_FLUSH"
         state = ReceiveState(

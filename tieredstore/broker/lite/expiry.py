@@ -13,7 +13,7 @@ from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import LITE_EXPIRATION
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
-from tieredstore.clock import Clock
+from tieredstore.clock import RetentionClock
 from tieredstore.contracts.message_store import MessageStore
 from tieredstore.message.lite import (
     LITE_PREFIX,
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class LiteExpiry:
     """Deletes lite topics whose last message is older than their parent's `lite.topic.expiration`,
-    even if the messages were not consumed. `started_ms`: time when the broker started, epoch ms."""
+    even if the messages were not consumed. A step of the wall clock deletes none."""
 
     store: MessageStore
     settings: BrokerSettings
@@ -39,13 +39,17 @@ class LiteExpiry:
     offsets: ConsumerOffsetManager
     subscriptions: LiteSubscriptions
     look_ups: LookUps
-    clock: Clock
-    started_ms: int
+    clock: RetentionClock
+
+    def __post_init__(self) -> None:
+        self.started_ms = self.clock.now_ms()
 
     async def expire(self) -> None:
         """Delete the expired lite topics, but none within `min_lite_ttl_ms` after the start. Raises
         the errors of the store."""
-        if self.clock.now_ms() - self.started_ms < self.settings.min_lite_ttl_ms:
+        now_ms = self.clock.now_ms()
+        self.started_ms = min(self.started_ms, now_ms)
+        if now_ms - self.started_ms < self.settings.min_lite_ttl_ms:
             return
         limits_ms = {
             name: max(minutes * _MINUTE_MS, self.settings.min_lite_ttl_ms)

@@ -15,7 +15,7 @@ from tests.kit.remoting import wait_for
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
-from tieredstore.clock import ManualClock
+from tieredstore.clock import ManualClock, RetentionClock
 from tieredstore.errors import Unavailable
 
 A = "%LMQ%$P$a"
@@ -43,7 +43,7 @@ def test_silent_lite_topics_expire(tmp_path: Path) -> None:
         await consume(lab)
         expiry = services.lite_expiry
         now_ms = services.clock.now_ms()
-        expiry.clock = ManualClock(now_ms + 61_000)
+        expiry.clock = RetentionClock(ManualClock(now_ms + 61_000))
         await expiry.expire()
         assert store.get_max_offset_in_queue(A, 0) == 3  # the broker has just started
         expiry.started_ms = 0
@@ -62,6 +62,26 @@ def test_silent_lite_topics_expire(tmp_path: Path) -> None:
         await lab.subscribe("COMPLETE_ADD", "a")
         await wait_for(lambda: not services.receive.state.find_queues("G", A))
         assert (await lab.take(2))[1] == [b"new0", b"new1"]
+
+    run(tmp_path, test)
+
+
+def test_c02_a_wall_clock_that_jumps_ahead_expires_no_lite_topic(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        services, expiry = lab.services, lab.services.lite_expiry
+        await consume(lab)
+        clock = ManualClock(services.clock.now_ms())
+        expiry.clock = RetentionClock(clock)
+        kind = {"message.type": "LITE", "lite.topic.expiration": "60"}
+        services.topics.update_topic(TopicConfig(topic_name="P", attributes=kind))
+        await expiry.expire()
+        clock.set(clock.now_ms() + 10 * 365 * 86_400_000)
+        clock.advance(1_800_000)
+        await expiry.expire()
+        assert services.store.get_max_offset_in_queue(A, 0) == 3
+        clock.advance(1_900_000)
+        await expiry.expire()
+        assert services.store.get_max_offset_in_queue(A, 0) <= 0
 
     run(tmp_path, test)
 
