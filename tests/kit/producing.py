@@ -63,7 +63,7 @@ class Producing:
         self.store.load()
         self.store.start()
         delays_ms = parse_delay_levels(self.settings.message_delay_level)
-        self.hook = DelayHook(delays_ms, clock)
+        self.hook = DelayHook(delays_ms, clock, find_queue=self.topics.find_queue)
         self.hook.install(self.store)
         self.schedule = ScheduleMessageService(
             self.store, self.hook, delays_ms, root / "config", clock

@@ -286,7 +286,8 @@ class Broker:
     async def _start_delays(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         delays_ms = parse_delay_levels(self.settings.message_delay_level)
         door = services.door = Door(self.settings)
-        hook = DelayHook(delays_ms, self.clock, partial(door.is_open, is_reply=True))
+        is_open, find_queue = partial(door.is_open, is_reply=True), services.topics.find_queue
+        hook = DelayHook(delays_ms, self.clock, is_open, find_queue)
         services.store.add_put_message_hook(PutGuard(door))
         hook.install(services.store)
         store, folder, skipped = services.store, services.config_folder, services.skipped

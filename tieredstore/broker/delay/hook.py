@@ -42,17 +42,20 @@ _ILLEGAL: Final = PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
 
 class DelayHook:
     """Stores delayed messages in other topics until they are due. `delays_ms`: delay of each level,
-    level 1 first. `is_open`: returns whether messages of clients may be delivered to a topic."""
+    level 1 first. `is_open`: returns whether messages of clients may be delivered to a topic.
+    `find_queue`: returns the queue for a message that was accepted for a topic and a queue."""
 
     def __init__(
         self,
         delays_ms: Sequence[int],
         clock: Clock = SYSTEM_CLOCK,
         is_open: Callable[[str], bool] = lambda topic: not is_closed_topic(topic),
+        find_queue: Callable[[str, int], int] = lambda _, queue_id: queue_id,
     ) -> None:
         self._max_level = len(delays_ms)
         self._clock = clock
         self.is_open = is_open
+        self.find_queue = find_queue
         self._delivers = False
 
     def install(self, store: HostedStore) -> None:

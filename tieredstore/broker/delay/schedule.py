@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tieredstore.broker.delay.hook import DelayHook
+from tieredstore.broker.delay.hook import TIMER_MAX_DELAY_MS, DelayHook
 from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService, read_own_queue
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -85,11 +85,15 @@ class ScheduleMessageService(DeliveryService):
     ) -> None:
         super().__init__(store, hook, clock, skipped)
         self.offsets = ScheduleOffsets(config_folder, clock)
-        self._delays_ms = tuple(delays_ms)
+        self._delays_ms = {
+            key.queue_id + 1: TIMER_MAX_DELAY_MS  # of levels that the broker had before
+            for key in store.dispatch_source.queues()
+            if key.topic == SCHEDULE_TOPIC
+        } | dict(enumerate(delays_ms, start=1))
         self._due_ms: dict[int, int] = {}  # of the next message of a level, if known
 
     def forget_lost(self) -> None:
-        for level in range(1, len(self._delays_ms) + 1):
+        for level in self._delays_ms:
             end = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, level - 1)
             if (self.offsets.find_offset(level) or 0) > end:
                 self.offsets.set_offset(level, end)
@@ -99,7 +103,7 @@ class ScheduleMessageService(DeliveryService):
         refuses a message, the other levels continue. Raises the first error at the end."""
         count = 0
         failure: TieredStoreError | None = None
-        for level, delay_ms in enumerate(self._delays_ms, start=1):
+        for level, delay_ms in self._delays_ms.items():
             due_ms = self._due_ms.get(level)
             if due_ms is not None and self._clock.now_ms() < due_ms <= (
                 self._clock.now_ms() + delay_ms

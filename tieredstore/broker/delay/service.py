@@ -67,6 +67,7 @@ class Delivery:
         if topic is None or queue_id is None or not self._may_deliver(topic, stored):
             self.skip(stored, f"real topic {(topic or '')[:255]!r}, queue {queue_id}")
             return None
+        queue_id = self._hook.find_queue(topic, queue_id)
         result = self._try(rebuild(stored, topic, queue_id))
         if result.status in _LASTING:
             put_off = self._put_off(stored, topic, queue_id, result.reason)

@@ -134,6 +134,7 @@ class MessageSender:
         self._locks = locks
         self._settings = settings
         self._topics = topics
+        self.find_queue = topics.find_queue
         self._groups = groups
         self._store_host = store_host
         self._host_text = store_host.hex().upper()

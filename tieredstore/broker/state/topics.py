@@ -127,6 +127,14 @@ class TopicConfigManager(ConfigManager):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return self._topics.get(topic)
 
+    def find_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue for a message that was accepted for a queue of a topic. The topic may
+        have fewer queues since, and no consumer would read the former one."""
+        config = self._topics.get(topic)
+        if config is None or queue_id < config.queue_nums or not config.read_queue_nums:
+            return queue_id
+        return queue_id % config.read_queue_nums
+
     def list_topics(self) -> Mapping[str, TopicConfig]:
         """Return all topics by name. The caller must not change this table."""
         return MappingProxyType(self._topics)

@@ -39,7 +39,7 @@ from tieredstore.broker.transactions.messages import (
     parse_op,
     show_to_producer,
 )
-from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.clock import SYSTEM_CLOCK, Clock, RetentionClock
 from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.contracts.message_store import (
     GetMessageStatus,
@@ -65,6 +65,7 @@ MAX_LATE: Final = 65_536
 """Maximum number of transactions that are remembered because they were committed after they were
 discarded."""
 _HOUR_MS: Final = 3_600_000
+_AHEAD_MS: Final = 60_000
 _BATCH: Final = 32
 _FOREVER_MS: Final = (1 << 63) - 1
 _MAX_BATCH_BYTES: Final = 1 << 20
@@ -88,6 +89,8 @@ class TransactionService:
 
     def __post_init__(self) -> None:
         self._table = HalfTable()
+        self._retention_clock = RetentionClock(self.clock)
+        self._retention_clock.begin()
         self._unwritten: list[int] = []  # half offsets for the next op message
         self._late: dict[bytes, None] = {}  # that were committed after they were discarded
         self._unasked: Counter[str] = Counter()  # of this round, by producer group
@@ -216,7 +219,7 @@ class TransactionService:
             queue = find_real_queue(half)
             if queue is None:
                 raise Refused(Reason.SYSTEM_ERROR, "the half message has no real topic")
-            await self._finish(offset, make_committed(half, *queue))
+            await self._finish(offset, self._make_committed(half, queue))
         else:
             self._end(offset)
 
@@ -229,11 +232,14 @@ class TransactionService:
         )
         is_discarded = any(identify(one) == transaction for one in found)
         if is_discarded and queue is not None and transaction not in self._late:
-            result = self._put(make_committed(half, *queue))
+            result = self._put(self._make_committed(half, queue))
             self._late[transaction] = None
             if len(self._late) > MAX_LATE:
                 del self._late[next(iter(self._late))]
             await wait_until_durable(result)
+
+    def _make_committed(self, half: StoredMessage, queue: tuple[str, int]) -> Message:
+        return make_committed(half, queue[0], self.sender.find_queue(*queue))
 
     # Checks
 
@@ -244,9 +250,11 @@ class TransactionService:
         now_ms = self.clock.now_ms()
         count = 0
         for number, (offset, entry) in enumerate(list(self._table.list_waiting())):
-            if entry.check_from_ms <= now_ms and not self._table.has_ended(offset):
+            # The clock may have been ahead when it was stored.
+            is_early = entry.store_timestamp_ms - _AHEAD_MS <= now_ms < entry.check_from_ms
+            if not is_early and not self._table.has_ended(offset):
                 try:
-                    count += await self._check(offset, entry, now_ms)
+                    count += await self._check(offset, entry)
                 except TieredStoreError as error:
                     _log.warning("half message %d: waits for the next round: %s", offset, error)
             if not number % _BATCH:
@@ -278,7 +286,7 @@ class TransactionService:
             await wait_until_durable(result)
             self._commit_offsets()
 
-    async def _check(self, offset: int, entry: HalfEntry, now_ms: int) -> int:
+    async def _check(self, offset: int, entry: HalfEntry) -> int:
         reason = "it is gone"
         try:
             half = await self.store.look_message_by_offset_async(entry.physical_offset)
@@ -293,7 +301,8 @@ class TransactionService:
             self._end(offset)
             return 0
         queue = find_real_queue(half)
-        is_old = now_ms - entry.store_timestamp_ms > self.retention_ms()
+        age_ms = self._retention_clock.now_ms() - entry.store_timestamp_ms
+        is_old = age_ms > self.retention_ms()
         if queue is None or is_old or entry.check_times >= self.settings.transaction_check_max:
             _log.warning("half message %d is discarded after %d checks", offset, entry.check_times)
             await self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0))

@@ -11,6 +11,7 @@ from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.broker.delay.service import PUT_OFF_STEPS
+from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult
@@ -177,6 +178,38 @@ async def test_a_clock_that_is_set_back_delays_by_the_level_at_most(tmp_path: Pa
         await parts.send(queue_id=0, properties={"DELAY": "1"})
         parts.clock.set(START_MS - 3_600_000)
         assert await _deliver(parts) == 1
+
+
+@on_loop
+async def test_p30_levels_that_the_broker_has_no_more_are_delivered_at_their_time(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START_MS)
+    with producing(tmp_path, clock) as parts:
+        await parts.send(queue_id=0, properties={"DELAY": "6"})
+        parts.store.wait_until_dispatched()
+    with producing(tmp_path, clock, message_delay_level="1s 5s") as parts:
+        parts.schedule.forget_lost()
+        clock.advance(119_999)
+        assert await _deliver(parts) == 0
+        clock.advance(1)
+        assert await _deliver(parts) == 1
+
+
+@pytest.mark.parametrize("delay", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+@on_loop
+async def test_p30_a_queue_that_the_topic_has_no_more_is_replaced(
+    tmp_path: Path, delay: dict[str, str]
+) -> None:
+    with producing(tmp_path) as parts:
+        parts.topics.update_topic(TopicConfig(topic_name="T"))
+        await parts.send(queue_id=7, properties=delay)
+        parts.topics.update_topic(
+            TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
+        )
+        parts.clock.advance(1000)
+        await _deliver_all(parts)
+        assert len(parts.read("T", 1)) == 1
 
 
 @on_loop

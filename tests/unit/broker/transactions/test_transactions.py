@@ -13,6 +13,7 @@ from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.send.sender import SendResult
+from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.broker.transactions.messages import (
     DISCARDED_TOPIC,
     HALF_TOPIC,
@@ -486,6 +487,37 @@ async def test_a_committed_message_with_a_delay_comes_later(tmp_path: Path) -> N
         parts.store.wait_until_dispatched()
         assert await parts.schedule.deliver_due() == 1
         assert _bodies(parts) == [b"1"]
+
+
+@on_loop
+async def test_p30_a_committed_message_gets_a_queue_that_its_topic_still_has(
+    tmp_path: Path,
+) -> None:
+    with producing(tmp_path) as parts:
+        sent = await _prepare(parts)
+        parts.topics.update_topic(
+            TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
+        )
+        await _end(parts, sent, COMMIT)
+        assert _bodies(parts, queue_id=0) == [b"body"]
+
+
+@on_loop
+async def test_c02_a_jump_of_the_clock_discards_no_transaction_and_none_waits_for_years(
+    tmp_path: Path,
+) -> None:
+    years_ms = 10 * 365 * 86_400_000
+    with producing(tmp_path) as parts:
+        session = Session()
+        parts.producers.register("g", session)
+        await _prepare(parts, b"1")
+        parts.clock.set(START_MS + years_ms)
+        await _prepare(parts, b"2")
+        await _check(parts, 0)
+        parts.clock.set(START_MS)
+        await _check(parts)
+        assert {bytes(message.body) for message, _, _ in session.asked} == {b"1", b"2"}
+        assert _bodies(parts, DISCARDED, 0) == []
 
 
 @on_loop
