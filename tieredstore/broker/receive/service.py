@@ -438,6 +438,11 @@ class ReceiveService:
             )
             if topic != request.topic or request.queue_id in (ALL_QUEUES, queue_id):
                 yield progress
+        # The topic had more queues: what the group has not acknowledged in them is left.
+        count = config.read_queue_nums
+        for queue_id in [*self.state.find_queues(request.group, request.topic)]:
+            if queue_id >= count > 0 and request.queue_id in (ALL_QUEUES, queue_id % count):
+                yield self.state.get_queue(request.group, request.topic, queue_id, is_new=False)
 
     def _exists(self, topic: str, queue_id: int) -> bool:
         """Return whether a group may begin in a queue. Clients choose the names of light queues, so

@@ -306,3 +306,21 @@ def test_priority_0_may_come_first(tmp_path: Path) -> None:
         assert await on.receive(fifo=True)
 
     drive(tmp_path, test)
+
+
+def test_p30_messages_of_a_queue_that_the_topic_has_no_more_come_again(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1)
+        on.put(2, queue_id=1)
+        assert len(await on.receive(max_count=2, queue_id=1)) == 2
+        on.topics.update_topic(TopicConfig(topic_name="T", read_queue_nums=1))
+        await on.kill()
+        await on.start()
+        on.clock.advance(30_000)
+        assert sorted(bodies(await on.receive())) == [0, 1, 2]
+        on.clock.advance(30_000)
+        found = await on.receive(queue_id=0)
+        assert sorted(bodies(found)) == [0, 1, 2]
+        assert [await on.service.ack("G", "T", one.handle) for one in found] == [OK] * 3
+
+    drive(tmp_path, test)

@@ -338,17 +338,19 @@ class PopHandlers(Handlers):
         broker = self._broker
         config = _find_popped_topic(broker, header.topic)
         info = parse_extra_info(header.extra_info)
+        name = header.source_topic
         if header.lite_topic:
             _check_lite(broker, header, info)
-        if not 0 <= header.queue_id < config.read_queue_nums:
+        end = broker.store.get_max_offset_in_queue(name, header.queue_id)
+        # The topic may have had more queues.
+        if header.queue_id < 0 or (header.queue_id >= config.read_queue_nums and end <= 0):
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{config.read_queue_nums}]",
             )
-        name = header.source_topic
         begin = broker.store.get_min_offset_in_queue(name, header.queue_id)
-        end = broker.store.get_max_offset_in_queue(name, header.queue_id) + beyond_end
+        end += beyond_end
         if not begin <= header.offset < end:
             raise Refused(
                 Reason.NO_MESSAGE,
