@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ MAX_ENTRIES: Final = 1_000_000
 pair takes about 500 bytes of memory."""
 _SEPARATOR: Final = "@"
 _NAMED: Final = 10
+_NEWER_MS: Final = 60_000
+"""Minimum difference between the times of two files. Files of one copy have similar times."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,11 +62,29 @@ class ConsumerOffsetManager(ConfigManager):
     def __init__(
         self, config_folder: Path, clock: Clock = SYSTEM_CLOCK, *, has_lmq: bool = False
     ) -> None:
-        name = "lmqConsumerOffset.json" if has_lmq else "consumerOffset.json"
+        name, other = "lmqConsumerOffset.json", "consumerOffset.json"
+        name, other = (name, other) if has_lmq else (other, name)
         super().__init__(config_folder / name, clock)
+        self._other = config_folder / other
         self._has_lmq = has_lmq
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pull_offsets: dict[str, dict[int, int]] = {}  # Java's, kept unchanged
+
+    async def load(self) -> None:
+        """Read the file, as `ConfigManager.load` does. After a change of `enableLmq`, read the file
+        with the other name."""
+        own = self.path
+        if await asyncio.to_thread(self._is_other_newer):
+            _log.warning("%s: enableLmq was changed: %s is used", own, self._other.name)
+            self.path = self._other
+            self._changes += 1
+        try:
+            await super().load()
+        finally:
+            self.path = own
+
+    def _is_other_newer(self) -> bool:
+        return _find_modified_ms(self._other) - _find_modified_ms(self.path) > _NEWER_MS
 
     def commit_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False
@@ -172,6 +193,12 @@ class ConsumerOffsetManager(ConfigManager):
             del self._offsets[key]
         if keys:
             self.mark_changed()
+
+
+def _find_modified_ms(path: Path) -> int:
+    """Return the time of a file or its backup copy, the later one (epoch ms), or 0."""
+    found = (path, path.with_name(f"{path.name}.bak"))
+    return max((one.stat().st_mtime_ns // 1_000_000 for one in found if one.exists()), default=0)
 
 
 def _split_key(key: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,22 @@ def test_with_light_queues_offsets_are_where_java_has_them(tmp_path: Path) -> No
         assert not (tmp_path / "consumerOffset.json").exists()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("has_lmq", [True, False])
+def test_a_change_of_enable_lmq_keeps_the_offsets(tmp_path: Path, has_lmq: bool) -> None:
+    async def run(number: int) -> None:
+        offsets = ConsumerOffsetManager(tmp_path, has_lmq=has_lmq ^ (number % 2 > 0))
+        await offsets.load()
+        assert offsets.query_offset("G", "T", 0) == (number or None)
+        offsets.commit_offset("G", "T", 0, number + 1)
+        await offsets.persist()
+
+    for number in range(3):
+        asyncio.run(run(number))
+        for path in tmp_path.iterdir():  # an hour passes
+            time_s = path.stat().st_mtime - 3600
+            os.utime(path, (time_s, time_s))
 
 
 @pytest.mark.parametrize(
