@@ -188,7 +188,8 @@ class Table:
                     path=path,
                 )
             with self._system.open_input_file(path) as opened:
-                parquet = pq.ParquetFile(opened)
+                # 96 bits (Spark, Hive) hold more times than nanoseconds of 64.
+                parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="ms")
                 for group in groups:
                     yield from self._read_group(parquet, file, group, columns)
         except pa.ArrowInvalid as error:
