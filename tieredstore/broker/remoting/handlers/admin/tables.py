@@ -110,8 +110,8 @@ class TopicHandlers(Handlers):
         look_ups, store = self._broker.look_ups, self._broker.store
         with self._topics.deleting({topic}):
             # Its type does not matter: it may have been changed.
-            children = await look_ups.run(list_children, store, topic)
-            await self._broker.lite_expiry.delete(children)
+            if children := await look_ups.run(list_children, store, topic):
+                await self._broker.lite_expiry.delete(children)
             await look_ups.run(store.delete_topics, {topic})
             self._broker.offsets.remove_topic(topic)
         await self._topics.persist()
