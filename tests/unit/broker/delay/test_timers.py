@@ -9,6 +9,7 @@ import pytest
 from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
+from tieredstore.broker.delay.service import BATCH
 from tieredstore.broker.delay.timers import ROLL_WINDOW_MS
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.send.fitting import RecallHandle, parse_recall_handle
@@ -187,3 +188,23 @@ async def test_what_a_java_broker_delivered_does_not_come_again(tmp_path: Path) 
         parts.clock.advance(10_000)
         assert await _deliver(parts) == 1
         assert _bodies(parts) == [b"8"]
+
+
+@on_loop
+async def test_a_stop_while_the_topic_is_read_again_loses_no_message(tmp_path: Path) -> None:
+    """A Java broker's progress has no first offset, so the whole topic is read. The first messages
+    are delivered, and then the broker stops."""
+    clock = ManualClock(START_MS)
+    with producing(tmp_path, clock) as parts:
+        for _ in range(BATCH):
+            await _send_in(parts, b"early", 1001)
+        await _send_in(parts, b"late", 60_001)
+        parts.store.wait_until_dispatched()
+        progress = parts.timers.progress
+        progress.next_offset, progress.delivered_until_ms = BATCH + 1, START_MS + 1000
+        assert await parts.timers._read_batch(0)
+        await progress.persist()
+    clock.advance(60_000)
+    with producing(tmp_path, clock) as parts:
+        await parts.timers.progress.load()
+        assert await _deliver(parts) == 1
