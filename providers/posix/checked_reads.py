@@ -149,7 +149,7 @@ class CheckedReads:
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:
-    """Return some of the bytes, read-only. A short slice is copied, so that it does not keep the
+    """Return a slice of the bytes, read-only. A short slice is copied, so that it does not keep the
     whole buffer in memory."""
     if start == 0 and data.nbytes == length:
         return data.toreadonly()

@@ -63,7 +63,8 @@ def test_a_wall_clock_that_stays_ahead_is_believed_after_a_day() -> None:
 
 def test_what_is_believed_is_the_least_that_was_seen() -> None:
     """The wall clock jumps ahead by an hour and, SETTLE_MS later, by years. The retention clock
-    still shows the time without the second jump."""
+    follows the first jump, because the wall clock stayed ahead by an hour, and does not follow the
+    second jump."""
     clock = ManualClock(T0)
     retention = RetentionClock(clock)
     retention.begin()

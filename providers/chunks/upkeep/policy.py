@@ -42,8 +42,8 @@ class MergePolicy:
     settle_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
-        """Raise Invalid for numbers with which merging would never end, or would rewrite objects on
-        each write."""
+        """Raise Invalid for parameters with which merging would never end, or would rewrite objects
+        on each write."""
         if self.fan_in < 2:
             raise Invalid(f"fan_in: expected at least 2, found {self.fan_in}")
         if not 0 < self.part_bytes <= self.target_bytes:

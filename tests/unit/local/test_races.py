@@ -204,8 +204,9 @@ def test_a_reader_of_a_store_without_log_files_says_that_messages_are_gone(tmp_p
 def test_a_get_ends_before_a_message_that_goes_while_it_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A get ends before a message that expires during the get. The tier has this message. A reader
-    that received later messages would never request it."""
+    """A get returns no messages after a message that expires from the local store during the get.
+    The reader then requests the expired message from the tier. If it received later messages first,
+    it would never request this one."""
     with running(small_config(tmp_path), ManualClock(START_MS)) as store:
         put_all(store, [plain("T", 0, number) for number in range(20)])
         log, units = store.commit_log, store.dispatch_source.read_units(QueueKey("T", 0), 0, 20)

@@ -186,9 +186,9 @@ def reset(topic: str, tier: TierOptions, out: Output, **options: Any) -> int:
 def skip(topic: str, tier: TierOptions, out: Output, **options: Any) -> int:
     """Let a queue of TOPIC continue at a later offset.
 
-    Messages between its end and that offset are never uploaded. Readers pass them as a hole. Use it
-    for messages that cannot be read in the local store, or that should not be kept. The offset must
-    not be after the local store's end: the upload of that queue would wait for it.
+    Messages between its end and that offset are never uploaded. Readers pass them as a hole. Use
+    this verb for messages that cannot be read in the local store, or that should not be kept. The
+    offset must not be after the local store's end: the upload of that queue would wait for it.
     """
     from tieredstore.cli.composition import locate_tier
     from tieredstore.jobs.operating.moving import skip_messages

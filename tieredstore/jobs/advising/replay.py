@@ -262,8 +262,8 @@ def model_reads(
 
 
 def _iterate_gets(reader: ColdReader) -> Generator[GetRequest | None, int, None]:
-    """Yield each get. The caller passes the start time of the next get to `send`, and receives None
-    from this call."""
+    """Yield the gets of a reader. After each get, the caller passes the queue offset at which the
+    next get begins to `send`, which returns None."""
     for first, count in reader.runs:
         offset, last = first, first + count
         while offset < last:

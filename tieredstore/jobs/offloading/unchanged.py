@@ -198,7 +198,8 @@ class LastLook:
         self._report = report
 
     def keep(self) -> None:
-        """Write the file for the next run. If the disk is full, the next run opens the queues."""
+        """Write the file for the next run. An error, such as a full disk, is only logged: without
+        the file, the next run opens all queues."""
         last, signs, report = self._last, self._signs, self._report
         if last is None or signs is None or report is None or _is_in_use(self.options.store_path):
             return

@@ -132,7 +132,7 @@ def run_restore(
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
-    """Return the queues that have segments. The value None of each queue means that its end is
+    """Return the queues that have segments. Each queue has the value None, because its end is
     unknown."""
     paths = {segment.path for segment in list_tier(provider, broker)}
     parts = (path.split("/") for path in paths)

@@ -187,8 +187,8 @@ def warn_unrecorded(found: Iterable[Unrecorded]) -> None:
 
 
 def is_read_whole(queue: QueueFiles) -> bool:
-    """Return whether a search reads the times of all messages of a queue that may be within its
-    bounds."""
+    """Return whether a queue is so small that a search by time reads the time of every message,
+    instead of searching for the bounds."""
     return _log_bytes(queue) <= READ_WHOLE_BYTES
 
 

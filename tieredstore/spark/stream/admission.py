@@ -67,7 +67,8 @@ def admit_messages(
 ) -> tuple[dict[QueueKey, int], QueueKey | None]:
     """Return the end offset of each queue in a batch, and the queue that comes first in the next
     batch. If a limit is too small for all queues with a backlog, the queues take turns in the order
-    of their names. Each queue is served within as many batches as one round needs."""
+    of their names. A batch continues after the last queue of the batch before it, so no queue waits
+    for more than one cycle through all queues."""
     ends = {key: one.start for key, one in backlogs.items()}
     waiting = sorted(key for key, one in backlogs.items() if one.end > one.start)
     served = rotate(waiting, place)

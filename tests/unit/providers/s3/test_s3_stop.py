@@ -24,8 +24,8 @@ from tieredstore.testing.provider.samples import segment_id
 
 AN_HOUR_MS = 3_600_000
 SLOW = {"tieredStoreS3ReadTimeout": AN_HOUR_MS}
-"""Configuration keys with a read time-out of an hour. The tests wait less, so the close must have
-ended a request that ends."""
+"""Configuration keys with a read time-out of an hour. The tests wait for a shorter time, so a
+request that ends during a test was ended by the close."""
 
 CALLS: dict[str, Callable[[S3Client], object]] = {
     "put": lambda client: client.put_if_absent("k", [b"data"], {}),

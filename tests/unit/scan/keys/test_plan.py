@@ -331,8 +331,8 @@ def test_messages_without_keys_do_not_make_an_index_incomplete(
 def test_keys_that_java_leaves_out_of_its_index_are_looked_for_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java omits two kinds of keys from its index: blank keys, and keys with the one hash that has
-    no slot. They are searched in all messages."""
+    """Java omits two kinds of keys from its index: blank keys, and keys whose hash has no slot. A
+    search for such a key reads all messages."""
     world = IndexedTier(tmp_path)
     world.builder.queue("orders", 0, messages("orders", 0, 8))
     world.index(("orders", 0, 0, 8))
