@@ -311,7 +311,7 @@ class PosixFileSegment:
         except OSError as error:
             raise self._error("stat", error) from error
         if not stat.S_ISREG(found.st_mode):
-            raise self._make_kind_error()
+            raise Corrupt(f"segment {self.id}: {self._path} is not a regular file", path=self._path)
         # another process may have deleted and recreated the file
         self._files.forget(self._path, unless=(found.st_dev, found.st_ino))
         return found
@@ -569,6 +569,3 @@ class PosixFileSegment:
 
     def _error(self, action: str, error: OSError) -> TieredStoreError:
         return translate_os_error(error, action, self._path, invalid=_BAD_NAME)
-
-    def _make_kind_error(self) -> Corrupt:
-        return Corrupt(f"segment {self.id}: {self._path} is not a regular file", path=self._path)

@@ -133,7 +133,7 @@ class RangeReader:
         """Return all `expected` bytes of a body. Raises _BodyCut."""
         pieces: list[bytes] = []
         missing = expected
-        limit = self._deadline(expected)
+        limit = self.monotonic() + self.read_timeout_ms / 1000 + expected / MIN_BYTES_PER_S
 
         def is_late() -> bool:
             return self.monotonic() > limit
@@ -152,9 +152,6 @@ class RangeReader:
             why = _TOO_SLOW if is_late() else type(error).__name__
             raise _BodyCut(why, pieces) from None
         return pieces
-
-    def _deadline(self, expected: int) -> float:
-        return self.monotonic() + self.read_timeout_ms / 1000 + expected / MIN_BYTES_PER_S
 
 
 def _check_range(answer: Any, what: str, first: int, wanted: int) -> int:

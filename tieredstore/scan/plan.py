@@ -77,10 +77,6 @@ class ScanBounds:
     leave_search: bool = True
 
     @property
-    def has_offsets(self) -> bool:
-        return self.from_offset is not None or self.until_offset is not None
-
-    @property
     def has_times(self) -> bool:
         return self.since_ms is not None or self.until_ms is not None
 
@@ -108,7 +104,7 @@ def plan(
         with open_queue(provider, queue) as reader:
             return list(plan_queue(reader, bounds))
 
-    is_part = bounds.narrow and bounds.has_offsets
+    is_part = bounds.narrow and (bounds.from_offset is not None or bounds.until_offset is not None)
 
     def waits(queue: QueueFiles) -> bool:
         if bounds.has_times and not (bounds.leave_search and is_read_whole(queue)):

@@ -227,7 +227,14 @@ class GroupUpkeep:
         and return an empty list. Otherwise return those of its bytes that are in groups of writes.
         The caller writes them, sorted by queue, into a new group object."""
         files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
-        if self._is_split(path, files):
+        if is_split(
+            [extent for file in files if file.is_log for extent in file.grouped],
+            [extent for file in files if not file.is_log for extent in file.grouped],
+            self.settings,
+            self.client.now_ms(),
+            is_marked=any(file.manifest.marked for file in files),
+            spread=order_in_groups(path) / 2**32,
+        ):
             for part in self._plan(path, files, lambda _: True, done):
                 self.compactor.store_run(part.state, authority, part.sources, part.content)
             done.changed += [file.state for file in files]
@@ -271,16 +278,6 @@ class GroupUpkeep:
             return _File(state, manifest, authority.generations.take(id), grouped)
 
     # From groups to the queue's own folder
-
-    def _is_split(self, path: str, files: Sequence[_File]) -> bool:
-        return is_split(
-            [extent for file in files if file.is_log for extent in file.grouped],
-            [extent for file in files if not file.is_log for extent in file.grouped],
-            self.settings,
-            self.client.now_ms(),
-            is_marked=any(file.manifest.marked for file in files),
-            spread=order_in_groups(path) / 2**32,
-        )
 
     # From groups of writes to groups of runs
 

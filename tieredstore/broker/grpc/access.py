@@ -56,7 +56,7 @@ class GrpcAccess:
             user = self._access.authenticate(read_credentials(call))
         except NotAuthenticated as error:
             raise Rejected(Code.UNAUTHORIZED, str(error)) from None
-        return Caller(self._access, user.username, _source_ip(call.peer), user)
+        return Caller(self._access, user.username, call.peer.rpartition(":")[0].strip("[]"), user)
 
 
 def read_credentials(call: Call) -> Credentials | None:
@@ -108,7 +108,3 @@ def _list_wants_of_settings(settings: Settings) -> Iterator[Want]:
         yield want_group(read_group(subscription.group), Action.SUB)
     for entry in subscription.subscriptions:
         yield want_topic(read_topic(entry.topic), Action.SUB)
-
-
-def _source_ip(peer: str) -> str:
-    return peer.rpartition(":")[0].strip("[]")

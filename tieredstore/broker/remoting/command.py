@@ -212,21 +212,6 @@ def decode_json_header(header: bytes) -> RemotingCommand:
         raise BadFrame(f"JSON header of {len(header)} bytes: {error}") from error
 
 
-def encode_json_header(command: RemotingCommand) -> bytes:
-    return _encode_json(
-        _JsonHeader(
-            command.code,
-            command.language,
-            command.version,
-            command.opaque,
-            command.flag,
-            "JSON",
-            command.remark,
-            command.ext_fields or None,
-        )
-    )
-
-
 # --- ROCKETMQ -------------------------------------------------------------------------------------
 
 _FIXED = struct.Struct(">hBhii")
@@ -328,5 +313,16 @@ def decode_header(header_type: int, header: bytes) -> RemotingCommand:
 def encode_header(command: RemotingCommand) -> bytes:
     """Encode the header of a command in the command's header type. Raises Invalid."""
     if command.header_type is HeaderType.JSON:
-        return encode_json_header(command)
+        return _encode_json(
+            _JsonHeader(
+                command.code,
+                command.language,
+                command.version,
+                command.opaque,
+                command.flag,
+                "JSON",
+                command.remark,
+                command.ext_fields or None,
+            )
+        )
     return encode_rocketmq_header(command)

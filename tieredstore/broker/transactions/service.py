@@ -110,7 +110,7 @@ class TransactionService:
         async for op in self._read(OP_TOPIC, op_offset):
             ended = parse_op(op)
             if ended is None:
-                self._skip(op, "no broker wrote this op message")
+                self.skipped.note(op.topic, op.physical_offset, "no broker wrote this op message")
                 ended = set()
             for offset in ended:
                 table.end(offset)
@@ -357,9 +357,6 @@ class TransactionService:
         if result.status not in fitting.STORED:
             raise fitting.make_refusal(result)
         return result
-
-    def _skip(self, record: StoredMessage, reason: str) -> None:
-        self.skipped.note(record.topic, record.physical_offset, reason)
 
     async def _look_up(self, physical_offset: int) -> StoredMessage:
         try:

@@ -133,17 +133,14 @@ def _read_pieces(
             elif not isinstance(outcome, (Corrupt, Invalid)):
                 raise outcome
             elif len(piece.items) > 1:
-                again += _split_piece(piece)
+                again += [
+                    _Piece(piece.file, item.offset, item.offset + item.size, [item])
+                    for item in piece.items
+                ]
             else:
                 # Expired by now, or damaged: no reason to hide the other hits.
                 _log.warning("%s: a hit of a key query cannot be read: %s", topic, outcome)
         pieces = again
-
-
-def _split_piece(piece: _Piece) -> list[_Piece]:
-    return [
-        _Piece(piece.file, item.offset, item.offset + item.size, [item]) for item in piece.items
-    ]
 
 
 def _accept_messages(

@@ -32,16 +32,12 @@ def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
     runs."""
     levels: dict[int, list[list[LiteRun]]] = {}
     for group in directory.list_groups().values():
-        levels.setdefault(_find_level(group), []).append(group)
+        levels.setdefault(max(run.notes.level for run in group), []).append(group)
     for level in sorted(levels):
         if len(levels[level]) >= FAN_IN:
             chosen = [run for group in levels[level][:FAN_IN] for run in group]
             return ChosenRuns(chosen, level + 1, keeps_deleted=level < max(levels))
     return None
-
-
-def _find_level(group: list[LiteRun]) -> int:
-    return max(run.notes.level for run in group)
 
 
 def merge_part(
