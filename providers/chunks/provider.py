@@ -24,11 +24,11 @@ from tieredstore.providers.chunks.manifests.views import Views
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.reading.blocks import BlockReader, ObjectChecker
 from tieredstore.providers.chunks.reading.reader import ByteCache, ChunkReader, WriteCache
+from tieredstore.providers.chunks.record_objects import ObjectFolder
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
-from tieredstore.providers.chunks.times import ObjectBackups, ObjectTimes
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import GarbageBin, GroupGarbage
 from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
@@ -39,14 +39,14 @@ from tieredstore.providers.chunks.upkeep.maintenance import (
 )
 from tieredstore.providers.chunks.writing.append import CarryingAppender, ChunkAppender
 from tieredstore.providers.chunks.writing.gathering import Gatherer
-from tieredstore.providers.timed import TimedProvider
+from tieredstore.providers.records import RecordingProvider
 from tieredstore.service_thread import ServiceHealth
 
 if TYPE_CHECKING:
     from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 
 
-class ChunkProvider(TimedProvider):
+class ChunkProvider(RecordingProvider):
     """The tier of one cluster.
 
     `owner`: name of this writer in epochs and on objects (default: host, process, time and a random
@@ -73,7 +73,6 @@ class ChunkProvider(TimedProvider):
         self._fencing_checked = not settings.fencing
         self._stop_limit = StopLimit(settings, client.close)
         self._cluster_folder = naming.cluster_directory_name(cluster)
-        self._times = ObjectTimes(client, self._cluster_folder)
         self._views = Views(client, self._cluster_folder, settings)
         self._states = SegmentStates(self._cluster_folder, self._views)
         self._writers = Writers(client, self._cluster_folder, settings, owner)
@@ -227,29 +226,13 @@ class ChunkProvider(TimedProvider):
         """Yield the names of the brokers of the tier. Costs a LIST for each."""
         return self._views.list_brokers()
 
-    def list_backups(self, broker_name: str) -> Sequence[BackupName]:
-        return self._backups(broker_name).list()
-
     def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
         return self._views.find_listed_backups(broker_name)
 
-    def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
-        return self._backups(broker_name).read(name)
-
-    def read_backup_range(
-        self, broker_name: str, name: BackupName, position: int, length: int
-    ) -> bytes | None:
-        return self._backups(broker_name).read_range(name, position, length)
-
-    def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
-        self._backups(broker_name).write(name, data)
-
-    def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
-        self._backups(broker_name).delete(names)
-
-    def _backups(self, broker_name: str) -> ObjectBackups:
-        naming.check_name(broker_name, "broker name")
-        return ObjectBackups(self.client, f"{self._cluster_folder}/{broker_name}")
+    def open_records(self, *names: str, is_secret: bool = False) -> ObjectFolder:
+        """Return a folder of records, see `RecordingProvider`."""
+        del is_secret  # Permissions are those of the bucket.
+        return ObjectFolder(self.client, "/".join((self._cluster_folder, *names)))
 
     def run_maintenance(self, *, sweep: bool = True) -> MaintenanceReport:
         """Do all due maintenance (merges, seals, garbage collection) in this thread, for the

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
@@ -20,48 +19,44 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.contracts.tier_identity import EpochRecord, TierMark, WriterKind, WriterMark
-from tieredstore.contracts.time_records import TimesName
-from tieredstore.errors import Busy, Fenced, Unavailable
+from tieredstore.errors import Busy, Fenced
 from tieredstore.providers import checks, naming
-from tieredstore.providers.timed import TimedProvider
+from tieredstore.providers.records import RecordingProvider
 
 
-class MemoryTimes:
-    """Records of store times in memory (`TimesPlace`). Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class MemoryFolder:
+    """Records in memory (`providers.records`). Thread-safe. `records`: content of all records by
+    path."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._records: dict[tuple[str, TimesName], bytes] = {}
+    place: str
+    records: dict[str, bytes]
 
-    def list_times(self, path: str) -> Sequence[TimesName]:
-        naming.parse_logical_path(path)
-        with self._lock:
-            return sorted(name for one, name in self._records if one == path)
+    def list(self, depth: int = 1) -> Iterable[str]:
+        del depth
+        prefix = f"{self.place}/"
+        paths = list(self.records)  # one step, while others write
+        return [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
 
-    def read_times(self, path: str, name: TimesName) -> bytes | None:
-        return self._records.get((path, name))
+    def read(self, name: str) -> bytes | None:
+        return self.records.get(f"{self.place}/{name}")
 
-    def write_times(self, path: str, name: TimesName, data: bytes) -> None:
-        naming.parse_logical_path(path)
-        with self._lock:
-            self._records.setdefault((path, name), data)
+    def read_range(self, name: str, position: int, length: int) -> bytes | None:
+        found = self.read(name)
+        return None if found is None else found[position : position + length]
 
-    def delete_times(self, path: str, names: Iterable[TimesName]) -> None:
-        with self._lock:
-            for name in names:
-                self._records.pop((path, name), None)
+    def write(self, name: str, data: bytes) -> bool:
+        return self.records.setdefault(f"{self.place}/{name}", data) is data
 
-    def list_timed_paths(self, broker_name: str) -> Sequence[str]:
-        naming.check_name(broker_name, "broker name")
-        with self._lock:
-            paths = {path for path, _ in self._records}
-        return sorted(path for path in paths if path.partition("/")[0] == broker_name)
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.records.pop(f"{self.place}/{name}", None)
 
 
 _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=False)
 
 
-class MemoryProvider(TimedProvider):
+class MemoryProvider(RecordingProvider):
     """Tier in memory. It is lost when the process ends. For tests, and for Java's default
     configuration."""
 
@@ -73,8 +68,7 @@ class MemoryProvider(TimedProvider):
         self._epoch_count = 0
         self._identities: dict[str, str] = {}
         self._marks: dict[str, dict[int, WriterMark]] = {}
-        self._times = MemoryTimes()
-        self._backups: dict[tuple[str, BackupName], bytes] = {}
+        self._records: dict[str, bytes] = {}
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> MemoryProvider:
@@ -156,30 +150,10 @@ class MemoryProvider(TimedProvider):
             names = {name.path.partition("/")[0] for name in self._contents} | set(self._marks)
         yield from sorted(names)
 
-    def list_backups(self, broker_name: str) -> Sequence[BackupName]:
-        naming.check_name(broker_name, "broker name")
-        with self._lock:
-            return sorted(name for broker, name in self._backups if broker == broker_name)
-
-    def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
-        return self._backups.get((broker_name, name))
-
-    def read_backup_range(
-        self, broker_name: str, name: BackupName, position: int, length: int
-    ) -> bytes | None:
-        found = self.read_backup(broker_name, name)
-        return None if found is None else found[position : position + length]
-
-    def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
-        naming.check_name(broker_name, "broker name")
-        with self._lock:
-            if self._backups.setdefault((broker_name, name), data) is not data:
-                raise Unavailable(f"memory tier: backup {name} is there already")
-
-    def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
-        with self._lock:
-            for name in names:
-                self._backups.pop((broker_name, name), None)
+    def open_records(self, *names: str, is_secret: bool = False) -> MemoryFolder:
+        """Return a folder of records, see `RecordingProvider`."""
+        del is_secret
+        return MemoryFolder("/".join(("memory:", *names)), self._records)
 
     def close(self) -> None:
         """No-op: the contents stay, because the same object may be used again."""

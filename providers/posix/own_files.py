@@ -8,22 +8,20 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import orjson
 
-from tieredstore.contracts.backups import BACKUP_FOLDER, BackupName
 from tieredstore.contracts.tier_identity import WriterKind, WriterMark
-from tieredstore.contracts.time_records import TIMES_FOLDER, TimesName
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES, SECRET_FILE_MODE, SECRET_FOLDER_MODE, cut_zeros
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
-from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.providers import naming
+from tieredstore.errors import Busy, Corrupt, Fenced, Invalid
 from tieredstore.timestamps import format_time
 
 IDENTITY_FILE_NAME: Final = ".tier"
@@ -125,84 +123,25 @@ def _write(directory: str, content: PosixIdentity) -> None:
         FILES.replace_file(path, msgspec.json.encode(content) + b"\n")
 
 
-class PosixTimes:
-    """The records of store times of one cluster (`TimesPlace`). `directory`: the cluster's folder
-    in the tier."""
+@dataclass(frozen=True, slots=True)
+class PosixFolder:
+    """Records in a folder (`providers.records`). `is_secret`: whether other users must not read
+    them."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = Path(directory)
+    place: str
+    is_secret: bool
 
-    def list_times(self, path: str) -> Sequence[TimesName]:
-        names = (TimesName.parse(name) for name in self._names(self._folder(path)))
-        return sorted(name for name in names if name is not None)
+    def list(self, depth: int = 1) -> Iterator[str]:
+        return _list_names(Path(self.place), depth)
 
-    def read_times(self, path: str, name: TimesName) -> bytes | None:
-        file = self._folder(path) / str(name)
-        with wrap_os_errors("read", file, invalid=RETRY_LATER), suppress(FileNotFoundError):
-            return FILES.read(file)
-        return None
-
-    def write_times(self, path: str, name: TimesName, data: bytes) -> None:
-        file = self._folder(path) / str(name)
-        with wrap_os_errors("write", file, invalid=RETRY_LATER):
-            if not file.exists():
-                FILES.make_directory(file.parent)
-                FILES.replace_file(file, data)
-
-    def delete_times(self, path: str, names: Iterable[TimesName]) -> None:
-        folder = self._folder(path)
-        for name in names:
-            file = folder / str(name)
-            with wrap_os_errors("delete", file, invalid=RETRY_LATER):
-                FILES.unlink(file)
-        for empty in (folder, folder.parent):
-            with suppress(OSError):
-                empty.rmdir()
-
-    def list_timed_paths(self, broker_name: str) -> Sequence[str]:
-        naming.check_name(broker_name, "broker name")
-        root = self._directory / broker_name / TIMES_FOLDER
-        return [
-            f"{broker_name}/{topic}/{queue_id}"
-            for topic in sorted(self._names(root))
-            for queue_id in sorted(self._names(root / topic))
-            if naming.is_name(topic) and naming.is_queue_id(queue_id)
-        ]
-
-    def _folder(self, path: str) -> Path:
-        parts = naming.parse_logical_path(path)
-        return self._directory.joinpath(
-            parts.broker_name, TIMES_FOLDER, parts.topic, parts.queue_id
-        )
-
-    def _names(self, folder: Path) -> list[str]:
-        with wrap_os_errors("list", folder, invalid=RETRY_LATER):
-            try:
-                return [entry.name for entry in folder.iterdir()]
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-
-
-class PosixBackups:
-    """Backups of one broker. `folder`: the broker's folder in the tier."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder, BACKUP_FOLDER)
-
-    def list(self) -> Sequence[BackupName]:
-        with wrap_os_errors("list", self._folder, invalid=RETRY_LATER):
-            paths = list(self._folder.iterdir()) if self._folder.is_dir() else []
-        names = (BackupName.parse(path.name) for path in paths)
-        return sorted(name for name in names if name is not None)
-
-    def read(self, name: BackupName) -> bytes | None:
-        path = self._folder / str(name)
+    def read(self, name: str) -> bytes | None:
+        path = Path(self.place, name)
         with wrap_os_errors("read", path, invalid=RETRY_LATER), suppress(FileNotFoundError):
             return FILES.read(path)
         return None
 
-    def read_range(self, name: BackupName, position: int, length: int) -> bytes | None:
-        path = self._folder / str(name)
+    def read_range(self, name: str, position: int, length: int) -> bytes | None:
+        path = Path(self.place, name)
         with (
             wrap_os_errors("read", path, invalid=RETRY_LATER),
             suppress(FileNotFoundError),
@@ -212,19 +151,36 @@ class PosixBackups:
             return file.read(length)
         return None
 
-    def write(self, name: BackupName, data: bytes) -> None:
-        path = self._folder / str(name)
+    def write(self, name: str, data: bytes) -> bool:
+        path = Path(self.place, name)
         with wrap_os_errors("write", path, invalid=RETRY_LATER):
             if path.exists():
-                raise Unavailable(f"{path}: is there already", path=str(path))
-            FILES.make_directory(self._folder, SECRET_FOLDER_MODE)
-            FILES.replace_file(path, data, mode=SECRET_FILE_MODE)
+                return False
+            FILES.make_directory(path.parent, SECRET_FOLDER_MODE if self.is_secret else None)
+            FILES.replace_file(path, data, mode=SECRET_FILE_MODE if self.is_secret else None)
+            return True
 
-    def delete(self, names: Iterable[BackupName]) -> None:
-        for name in names:
-            path = self._folder / str(name)
+    def delete(self, names: Iterable[str]) -> None:
+        folder = Path(self.place)
+        for path in map(folder.joinpath, names):
             with wrap_os_errors("delete", path, invalid=RETRY_LATER):
                 FILES.unlink(path)
+        for empty in (folder, folder.parent):
+            with suppress(OSError):
+                empty.rmdir()
+
+
+def _list_names(folder: Path, depth: int) -> Iterator[str]:
+    with wrap_os_errors("list", folder, invalid=RETRY_LATER):
+        try:
+            names = [entry.name for entry in folder.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+    for name in names:
+        if depth == 1:
+            yield name
+        else:
+            yield from (f"{name}/{inner}" for inner in _list_names(folder / name, depth - 1))
 
 
 WRITER_FILE_NAME = ".writer"

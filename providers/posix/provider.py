@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.block_checksums import BlockCoverage
 from tieredstore.contracts.segment import (
     Buffer,
@@ -36,7 +35,7 @@ from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
 from tieredstore.providers.posix.sum_files import SegmentSums, SumCache, delete_orphans
-from tieredstore.providers.timed import TimedProvider
+from tieredstore.providers.records import RecordingProvider
 from tieredstore.tier_url import file_url
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ _MAX_NOWAIT_BYTES = 64 << 20
 _BAD_NAME = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
-class PosixProvider(TimedProvider):
+class PosixProvider(RecordingProvider):
     """Tier below `root` on a file system. Only one process at a time may write to a broker prefix.
     `fsync`: whether a write returns only after its bytes, and the folders of a new file, are synced
     to disk. `checksums`: whether checksums are written to files next to segments. `max_open_files`:
@@ -76,7 +75,6 @@ class PosixProvider(TimedProvider):
         self.calls = calls if calls is not None else PosixCalls()
         self.files = OpenFiles(max_open_files, self.calls)
         self.sums = SumCache()
-        self._times = own_files.PosixTimes(self._cluster_directory)
         self._known_directories: set[str] = set()
         self._expected: Mapping[tuple[str, ...], Sequence[str]] = {}
 
@@ -209,26 +207,9 @@ class PosixProvider(TimedProvider):
         naming.check_name(broker_name, "broker name")
         return own_files.describe_last_writer(f"{self._cluster_directory}/{broker_name}")
 
-    def list_backups(self, broker_name: str) -> Sequence[BackupName]:
-        return self._backups(broker_name).list()
-
-    def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
-        return self._backups(broker_name).read(name)
-
-    def read_backup_range(
-        self, broker_name: str, name: BackupName, position: int, length: int
-    ) -> bytes | None:
-        return self._backups(broker_name).read_range(name, position, length)
-
-    def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
-        self._backups(broker_name).write(name, data)
-
-    def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
-        self._backups(broker_name).delete(names)
-
-    def _backups(self, broker_name: str) -> own_files.PosixBackups:
-        naming.check_name(broker_name, "broker name")
-        return own_files.PosixBackups(f"{self._cluster_directory}/{broker_name}")
+    def open_records(self, *names: str, is_secret: bool = False) -> own_files.PosixFolder:
+        """Return a folder of records, see `RecordingProvider`."""
+        return own_files.PosixFolder("/".join((self._cluster_directory, *names)), is_secret)
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         return self.open(id, listing).check_blocks()

@@ -22,7 +22,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.jobs.metadata.following import TierFollower
 from tieredstore.local.queues.topic_deletions import KEPT_FILE
 from tieredstore.message.encoding import Message
-from tieredstore.providers.posix.own_files import PosixBackups
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.location import locate
 from tieredstore.tier.deleted.records import KINDS, drop_deleted_segments
 from tieredstore.tier.upload.outcome import DispatchStatus
@@ -49,17 +49,17 @@ class Unrecorded:
         self.patch = monkeypatch
 
     def __enter__(self) -> None:
-        self.real = PosixBackups.write
+        self.real = PosixProvider.write_backup
 
-        def refuse(backups: PosixBackups, name: BackupName, data: bytes) -> None:
+        def refuse(tier: PosixProvider, broker: str, name: BackupName, data: bytes) -> None:
             if name.kind in KINDS:
                 raise Unavailable("the record is refused for a while")
-            self.real(backups, name, data)
+            self.real(tier, broker, name, data)
 
-        self.patch.setattr(PosixBackups, "write", refuse)
+        self.patch.setattr(PosixProvider, "write_backup", refuse)
 
     def __exit__(self, *_: object) -> None:
-        self.patch.setattr(PosixBackups, "write", self.real)
+        self.patch.setattr(PosixProvider, "write_backup", self.real)
 
 
 def keep_metadata(world: TieredLocal) -> None:

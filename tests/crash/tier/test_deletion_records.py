@@ -16,7 +16,7 @@ from tests.kit.tiered_local import TieredLocal
 from tieredstore.contracts.backups import BackupName
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.local.queues.topic_deletions import KEPT_FILE
-from tieredstore.providers.posix.own_files import PosixBackups
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.tier.deleted.records import KINDS
 from tieredstore.tier.state_files import RECORDS_LEFT_FILE
@@ -31,13 +31,13 @@ class Killer:
 
     def __init__(self, at: int, *, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.after, self.seen = at, after, 0
-        write, replace = PosixBackups.write, FileOperations.replace_file
+        write, replace = PosixProvider.write_backup, FileOperations.replace_file
         monkeypatch.setattr(
-            PosixBackups,
-            "write",
-            lambda backups, name, data: self._run(
+            PosixProvider,
+            "write_backup",
+            lambda provider, broker, name, data: self._run(
                 is_counted=isinstance(name, BackupName) and name.kind in KINDS,
-                write=lambda: write(backups, name, data),
+                write=lambda: write(provider, broker, name, data),
             ),
         )
         monkeypatch.setattr(

@@ -18,7 +18,6 @@ from tieredstore import jobs
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.jobs.operating.moving import reset_queues
-from tieredstore.providers.posix.own_files import PosixBackups
 from tieredstore.providers.posix.provider import PosixFileSegment, PosixProvider
 from tieredstore.scan.location import locate
 
@@ -34,8 +33,8 @@ class Copies:
         for owner, name in (
             (PosixFileSegment, "delete"),
             (PosixFileSegment, "write"),
-            (PosixBackups, "write"),
-            (PosixBackups, "delete"),
+            (PosixProvider, "write_backup"),
+            (PosixProvider, "delete_backups"),
         ):
             monkeypatch.setattr(owner, name, self._watch(owner, name))
         self.is_on = False

@@ -15,7 +15,7 @@ from tieredstore.broker.auth.users import AclManager
 from tieredstore.contracts.backups import BackupName
 from tieredstore.errors import Refused
 from tieredstore.java_json import quote_integer_keys
-from tieredstore.providers.posix.own_files import PosixBackups
+from tieredstore.providers.posix.provider import PosixProvider
 
 NAMES = ("--cluster", "OldCluster", "--broker", "oldBroker")
 
@@ -182,10 +182,10 @@ def test_s70_a_reader_without_a_right_to_the_backups_reads_the_tier(
     older = unpack_older("4.9.7-plain", tmp_path / "older")
     offload(older, tmp_path)
 
-    def refuse(self: PosixBackups) -> list[BackupName]:
-        raise Refused(f"{self._folder}: cannot list: Permission denied")
+    def refuse(self: PosixProvider, broker: str) -> list[BackupName]:
+        raise Refused(f"{self.url}/{broker}: cannot list: Permission denied")
 
-    monkeypatch.setattr(PosixBackups, "list", refuse)
+    monkeypatch.setattr(PosixProvider, "list_backups", refuse)
     shown = run("ls", "--tier", tmp_path / "tier")
     assert (shown.code, "records of deleted topics" in shown.err) == (0, True), shown.err
     read = run("cat", "--tier", tmp_path / "tier", "--topic", "old_normal", "--output", "ndjson")

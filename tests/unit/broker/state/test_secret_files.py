@@ -16,7 +16,7 @@ from tieredstore.broker.broker import Broker
 from tieredstore.broker.state.backup import back_up, read_backup, restore
 from tieredstore.contracts.backups import BackupKind, BackupName
 from tieredstore.disk.file_operations import FILES
-from tieredstore.providers.posix.own_files import PosixBackups
+from tieredstore.providers.posix.provider import PosixProvider
 
 SECRET = "authUsers.json"
 
@@ -85,9 +85,10 @@ def test_s33_a_users_file_that_others_may_read_is_closed_with_its_backup(tmp_pat
 
 
 def test_s33_a_backup_in_a_tier_of_files_is_for_its_owner_alone(tmp_path: Path) -> None:
-    backups = PosixBackups(str(tmp_path / "cluster" / "broker"))
+    provider = PosixProvider(tmp_path, "cluster")
     name = BackupName(1, 1, BackupKind.CONFIG)
-    backups.write(name, b"x")
+    provider.write_backup("broker", name, b"x")
+    provider.close()
     (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert mode_of(path) == 0o600
     assert mode_of(path.parent) == 0o700
