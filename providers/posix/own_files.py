@@ -21,6 +21,7 @@ from tieredstore.contracts.tier_identity import WriterKind, WriterMark
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES, SECRET_FILE_MODE, SECRET_FOLDER_MODE, cut_zeros
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
+from tieredstore.disk.notes import read_note
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid
 from tieredstore.timestamps import format_time
 
@@ -63,21 +64,15 @@ def read_identity(directory: str) -> PosixIdentity | None:
     """Read the file of a broker's folder. Returns None if the file does not exist. Raises Corrupt
     with the recovery procedure, Invalid for a newer format, Unavailable."""
     path = Path(directory, IDENTITY_FILE_NAME)
-    with wrap_os_errors("read", path, invalid=RETRY_LATER):
-        try:
-            data = cut_zeros(FILES.read(path))
-        except FileNotFoundError:
-            return None
     try:
-        found = msgspec.json.decode(cut_zeros(data), type=PosixIdentity)
-    except msgspec.MsgspecError as error:
+        found = read_note(path, PosixIdentity, "the identity of a tier", invalid=RETRY_LATER)
+    except Corrupt as error:
         raise Corrupt(
-            f"{path}: expected the identity of a tier, found {len(data)} other bytes ({error}). "
-            "Delete the file: the next start compares the messages instead, and gives the tier a "
-            "new identity",
+            f"{error}. Delete the file: the next start compares the messages instead, and gives "
+            "the tier a new identity",
             path=str(path),
         ) from error
-    if found.format > _FORMAT:
+    if found is not None and found.format > _FORMAT:
         raise Invalid(
             f"{path}: the identity has format {found.format}, this program reads {_FORMAT}",
             path=str(path),

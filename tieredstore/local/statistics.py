@@ -19,9 +19,8 @@ import msgspec
 
 from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.contracts.message_store import PUT_TIMES_MS, PutMessageResult
-from tieredstore.disk.errors import translate_os_error
-from tieredstore.disk.file_operations import FILES, cut_zeros
-from tieredstore.errors import Corrupt
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.notes import read_note
 
 SLOW_PUT_MS: Final = 500
 MAX_REASONS: Final = 64
@@ -221,12 +220,4 @@ class StatisticsKeeper:
 def read_statistics(root: Path) -> KeptStatistics | None:
     """Read the statistics that a store's owner has written. Returns None without a file (a Java
     broker writes none). Raises Corrupt for a file that cannot be parsed, Unavailable."""
-    path = root / STATISTICS_FILE
-    try:
-        return msgspec.json.decode(cut_zeros(FILES.read(path)), type=KeptStatistics)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise translate_os_error(error, "read", path) from error
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"{path}: expected statistics of a store: {error}", path=str(path)) from None
+    return read_note(root / STATISTICS_FILE, KeptStatistics, "statistics of a store")

@@ -23,8 +23,9 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.contracts.tier_identity import WriterMark
 from tieredstore.contracts.usage import WrittenBytes, read_usage
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.disk.file_operations import FILES, FileOperations, cut_zeros
+from tieredstore.disk.file_operations import FILES, FileOperations
 from tieredstore.disk.locks import is_locked, lock_file, unlock_file
+from tieredstore.disk.notes import find_note, keep_note, read_note
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
 from tieredstore.tier.deleted.records import DeletedTopic, QueueEnds
 
@@ -113,15 +114,13 @@ class StateRecord:
         """Return the claims, oldest first. No claims if the record is missing or damaged, or was
         copied with the directory. Raises Invalid for a newer format, Unavailable."""
         try:
-            content = cut_zeros(self._operations.read(self._path))
-        except FileNotFoundError:
+            found = read_note(
+                self._path, _Record, "a record of writer epochs", operations=self._operations
+            )
+        except Corrupt as error:
+            _log.warning("%s", error)
             return ()
-        except OSError as error:
-            raise translate_os_error(error, "read", self._path) from error
-        try:
-            found = msgspec.json.decode(content, type=_Record)
-        except msgspec.DecodeError as error:
-            _log.warning("%s: not a record of writer epochs: %s", self._path, error)
+        if found is None:
             return ()
         if found.format > RECORD_FORMAT:
             raise Invalid(
@@ -180,7 +179,7 @@ class LeftRecords(msgspec.Struct, frozen=True):
 def keep_clean_ends(state: Path, epoch: int, queues: Mapping[str, QueueEnds]) -> None:
     """Write the ends of the queues when an epoch stops. If the disk is full, nothing is written,
     and the next start lists the tier."""
-    _write_snapshot(state / ENDS_FILE, _Ends(_SNAPSHOT_FORMAT, epoch, dict(queues)))
+    keep_note(state / ENDS_FILE, _Ends(_SNAPSHOT_FORMAT, epoch, dict(queues)))
 
 
 def find_clean_ends(state: Path, epoch: int) -> Mapping[str, QueueEnds]:
@@ -203,13 +202,13 @@ def keep_clean_records(
     """Write the records of deleted topics when an epoch stops. If the disk is full, nothing is
     written, and the next start reads the records from the tier."""
     left = LeftRecords(_SNAPSHOT_FORMAT, epoch, dict(records), newest)
-    _write_snapshot(state / RECORDS_LEFT_FILE, left)
+    keep_note(state / RECORDS_LEFT_FILE, left)
 
 
 def note_records(state: Path, records: Mapping[str, DeletedTopic]) -> None:
     """Write the records of deleted topics while an epoch lasts. The next epoch does not rely on
     them. They only complete the records of a tier that is an older copy."""
-    _write_snapshot(state / RECORDS_LEFT_FILE, LeftRecords(_SNAPSHOT_FORMAT, -1, dict(records)))
+    keep_note(state / RECORDS_LEFT_FILE, LeftRecords(_SNAPSHOT_FORMAT, -1, dict(records)))
 
 
 def find_clean_records(state: Path, epoch: int) -> LeftRecords | None:
@@ -226,22 +225,9 @@ def find_left_records(state: Path) -> dict[str, DeletedTopic]:
     return {} if left is None else left.topics
 
 
-def _write_snapshot(path: Path, snapshot: _Ends | LeftRecords) -> None:
-    try:
-        FILES.replace_file(path, msgspec.json.encode(snapshot))
-    except OSError as error:
-        _log.info("%s: not written: %s", path, error)
-
-
 def _read_snapshot(path: Path, kind: type[S]) -> S | None:
-    try:
-        found = msgspec.json.decode(cut_zeros(FILES.read(path)), type=kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        _log.info("%s: not read: %s", path, error)
-        return None
-    return found if found.format == _SNAPSHOT_FORMAT else None
+    found = find_note(path, kind)
+    return found if found is not None and found.format == _SNAPSHOT_FORMAT else None
 
 
 WRITTEN_FILE: Final = "tieredstore.written.json"
@@ -287,14 +273,4 @@ class WrittenKeeper:
 def read_written_bytes(state: Path) -> WrittenBytes | None:
     """Return the number of bytes that writers have recorded in a state directory, or None if no
     number is recorded. Raises Corrupt for a damaged file, Unavailable."""
-    path = state / WRITTEN_FILE
-    try:
-        return msgspec.json.decode(cut_zeros(FILES.read(path)), type=WrittenBytes)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise translate_os_error(error, "read", path) from error
-    except msgspec.MsgspecError as error:
-        raise Corrupt(
-            f"{path}: expected bytes written to a tier: {error}", path=str(path)
-        ) from None
+    return read_note(state / WRITTEN_FILE, WrittenBytes, "bytes written to a tier")

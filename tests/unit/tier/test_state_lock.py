@@ -63,7 +63,7 @@ def test_a_damaged_record_claims_nothing_and_is_told(
     _, record = own(state)
     (state / RECORD_FILE).write_bytes(content)
     assert list(record.load()) == []
-    assert "not a record of writer epochs" in caplog.text
+    assert "expected a record of writer epochs" in caplog.text
     record.save(["1:aa"])
     assert list(record.load()) == ["1:aa"]
 

@@ -4,14 +4,14 @@ no identity, so the first record of its log identifies it."""
 from __future__ import annotations
 
 import hashlib
-import logging
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES, cut_zeros
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.notes import find_note
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.log.record_check import check_stored_record
 from tieredstore.local.read_only import ReadOnlyMessageStore
@@ -19,7 +19,6 @@ from tieredstore.message.layout import size_and_magic
 
 KNOWN_STORE_FILE: Final = "tieredstore.offloadedStore.json"
 _HEAD_BYTES: Final = 8
-_log = logging.getLogger(__name__)
 
 
 class _FirstRecord(msgspec.Struct, frozen=True):
@@ -34,7 +33,7 @@ def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord 
     has another record at the position of the record in the state directory. A record that has
     expired, or is damaged, proves nothing."""
     path = state / KNOWN_STORE_FILE
-    known = _read(path)
+    known = find_note(path, _FirstRecord)
     if known is not None and known.position >= store.commit_log.min_offset:
         found = _find_record(store, known.position)
         if found not in (None, known):
@@ -53,19 +52,9 @@ def remember_store(first: _FirstRecord | None, state: Path) -> None:
     """Write the position and digest of the store's first record into the state directory. Raises
     Unavailable, Exhausted, Invalid."""
     path = state / KNOWN_STORE_FILE
-    if first is not None and first != _read(path):
+    if first is not None and first != find_note(path, _FirstRecord):
         with wrap_os_errors("write", path):
             FILES.replace_file(path, msgspec.json.encode(first))
-
-
-def _read(path: Path) -> _FirstRecord | None:
-    try:
-        return msgspec.json.decode(cut_zeros(FILES.read(path)), type=_FirstRecord)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        _log.info("%s: is written anew: %s", path, error)
-        return None
 
 
 def _find_record(store: ReadOnlyMessageStore, position: int) -> _FirstRecord | None:

@@ -27,7 +27,8 @@ from tieredstore.contracts.segment import SegmentProvider, WriterRecord
 from tieredstore.contracts.usage import read_usage
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES, cut_zeros, make_stamp
+from tieredstore.disk.file_operations import FILES, make_stamp
+from tieredstore.disk.notes import read_note
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.offloading.behind import Behind
 from tieredstore.jobs.offloading.report import OffloadReport
@@ -95,16 +96,15 @@ def find_unchanged(options: OffloadOptions, target: TierTarget) -> OffloadReport
     if options.take_over:
         return None
     try:
-        data = cut_zeros(FILES.read(options.state_path / SEEN_FILE))
-        seen = msgspec.json.decode(data, type=_Seen)
+        seen = read_note(options.state_path / SEEN_FILE, _Seen, "an earlier run")
+        if seen is None:
+            return None
         if seen.keys_waiting and (
             options.upload_index or target.config.index_file_upload_interval_ms
         ):
             return None  # They may be due.
         return _compare(seen, options, target) if seen.format == _FORMAT else None
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, TieredStoreError) as error:
+    except (OSError, TieredStoreError) as error:
         _log.info("%s: all queues are opened: %s", options.state_path / SEEN_FILE, error)
         return None
 

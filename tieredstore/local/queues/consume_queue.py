@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tieredstore.disk.file_operations import FILES, Stamp, cut_zeros, make_stamp
+from tieredstore.disk.file_operations import Stamp, make_stamp
+from tieredstore.disk.notes import find_note, keep_note
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
@@ -64,23 +65,13 @@ def find_stamp(path: str) -> Stamp:
 def keep_ends(root: Path, ends: KeptEnds) -> None:
     """Write the state of the queues to the file. Call this function after the last write to the
     queues. If the disk has no room, the next start reads the queues."""
-    try:
-        FILES.replace_file(root / KEPT_FILE, msgspec.json.encode(ends))
-    except OSError as error:
-        _log.info("%s: not written: %s", root / KEPT_FILE, error)
+    keep_note(root / KEPT_FILE, ends)
 
 
 def find_kept_ends(root: Path) -> KeptEnds | None:
     """Read the state of the queues. Return None if the file is missing or unreadable."""
-    path = root / KEPT_FILE
-    try:
-        found = msgspec.json.decode(cut_zeros(FILES.read(path)), type=KeptEnds)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        _log.info("%s: not read: %s", path, error)
-        return None
-    return found if found.format == _FORMAT else None
+    found = find_note(root / KEPT_FILE, KeptEnds)
+    return found if found is not None and found.format == _FORMAT else None
 
 
 PAGE_BYTES: Final = 4096

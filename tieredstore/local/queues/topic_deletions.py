@@ -18,7 +18,9 @@ import numpy as np
 
 from tieredstore.contracts.dispatch_source import DeletedEnd, QueueKey
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES, cut_zeros
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.notes import read_note
+from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.queues.interface import ConsumeQueueReader, Units
 from tieredstore.local.queues.topic_deletion import TopicDeletion, deletion_tags_code
@@ -93,16 +95,12 @@ class KeptDeletions:
         return self._found
 
     def _read(self, path: Path) -> dict[str, dict[int, DeletedEnd]] | None:
-        with wrap_os_errors("read", path):
-            try:
-                data = FILES.read(path)
-            except FileNotFoundError:
-                return None
         try:
-            return msgspec.json.decode(cut_zeros(bytes(data)), type=_File).topics
-        except msgspec.MsgspecError as error:
-            _log.warning("%s: not read: %s", path, error)
+            found = read_note(path, _File, "deletions of topics")
+        except Corrupt as error:
+            _log.warning("%s: not read", error)
             return None
+        return None if found is None else found.topics
 
     def _write(self, topics: dict[str, dict[int, DeletedEnd]]) -> None:
         data = msgspec.json.encode(_File(_FORMAT, topics))

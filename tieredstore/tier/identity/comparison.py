@@ -17,8 +17,9 @@ import msgspec
 from tieredstore.broker_name import STORE_MEMORY
 from tieredstore.contracts.tier_identity import TierMark, WriterKind
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES, cut_zeros
-from tieredstore.errors import Invalid
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.notes import read_note
+from tieredstore.errors import Corrupt, Invalid
 
 STATE_MEMORY: Final = "config/tieredstoreTier.json"
 MEMORY_FORMAT: Final = 1
@@ -51,20 +52,12 @@ class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
 def read_memory(path: Path) -> TierMemory | None:
     """Read the memory (`TierMemory`) in a file. Returns None if the file is missing or damaged. The
     start then compares messages instead. Raises Invalid for a newer format, Unavailable."""
-    with wrap_os_errors("read", path):
-        try:
-            data = cut_zeros(FILES.read(path))
-        except FileNotFoundError:
-            return None
     try:
-        found = msgspec.json.decode(cut_zeros(data), type=TierMemory)
-    except msgspec.MsgspecError as error:
-        _log.warning(
-            "%s: expected the memory of a tier, found %d other bytes (%s): ignored",
-            *(path, len(data), error),
-        )
+        found = read_note(path, TierMemory, "the memory of a tier")
+    except Corrupt as error:
+        _log.warning("%s: ignored", error)
         return None
-    if found.format > MEMORY_FORMAT:
+    if found is not None and found.format > MEMORY_FORMAT:
         raise Invalid(
             f"{path}: the memory has format {found.format}, this program reads {MEMORY_FORMAT}",
             path=str(path),

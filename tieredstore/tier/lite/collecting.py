@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns import records as columns
 from tieredstore.message.lite import find_light_offset, make_parent_prefix, parse_lite_topic
 from tieredstore.message.lite_runs import (
     UNIT_DTYPE,
@@ -26,7 +25,7 @@ from tieredstore.message.properties import INNER_MULTI_DISPATCH
 from tieredstore.message.record import StoredMessage
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.reading import run
+from tieredstore.tier.upload.key_upload import read_batch
 
 _READ_BYTES: Final = 8 << 20
 _READ_UNITS: Final = 4096
@@ -142,32 +141,13 @@ def read_from_tier(file: FlatMessageFile, begin: int, end: int, pending: Pending
         pending.cover(file, begin, until, file.commit_log_commit_offset)
         return until
     try:
-        batch = _read_batch(file, begin, min(end - begin, _READ_UNITS))
+        batch = read_batch(file, begin, min(end - begin, _READ_UNITS), _READ_BYTES)
     except Corrupt:
         try:
-            batch = _read_batch(file, begin, 1)
+            batch = read_batch(file, begin, 1, _READ_BYTES)
         except Corrupt as error:
             _log.error("%s: the message at %d has no lite topic: %s", file.path, begin, error)
             pending.cover(file, begin, begin + 1, file.commit_log_commit_offset)
             return begin + 1
     pending.add(file, batch)
     return begin + batch.count
-
-
-def _read_batch(file: FlatMessageFile, offset: int, count: int) -> RecordBatch:
-    units = run(file.read_units(offset, count))
-    if not len(units):
-        raise Corrupt(f"{file.path}: no unit at queue offset {offset}", path=file.path)
-    positions = units["physical_offset"].astype(np.int64)
-    sizes = units["size"].astype(np.int64)
-    first = int(positions[0])
-    count = max(int(np.searchsorted(positions + sizes, first + _READ_BYTES, side="right")), 1)
-    positions, sizes = positions[:count], sizes[:count]
-    behind = int(positions[-1] + sizes[-1])
-    data = run(file.read_commit_log(first, behind - first))
-    if len(data) < behind - first:
-        raise Corrupt(f"{file.path}: the commit log ends at {first + len(data)}", path=file.path)
-    starts = positions - first
-    times = columns.store_timestamps(data, starts)
-    codes = units["tags_code"][:count].astype(np.int64)
-    return RecordBatch(offset, data, starts, starts + sizes, sizes, positions, codes, times)

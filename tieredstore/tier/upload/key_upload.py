@@ -107,7 +107,7 @@ def read_missing(index: KeyIndex, file: FlatMessageFile) -> RecordBatch | None:
     try:
         offset = run(file.offset_of_position(start))
         if offset is not None:
-            return _read_from_tier(file, offset)
+            return read_batch(file, offset, _UNITS_AT_ONCE, _READ_BYTES, as_found=True)
     except Corrupt as error:
         _log.error(
             "%s: the keys behind commit log offset %d are not indexed: %s", file.path, start, error
@@ -117,15 +117,22 @@ def read_missing(index: KeyIndex, file: FlatMessageFile) -> RecordBatch | None:
     return None
 
 
-def _read_from_tier(file: FlatMessageFile, offset: int) -> RecordBatch:
-    units = run(file.read_units(offset, _UNITS_AT_ONCE))
+def read_batch(
+    file: FlatMessageFile, offset: int, most_units: int, most_bytes: int, *, as_found: bool = False
+) -> RecordBatch:
+    """Read committed messages from the tier, at least one. `as_found`: whether bytes of damaged
+    blocks are returned unchanged. Raises Corrupt, Unavailable."""
+    units = run(file.read_units(offset, most_units))
+    if not len(units):
+        raise Corrupt(f"{file.path}: no unit at queue offset {offset}", path=file.path)
     positions = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     first = int(positions[0])
-    count = max(int(np.searchsorted(positions + sizes, first + _READ_BYTES, side="right")), 1)
+    count = max(int(np.searchsorted(positions + sizes, first + most_bytes, side="right")), 1)
     positions, sizes = positions[:count], sizes[:count]
     behind = int(positions[-1] + sizes[-1])
-    data = run(file.read_commit_log_as_found(first, behind - first))
+    read = file.read_commit_log_as_found if as_found else file.read_commit_log
+    data = run(read(first, behind - first))
     if len(data) < behind - first:
         raise Corrupt(
             f"{file.path}: the commit log ends {behind - first - len(data)} bytes before the "

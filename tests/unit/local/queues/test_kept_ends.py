@@ -281,7 +281,7 @@ def test_a_stop_that_cannot_keep_it_is_clean(
 
     with running(config(root)) as store, monkeypatch.context() as patch:
         put_all(store, [plain("short", 0, 99)])
-        patch.setattr("tieredstore.local.queues.consume_queue.FILES.replace_file", refuse)
+        patch.setattr("tieredstore.disk.notes.FILES.replace_file", refuse)
         store.shutdown()
     assert not (root / ABORT_FILE).exists()
     found = read_all_of(root)
