@@ -24,6 +24,7 @@ from tieredstore.broker.lite.subscriptions import LiteClient, LiteSubscriptions
 from tieredstore.broker.namesrv.registered import RegisteredBrokers, Registration
 from tieredstore.broker.ports import CLIENTS
 from tieredstore.broker.pull import PullHold
+from tieredstore.broker.receive import polls as polls_module
 from tieredstore.broker.receive.polls import ParkedPolls, PollKey
 from tieredstore.broker.refused import Refused
 from tieredstore.broker.remoting.connection import BufferedBytes, Connection
@@ -134,10 +135,32 @@ def test_i03_one_host_does_not_take_all_waits() -> None:
                     count_until_refused(lambda _: enter(polls.park(PollKey("G", "T"))), Busy) == 6
                 )
             with on_host("b"):
-                assert polls.has_room
+                assert polls.has_room(PollKey("G", "T"))
                 enter(hold.watch(QueueKey("T", 0)))
                 enter(polls.park(PollKey("G", "T")))
         assert hold.count == polls.count == 0
+
+    asyncio.run(run())
+
+
+def test_i03_one_host_does_not_take_all_waits_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polls_module, "MAX_WAITING_OF_QUEUE", 8)
+
+    async def run() -> None:
+        polls, key = ParkedPolls(PullHold()), PollKey("G", "T", 0)
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            with on_host("a"):
+                assert count_until_refused(lambda _: enter(polls.park(key)), Busy) == 6
+                assert not polls.has_room(key)
+                enter(polls.park(key._replace(queue_id=1)))
+            for host in ("b", "c"):
+                with on_host(host):
+                    enter(polls.park(key))
+            with on_host("d"):
+                assert not polls.has_room(key)
+        assert polls.count == 0
+        assert polls.has_room(key)
 
     asyncio.run(run())
 

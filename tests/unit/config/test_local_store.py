@@ -14,7 +14,7 @@ from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean
 from tests.kit.waiting import wait_for
 from tieredstore.broker.refused import Reason, Refused
-from tieredstore.broker.send.lite import LightQuota
+from tieredstore.broker.send.lite import RECOUNT_MS, LightQuota
 from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt
 from tieredstore.local.loading import recover
@@ -210,6 +210,19 @@ def test_max_lmq_consume_queue_num_is_the_number_of_light_queues(broker: MakeBro
     keys = {"enableLmq": True, "enableMultiDispatch": True, "enableLmqQuota": True}
     assert is_quota_reached(broker(maxLmqConsumeQueueNum=1, **keys))
     assert not is_quota_reached(broker(maxLmqConsumeQueueNum=2, **keys))
+
+
+def test_a_light_queue_of_pipelined_messages_counts_once(broker: MakeBroker) -> None:
+    """Further messages come before the store has dispatched the first one."""
+    keys = {"enableLmq": True, "enableMultiDispatch": True, "enableLmqQuota": True}
+    made = broker(maxLmqConsumeQueueNum=2, **keys)
+    quota = LightQuota(made.local, made.loaded.config, made.clock)
+    for name in (LIGHT, LIGHT, f"{LIGHT},{LIGHT}-2", f"{LIGHT}-2", LIGHT):
+        quota.check(encode_properties({"INNER_MULTI_DISPATCH": name}))
+    with pytest.raises(Refused):
+        quota.check(encode_properties({"INNER_MULTI_DISPATCH": f"{LIGHT}-3"}))
+    made.clock.advance(RECOUNT_MS)  # the messages were not stored
+    quota.check(encode_properties({"INNER_MULTI_DISPATCH": f"{LIGHT}-3"}))
 
 
 @pytest.mark.parametrize(

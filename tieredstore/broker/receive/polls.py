@@ -28,6 +28,8 @@ class PollKey(NamedTuple):
 
 MAX_WAITING: Final = 100_000
 """Maximum number of receives of all groups that wait at the same time."""
+MAX_WAITING_OF_QUEUE: Final = 1_024
+"""Maximum number of receives that wait with the same key, as in Java."""
 _NEVER: Final = float("inf")
 
 
@@ -46,10 +48,10 @@ class ParkedPolls:
         """Number of waiting receives."""
         return self._shares.total
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the current host may have a further waiting receive."""
-        return self._shares.has_room(HOST.get())
+    def has_room(self, key: PollKey) -> bool:
+        """Return whether a receive of the current host may wait with this key."""
+        group, host = self._groups.get(key), HOST.get()
+        return self._shares.has_room(host) and (group is None or group.shares.has_room(host))
 
     def count_parked(self, key: PollKey) -> int:
         """Return the number of receives that wait with the same key."""
@@ -72,8 +74,11 @@ class ParkedPolls:
         read again before you await the future. Raises Busy if too many receives wait, in total or
         for the current host."""
         host = HOST.get()
-        if not self._shares.has_room(host):
-            raise Busy(f"{self.count} receives wait, no further one of this host")
+        if not self.has_room(key):
+            raise Busy(
+                f"{self.count} receives wait, {self.count_parked(key)} of them for {key.topic}: no "
+                "further one of this host"
+            )
         group = self._groups.get(key)
         if group is None:
             group = _Group(self._hold, _watched(key))
@@ -81,13 +86,15 @@ class ParkedPolls:
             self._groups[key] = group
         poll = asyncio.get_running_loop().create_future()
         group.polls[poll] = None
-        self._shares.add(host)
+        for shares in (self._shares, group.shares):
+            shares.add(host)
         self._topics[key.group, key.topic] += 1
         try:
             yield poll
         finally:
             del group.polls[poll]
-            self._shares.give_back(host)
+            for shares in (self._shares, group.shares):
+                shares.give_back(host)
             self._topics[key.group, key.topic] -= 1
             if not self._topics[key.group, key.topic]:
                 del self._topics[key.group, key.topic]
@@ -128,11 +135,12 @@ def _watched(key: PollKey) -> tuple[Hashable, ...]:
 class _Group(Watch):
     """Waiting receives with the same key. They share one watch."""
 
-    __slots__ = ("_timer", "_timer_at", "polls")
+    __slots__ = ("_timer", "_timer_at", "polls", "shares")
 
     def __init__(self, hold: PullHold, keys: tuple[Hashable, ...]) -> None:
         super().__init__(hold, keys, None)
         self.polls: dict[asyncio.Future[None], None] = {}  # in the order of their arrival
+        self.shares = HostShares(MAX_WAITING_OF_QUEUE)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 

@@ -144,10 +144,9 @@ class ReceiveService:
         """Return the number of receives that wait for the same queues."""
         return self._polls.count_parked(key)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the current host may have a further waiting receive."""
-        return self._polls.has_room
+    def has_room(self, key: PollKey) -> bool:
+        """Return whether a further receive of the current host may wait for these queues."""
+        return self._polls.has_room(key)
 
     @property
     def all_waiting(self) -> int:

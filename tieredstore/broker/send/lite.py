@@ -78,7 +78,8 @@ def _check_named_queues(properties: bytes) -> None:
 
 class LightQuota:
     """Quota of light queues (`enableLmqQuota`). The queues are counted only when the quota is
-    reached, at most once in RECOUNT_MS. In between, each new queue adds one to their number."""
+    reached, at most once in RECOUNT_MS. In between, each new queue adds one to their number, once
+    even if several messages come before the store has the queue."""
 
     def __init__(self, store: MessageStore, config: StoreConfig, clock: Clock) -> None:
         self._store = store
@@ -86,14 +87,16 @@ class LightQuota:
         self._clock = clock
         self._count: int | None = None
         self._counted_ms = 0
+        self._new: dict[str, None] = {}
 
     def check(self, properties: bytes) -> None:
         """Raise Refused for a message that would make a light queue above the quota."""
         if not self._config.enable_lmq_quota or not self._config.fills_light_queues:
             return
         for name in (props.find_text(properties, _DISPATCH) or "").split(","):
-            is_new = name.startswith(LMQ_PREFIX)
-            if not is_new or self._store.get_max_offset_in_queue(name, LITE_QUEUE_ID) > 0:
+            if not name.startswith(LMQ_PREFIX) or name in self._new:
+                continue
+            if self._store.get_max_offset_in_queue(name, LITE_QUEUE_ID) > 0:
                 continue
             most = self._config.max_lmq_consume_queue_num
             if self._find_count(most) >= most:
@@ -102,13 +105,14 @@ class LightQuota:
                     f"the quota of {most} light queues (maxLmqConsumeQueueNum) is reached, so "
                     f"{name} is not made",
                 )
-            self._count = self._find_count(most) + 1
+            self._new[name] = None
 
     def _find_count(self, most: int) -> int:
         now_ms = self._clock.monotonic_ms()
         is_old = now_ms - self._counted_ms >= RECOUNT_MS
-        if self._count is None or (self._count >= most and is_old):
+        if self._count is None or (self._count + len(self._new) >= most and is_old):
             queues = self._store.dispatch_source.queues()
             self._count = sum(key.topic.startswith(LMQ_PREFIX) for key in queues)
             self._counted_ms = now_ms
-        return self._count
+            self._new.clear()
+        return self._count + len(self._new)

@@ -37,7 +37,6 @@ from tieredstore.broker.remoting.handlers.pop import (
     check_attempt_id,
     check_popped,
     find_deadline_ms,
-    is_full_of_pops,
     is_late,
     refuse_with,
 )
@@ -126,7 +125,7 @@ class LiteHandlers(Handlers):
         check_attempt_id(header.attempt_id)
         deadline_ms = find_deadline_ms(header.poll_time, born_ms, now_ms)
         key = PollKey(group.group_name, header.topic, client_id=header.client_id)
-        is_full = deadline_ms > now_ms and is_full_of_pops(broker, key)
+        is_full = deadline_ms > now_ms and not broker.receive.has_room(key)
         receive = ReceiveRequest(
             group=group.group_name,
             topic=header.topic,

@@ -62,8 +62,6 @@ MAX_COUNT: Final = 32
 MAX_BYTES: Final = 8 << 20
 """Maximum size of an answer in bytes. The first message may exceed this size. Clients accept frames
 of 16 MiB."""
-MAX_WAITING_OF_QUEUE: Final = 1_024
-"""Maximum number of pops that wait for the same queues, as in Java."""
 MAX_BATCHES: Final = 1_024
 """Maximum number of entries in one batch acknowledgement."""
 MAX_BIT_SET_BYTES: Final = 1 << 20
@@ -230,7 +228,7 @@ class PopHandlers(Handlers):
         queue_id = max(header.queue_id, ALL_QUEUES)
         key = PollKey(group.group_name, header.topic, queue_id)
         deadline_ms = find_deadline_ms(header.poll_time, born_ms, now_ms)
-        is_full = deadline_ms > now_ms and is_full_of_pops(broker, key)
+        is_full = deadline_ms > now_ms and not broker.receive.has_room(key)
         receive = ReceiveRequest(
             group=group.group_name,
             topic=header.topic,
@@ -391,13 +389,6 @@ def check_attempt_id(attempt_id: str) -> None:
             Reason.INVALID_PARAMETER,
             f"attemptId: expected at most {MAX_ATTEMPT_ID} characters, found {len(attempt_id)}",
         )
-
-
-def is_full_of_pops(broker: BrokerServices, key: PollKey) -> bool:
-    """Return whether no further pop may wait."""
-    receive = broker.receive
-    is_full: bool = receive.count_waiting(key) >= MAX_WAITING_OF_QUEUE
-    return is_full or not receive.has_room
 
 
 def is_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:

@@ -16,9 +16,9 @@ from tests.kit.local_stores import START_MS, plain
 from tests.kit.popping import ack, ack_batch, change_time, pop, read_popped
 from tests.kit.remoting import RemotingClient, wait_for
 from tieredstore.broker.clients.session import Subscription
+from tieredstore.broker.receive.polls import ParkedPolls
 from tieredstore.broker.receive.requests import AckStatus, ReceiveRequest
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.handlers import pop as pop_handlers
 from tieredstore.broker.remoting.popped import MAX_SPREAD, encode_popped, parse_extra_info
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
@@ -378,7 +378,7 @@ def test_a_pop_that_waits_ends_with_its_connection_and_takes_nothing(tmp_path: P
 
 def test_too_many_waiting_pops_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: ServedBroker, client: RemotingClient) -> None:
-        monkeypatch.setattr(pop_handlers, "MAX_WAITING_OF_QUEUE", 0)
+        monkeypatch.setattr(ParkedPolls, "has_room", lambda *_: False)
         answer = await pop(client, pollTime=60_000)
         assert answer.code == ResponseCode.POLLING_FULL
         await broker.put(message("0"))
