@@ -13,9 +13,15 @@ from tests.kit.belonging import SharedTier, Stopped
 from tieredstore.broker.clients.session import Subscription
 from tieredstore.broker.operations.health import describe_health
 from tieredstore.broker.pull import MessagePuller, PullHold, PullRequest
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, GetRequest
 from tieredstore.errors import Corrupt
-from tieredstore.tier.fetch.unreadable import FORGET_MS, RETRY_MS
+from tieredstore.tier.fetch.unreadable import (
+    FORGET_LEFT_OUT_MS,
+    FORGET_MS,
+    MOST_LEFT_OUT,
+    RETRY_MS,
+)
 from tieredstore.tier.status import UNREADABLE_QUEUES
 
 
@@ -130,4 +136,18 @@ def test_o09_an_object_that_comes_back_while_the_broker_runs_is_read(shared: Sha
     shared.clock.advance(RETRY_MS)
     assert bytes(fetcher.get(GetRequest("T", 0, 1, 1)).messages[0].body) == b"1"
     assert fetcher.unreadable.list_faults() == []
+    world.close()
+
+
+def test_damage_that_consumers_skip_is_in_the_health(shared: SharedTier) -> None:
+    world = shared.open(shared.root / "broker")
+    places = world.store.fetcher.unreadable
+    for number in range(MOST_LEFT_OUT + 5):
+        places.note_left_out(QueueKey("T", 0), number, number, 1)
+    found = describe_health([], world.store.describe_tier())["tier"]["left_out"]
+    assert len(found) == 10
+    assert found[0].startswith("T, queue 0: consumers skip 1 damaged messages")
+    assert len(places.list_left_out()) == MOST_LEFT_OUT
+    shared.clock.advance(FORGET_LEFT_OUT_MS + 1)
+    assert places.list_left_out() == []
     world.close()

@@ -376,10 +376,10 @@ class TierStatus:
     `behind_messages`: number of messages that are not uploaded. `behind_ms`: age of the oldest of
     them. `hours_to_local_expiry`: time until the oldest of them expires in the local store, or None
     if all messages are uploaded. `failing_queues`: number of queues whose last upload failed.
-    `unreadable`: messages that cannot be read, and at which consumers wait.
-    `size_bytes`, `segments`, `queues`: content of the tier. `storage_usd_per_month`: cost at the
-    configured prices, or None without prices. `requests_usd`: cost of the requests that this
-    process has sent.
+    `unreadable`: messages that cannot be read, and at which consumers wait. `left_out`: damaged
+    messages that consumers skip. `size_bytes`, `segments`, `queues`: content of the tier.
+    `storage_usd_per_month`: cost at the configured prices, or None without prices. `requests_usd`:
+    cost of the requests that this process has sent.
     """
 
     url: str
@@ -396,6 +396,7 @@ class TierStatus:
     storage_usd_per_month: float | None
     requests_usd: float | None
     unreadable: Sequence[str] = ()
+    left_out: Sequence[str] = ()
 
 
 @runtime_checkable

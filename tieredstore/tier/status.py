@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import MessageStore, TierStatus
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.metrics import Metrics
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
+from tieredstore.tier.fetch.unreadable import UnreadablePlaces
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
@@ -24,7 +23,7 @@ def describe_tier(
     topic_filter: TopicFilter,
     clock: Clock,
     dispatcher: MessageStoreDispatcher | None,
-    unreadable: Sequence[str] = (),
+    unreadable: UnreadablePlaces | None = None,
 ) -> TierStatus:
     """Return the status of a tier. `dispatcher`: None if nothing is uploaded."""
     behind, oldest_ms = 0, -1
@@ -50,7 +49,8 @@ def describe_tier(
             None if metered is None else metered.prices.price_storage(sum(sizes))
         ),
         requests_usd=None if metered is None else metered.usage().cost_usd,
-        unreadable=unreadable[:_MOST_FAULTS],
+        unreadable=unreadable.list_faults()[:_MOST_FAULTS] if unreadable else (),
+        left_out=unreadable.list_left_out()[:_MOST_FAULTS] if unreadable else (),
     )
 
 

@@ -361,7 +361,7 @@ class TieredMessageStore(TieredReads):
             self.topic_filter,
             self._clock,
             self.dispatcher if self._is_writer else None,
-            self.fetcher.unreadable.list_faults(),
+            self.fetcher.unreadable,
         )
 
     def list_tier_queues(self) -> list[QueueKey]:

@@ -189,12 +189,12 @@ class BlockFetcher:
         while count:
             place = yield from self._around.enter()
             try:
-                return (
-                    yield from read_block(
-                        *(file, request.offset, count, request.limit_bytes),
-                        check_bodies=self._config.crc_check_enable,
-                    )
+                block = yield from read_block(
+                    *(file, request.offset, count, request.limit_bytes),
+                    check_bodies=self._config.crc_check_enable,
                 )
+                self._report_bad(block)
+                return block
             except Corrupt as error:
                 count //= 2
                 damage = error
@@ -218,8 +218,7 @@ class BlockFetcher:
             if is_pending:
                 self._pending.release()
         block.was_waited_for = waited_ms >= SLOW_MS
-        if block.bad_count:
-            self._report_bad(block)
+        self._report_bad(block)
         return block
 
     async def _begin_pending(self) -> bool:
@@ -272,7 +271,12 @@ class BlockFetcher:
         )
 
     def _report_bad(self, block: Block) -> None:
+        if not block.bad_count:
+            return
         topic, queue_id = block.key
+        given = set(block.offsets)
+        bad = [offset for offset in range(block.start, block.end) if offset not in given]
+        self.unreadable.note_left_out(block.key, bad[0], bad[-1], block.bad_count)
         self._metrics.count(BAD_MESSAGES, block.bad_count, topic=topic, queue_id=queue_id)
         _log.warning(
             "%s/%d: %d of the queue offsets %d to %d have no usable message in the tier",

@@ -15,6 +15,10 @@ RETRY_MS: Final = 5_000
 tier."""
 FORGET_MS: Final = 600_000
 """Time (ms) after the last failed read at a queue offset for which the failure is reported."""
+FORGET_LEFT_OUT_MS: Final = 86_400_000
+MOST_LEFT_OUT: Final = 1_000
+"""Bounds of the remembered damage that reads left out: time (ms) after the last such read, and
+number of places."""
 _log = logging.getLogger(__name__)
 
 
@@ -25,13 +29,15 @@ class _Place(NamedTuple):
 
 
 class UnreadablePlaces:
-    """Remembers the queue offset in each queue at which consumers cannot continue. Thread-safe. No
-    message is skipped, because a lost object may come back."""
+    """Remembers the queue offset in each queue at which consumers cannot continue. Such a message
+    is not skipped, because a lost object may come back. Also remembers damaged messages that reads
+    left out. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._places: dict[QueueKey, _Place] = {}
+        self._left_out: dict[tuple[QueueKey, int], _Place] = {}
 
     def note(self, key: QueueKey, offset: int, error: Corrupt) -> str:
         """Record a failed read. Returns its description. The first failure at an offset is
@@ -67,3 +73,24 @@ class UnreadablePlaces:
             kept = {key: one for key, one in self._places.items() if one.tried_ms >= limit_ms}
             self._places = kept
         return [place.fault for _, place in sorted(kept.items())]
+
+    def note_left_out(self, key: QueueKey, first: int, last: int, count: int) -> None:
+        """Record that a read left out `count` damaged messages of the queue offsets `first` to
+        `last`."""
+        fault = (
+            f"{key.topic}, queue {key.queue_id}: consumers skip {count} damaged messages of the "
+            f"queue offsets {first} to {last}"
+        )
+        with self._lock:
+            self._left_out.pop((key, first), None)
+            self._left_out[key, first] = _Place(first, self._clock.monotonic_ms(), fault)
+            if len(self._left_out) > MOST_LEFT_OUT:
+                del self._left_out[next(iter(self._left_out))]
+
+    def list_left_out(self) -> list[str]:
+        """Return the descriptions of the damage left out within the last FORGET_LEFT_OUT_MS, the
+        newest first."""
+        limit_ms = self._clock.monotonic_ms() - FORGET_LEFT_OUT_MS
+        with self._lock:
+            places = list(self._left_out.values())
+        return [place.fault for place in reversed(places) if place.tried_ms >= limit_ms]

@@ -397,6 +397,9 @@ def test_defect_d09_a_bad_record_never_shifts_offsets(
     assert offsets_of(result) == good
     assert result.next_begin_offset == 6
     assert tier.metrics.value(BAD_MESSAGES, topic=TOPIC, queue_id=0) == 1
+    [left_out] = tier.fetcher.unreadable.list_left_out()
+    assert f"{TOPIC}, queue 0: consumers skip 1 damaged messages" in left_out
+    assert left_out.endswith(f"of the queue offsets {bad} to {bad}")
     # Read again from each offset, one by one: each good message is at its own.
     for offset in good:
         result = tier.get(offset, 1)
