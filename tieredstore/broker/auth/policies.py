@@ -228,9 +228,13 @@ def _parse_action(text: str) -> Action:
 
 def _parse_network(text: str) -> _Network:
     try:
-        return ipaddress.ip_network(text.strip(), strict=False)
+        network = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise Invalid(f"source ip: expected an address or a CIDR, found {text[:60]!r}") from None
+    first = _parse_address(str(network.network_address))
+    if isinstance(network, ipaddress.IPv6Network) and isinstance(first, ipaddress.IPv4Address):
+        return ipaddress.IPv4Network((first, network.prefixlen - 96))
+    return network
 
 
 def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

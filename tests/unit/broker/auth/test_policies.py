@@ -117,11 +117,13 @@ def test_s61_an_address_of_ipv4_in_ipv6_and_one_that_nobody_knows() -> None:
         return decide(parse_policies([Policy(entries=entries)]), PUB, source_ip)
 
     for source_ip in ("10.1.2.3", "::ffff:10.1.2.3"):
-        assert decides("Allow", source_ip)
-        assert not decides("Deny", source_ip)
+        for network in ("10.0.0.0/8", "::ffff:10.0.0.0/104"):
+            assert decides("Allow", source_ip, network)
+            assert not decides("Deny", source_ip, network)
     for source_ip in ("11.1.2.3", "::ffff:11.1.2.3", "::1"):
-        assert not decides("Allow", source_ip)
-        assert decides("Deny", source_ip)
+        for network in ("10.0.0.0/8", "::ffff:10.0.0.0/104", "fd00::/8"):
+            assert not decides("Allow", source_ip, network)
+            assert decides("Deny", source_ip, network)
     for source_ip in ("", "somewhere"):
         assert not decides("Allow", source_ip)
         assert not decides("Deny", source_ip)
