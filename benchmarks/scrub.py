@@ -20,6 +20,7 @@ from typing import Self
 
 from benchmarks.scan_data import BODY_BYTES, make
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import VerifyOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
@@ -52,7 +53,8 @@ def job(source: TierLocation, runner: Runner, task_bytes: int) -> tuple[float, f
     before, started = _cpu_seconds(), time.monotonic()
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        report = run_verify(run, source, on_finding=raise_on_damage, task_bytes=task_bytes)
+        options = VerifyOptions(on_finding=raise_on_damage)
+        report = run_verify(run, source, options, task_bytes=task_bytes)
     assert report["damage"] == 0
     return time.monotonic() - started, _cpu_seconds() - before
 

@@ -38,6 +38,7 @@ from benchmarks.spark_source import (
 from tieredstore.jobs.exporting.job import run_export
 from tieredstore.jobs.exporting.request import ExportRequest, Format
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import VerifyOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
@@ -159,7 +160,7 @@ def export_to(runner: Runner, bench: Bench, folder: Path) -> None:
 def scrub(runner: Runner, bench: Bench) -> None:
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        found = run_verify(run, bench.source, with_index=False, task_bytes=TASK_BYTES)
+        found = run_verify(run, bench.source, VerifyOptions(index=False), task_bytes=TASK_BYTES)
     assert found["damage"] == 0
 
 

@@ -102,6 +102,7 @@ def test_a_stream_that_is_started_again(
 
 def test_a_job(spark: SparkSession, tier: GrowingTier) -> None:
     from tieredstore.jobs.journal import Journal
+    from tieredstore.jobs.options import VerifyOptions
     from tieredstore.jobs.run import JobRun
     from tieredstore.jobs.verifying import run_verify
     from tieredstore.scan.location import locate
@@ -109,6 +110,6 @@ def test_a_job(spark: SparkSession, tier: GrowingTier) -> None:
 
     with Journal(None, {"job": "verify"}) as journal:
         run = JobRun("verify", SparkRunner(spark), journal)
-        report = run_verify(run, locate(tier.url), with_index=False, task_bytes=1000)
+        report = run_verify(run, locate(tier.url), VerifyOptions(index=False), task_bytes=1000)
     assert report["messages"] == 40
     assert str(report["runner"]).startswith(f"spark {spark.version}")

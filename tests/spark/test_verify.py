@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.kit.spark.cluster import Cluster
 from tests.kit.tier_builder import flip, small_tier
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import VerifyOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def report_with(runner: Runner, url: str, state: str) -> dict[str, Any]:
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        return run_verify(run, locate(url, state=Path(state)), task_bytes=600)
+        return run_verify(run, locate(url, state=Path(state)), VerifyOptions(), task_bytes=600)
 
 
 def report_on_spark(spark: SparkSession, url: str, state: str) -> dict[str, Any]:

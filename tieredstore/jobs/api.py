@@ -157,19 +157,11 @@ def verify(tier: Tier, options: VerifyOptions) -> JobReport:
     before the next call. `seal` needs the writer epoch."""
     from tieredstore.jobs.verifying import run_verify
 
-    location, index = find_location(tier), options.index
-    of_queue = {"topic": options.topic, "queue": options.queue, "index": index}
+    location = find_location(tier)
+    of_queue = {"topic": options.topic, "queue": options.queue, "index": options.index}
     identity = identify_tier(location) | of_queue
     with start_run("verify", identity, options, has_journal=False) as run:
-        return run_verify(
-            run,
-            location,
-            topic=options.topic,
-            queue_id=options.queue,
-            with_index=index,
-            seal=options.seal,
-            on_finding=options.on_finding,
-        )
+        return run_verify(run, location, options)
 
 
 @_with_arguments_of(ReportOptions)
@@ -222,9 +214,8 @@ def restore(tier: Tier, store: str | Path, options: RestoreOptions) -> JobReport
     location, store = find_location(tier), Path(store)
     identity = identify_tier(location) | {"store": str(store.absolute())}
     how = RunOptions(progress=options.progress, stop=options.stop)
-    config = Path(options.config) if options.config else None
     with start_run("restore", identity, how, has_journal=False) as run:
-        return run_restore(run, location, store, config=config, take_over=options.take_over)
+        return run_restore(run, location, store, options)
 
 
 @_with_arguments_of(RebuildIndexOptions)

@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
+from tieredstore.jobs.options import VerifyOptions
 from tieredstore.jobs.run import TASK_BYTES, JobRun
 from tieredstore.jobs.sealing import Sealer
 from tieredstore.scan.catalogue import TierCatalogue
-from tieredstore.scan.findings import Finding, OnFinding, Severity, damage
+from tieredstore.scan.findings import Finding, Severity, damage
 from tieredstore.scan.listing import Listings, TierFacts, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.verification import Verification, VerifyTask, Work, list_extents
 from tieredstore.server_process import without_cycle_search
 
 MOST_FINDINGS = 10_000
-"""Maximum number of findings in a report. The `on_finding` of `run_verify` receives all."""
+"""Maximum number of findings in a report. `VerifyOptions.on_finding` receives all."""
 
 
 @dataclass(slots=True)
@@ -33,19 +34,14 @@ class _Pinned:
 def run_verify(
     run: JobRun,
     location: TierLocation,
+    options: VerifyOptions,
     *,
-    topic: str | None = None,
-    queue_id: int | None = None,
-    with_index: bool = True,
-    seal: bool = False,
-    on_finding: OnFinding | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> dict[str, object]:
-    """Check a tier, or one topic or queue without the index. Returns the JSON report. `on_finding`:
-    receives each finding as well, in the same order. `seal`: add checksums and recorded times to
-    undamaged segments without them, as the only writer (`jobs.sealing`). Listing and metadata are
-    read at the start of the first run. Raises Invalid, Unavailable, and Fenced if another writer
-    has the epoch that a seal needs."""
+    """Check a tier, or one topic or queue without the index. Returns the JSON report. Listing and
+    metadata are read at the start of the first run. Raises Invalid, Unavailable, and Fenced if
+    another writer has the epoch that a seal needs (`jobs.sealing`)."""
+    topic, queue_id = options.topic, options.queue
     kept: list[dict[str, object]] = []
     counts = dict.fromkeys(Severity, 0)
 
@@ -53,8 +49,8 @@ def run_verify(
         counts[finding.severity] += 1
         if len(kept) < MOST_FINDINGS:
             kept.append(finding.row())
-        if on_finding is not None:
-            on_finding(finding)
+        if options.on_finding is not None:
+            options.on_finding(finding)
         if sealer is not None:
             sealer.tell(finding)
 
@@ -69,7 +65,7 @@ def run_verify(
         if location.broker is not None and catalogue.brokers:
             catalogue.select(broker=location.broker)  # Raises if the broker does not exist.
         brokers = sorted({segment.path.split("/", 1)[0] for segment in listings})
-        sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if seal else None
+        sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if options.seal else None
         unreadable = pinned.metadata_error is not None
         if unreadable:
             tell(
@@ -77,6 +73,7 @@ def run_verify(
             )
         some = topic is not None or queue_id is not None
         queues = catalogue.select(topic, queue_id, location.broker) if some else None
+        with_index = options.index and not some
 
         def stages(
             stage: str, work: Work, tasks: Sequence[VerifyTask], kind: object
@@ -90,12 +87,12 @@ def run_verify(
 
         checked = Verification(
             provider, catalogue, stages, task_bytes=task_bytes, now=load_now
-        ).run(tell, queues=queues, with_index=with_index and not some)
+        ).run(tell, queues=queues, with_index=with_index)
         sealed: dict[str, object] = {}
         if sealer is not None:
             chosen = catalogue.queues if queues is None else queues
             extents = list(list_extents(chosen))
-            if with_index and not some:
+            if with_index:
                 extents += [one for found in catalogue.indexes.values() for one in found]
             there = (one.id for one in extents if one.listing is not None)
             done = sealer.seal(there, chosen, catalogue.queues, brokers)

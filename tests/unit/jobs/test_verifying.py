@@ -12,6 +12,7 @@ from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import VerifyOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
@@ -54,11 +55,12 @@ def report_of(
     source: TierLocation,
     runner: Runner | None = None,
     journal: Journal | None = None,
+    task_bytes: int = TASK_BYTES,
     **options: Any,
 ) -> dict[str, Any]:
-    options = {"task_bytes": TASK_BYTES, **options}
     with journal or Journal(None, {}) as kept:
-        return run_verify(JobRun("verify", runner or LocalRunner(), kept), source, **options)
+        run = JobRun("verify", runner or LocalRunner(), kept)
+        return run_verify(run, source, VerifyOptions(**options), task_bytes=task_bytes)
 
 
 def same(report: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +310,7 @@ def test_findings_are_bounded_and_all_are_counted(
 
 def test_a_topic_alone_and_metadata_that_does_not_parse(tmp_path: Path) -> None:
     tier = small_tier(tmp_path)
-    report = report_of(source_of(tier), topic="orders", queue_id=1)
+    report = report_of(source_of(tier), topic="orders", queue=1)
     assert (report["queues"], report["messages"], report["index_items"]) == (1, 4, 0)
     for path in tier.metadata.path.parent.iterdir():
         path.write_bytes(b"{")

@@ -12,7 +12,6 @@ from typing import Any, cast
 import msgspec
 
 from tieredstore import registry
-from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import MetadataStore
@@ -21,7 +20,7 @@ from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES, SECRET_FOLDER_MODE, find_file_mode
 from tieredstore.jobs.metadata.job import run_rebuild_metadata
 from tieredstore.jobs.operating.adopt import adopt_tier, check_no_log
-from tieredstore.jobs.options import RebuildMetadataOptions
+from tieredstore.jobs.options import RebuildMetadataOptions, RestoreOptions
 from tieredstore.jobs.restoring.backups import (
     LMQ_OFFSETS_FILE,
     OFFSET_FILES,
@@ -47,19 +46,14 @@ _FROM_REBUILD = ("topics", "queues", "segments", "messages", "size_bytes", "dama
 
 
 def run_restore(
-    run: JobRun,
-    location: TierLocation,
-    store: Path,
-    *,
-    config: Path | None = None,
-    take_over: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
+    run: JobRun, location: TierLocation, store: Path, options: RestoreOptions
 ) -> dict[str, object]:
     """Restore a broker's store directory (`storePathRootDir`) from its tier alone. Returns the
     report (`docs/cli.md`). The broker is the broker of `location`, or the only broker in the tier.
-    `config`: the broker's broker.conf. Without it the settings are taken from the backup. After a
-    kill, the next run continues. Raises Invalid for a directory that is not empty or a tier without
-    a backup, Corrupt if all backups are damaged, Fenced if a writer is active, Unavailable."""
+    After a kill, the next run continues. Raises Invalid for a directory that is not empty or a tier
+    without a backup, Corrupt if all backups are damaged, Fenced if a writer is active,
+    Unavailable."""
+    config = Path(options.config) if options.config else None
     check_empty(store)
     with closing(location.connect()) as provider:
         broker = location.broker or find_restorable_broker(provider)
@@ -94,12 +88,11 @@ def run_restore(
                 broker=broker,
                 properties=settings,
                 yes=yes,
-                clock=clock,
             )
 
         if listed or former.queues:
-            options = RebuildMetadataOptions(force=True, take_over=take_over)
-            made = run_rebuild_metadata(run, located, store, options, former=former, clock=clock)
+            how = RebuildMetadataOptions(force=True, take_over=options.take_over)
+            made = run_rebuild_metadata(run, located, store, how, former=former)
             with closing(location.connect()) as provider:  # now including the final backup
                 backup = require_backup(provider, broker)
         findings: Any = made["findings"]
