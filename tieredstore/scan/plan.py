@@ -16,6 +16,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader, find_message
 from tieredstore.scan.findings import damage
+from tieredstore.scan.generation import Witness, take_witness
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.time_search.exact import Window
 from tieredstore.scan.time_search.modes import SearchTimes
@@ -38,7 +39,8 @@ class ScanRange:
     """Messages [from_offset, until_offset) of one queue. Picklable. `since_ms`, `until_ms`: store
     times [since, until) of the wanted messages. None means no bound. `size_bytes`: commit log bytes
     that the range covers. `is_searched`: whether the search for these times is done or not needed.
-    If false, the reader has to search."""
+    If false, the reader has to search. `witness`: shows the reader that the topic is the planned
+    one."""
 
     queue: QueueFiles
     from_offset: int
@@ -47,6 +49,7 @@ class ScanRange:
     since_ms: int | None = None
     until_ms: int | None = None
     is_searched: bool = True
+    witness: Witness | None = None
 
     @property
     def count(self) -> int:
@@ -65,7 +68,9 @@ class ScanBounds:
     offsets [from_offset, until_offset) and store times [since_ms, until_ms). `range_bytes`:
     approximate commit log bytes of a range. `narrow`: a range has only the segments that it needs,
     so that it is small to send. `search_times`: mode of the search for bounds by time.
-    `leave_search`: leave the search to the reader of a range if every head has to be read."""
+    `leave_search`: leave the search to the reader of a range if every head has to be read.
+    `has_witness`: every range gets a witness. Else ranges of large queues get one if their plan
+    needs reads, and parts of one queue."""
 
     from_offset: int | None = None
     until_offset: int | None = None
@@ -75,6 +80,7 @@ class ScanBounds:
     narrow: bool = False
     search_times: SearchTimes = SearchTimes.EXACT
     leave_search: bool = True
+    has_witness: bool = False
 
     @property
     def has_times(self) -> bool:
@@ -102,7 +108,7 @@ def plan(
 
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
         with open_queue(provider, queue) as reader:
-            return list(plan_queue(reader, bounds))
+            return plan_queue(reader, bounds)
 
     is_part = bounds.narrow and (bounds.from_offset is not None or bounds.until_offset is not None)
 
@@ -162,7 +168,7 @@ def needs_reads(
     return starts_late or (is_part and has_segments) or log_bytes > range_bytes or has_holes
 
 
-def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> Iterator[ScanRange]:
+def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> list[ScanRange]:
     """Run `plan` for one queue, with a reader of the caller."""
     queue = reader.queue
     begin, behind = reader.min_offset(), reader.max_offset()
@@ -171,16 +177,25 @@ def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> Iterator[ScanRa
     high = behind if bounds.until_offset is None else min(behind, bounds.until_offset)
     lost = find_lost_units(reader)
     wanted = _find_wanted(reader, low, high, bounds, has_lost=bool(lost))
+    pieces: list[ScanRange] = []
     for first, last in sorted([*queue.unit_spans(), *lost]):
         for low, high, is_searched in wanted:
             start, end = max(first, low), min(last, high)
             if start < end and (first, last) in lost:
-                yield ScanRange(queue, start, end, 0, since_ms, until_ms)
+                pieces.append(ScanRange(queue, start, end, 0, since_ms, until_ms))
             elif start < end:
                 for piece in _cut_range(reader, start, end, bounds):
                     is_part = piece.from_offset > begin or piece.until_offset < behind
                     needed = _narrow_queue(reader, piece) if bounds.narrow and is_part else queue
-                    yield replace(piece, queue=needed, is_searched=is_searched)
+                    pieces.append(replace(piece, queue=needed, is_searched=is_searched))
+    is_read = queue.commit_log_min_offset > 0 or (
+        bounds.has_times and any(piece.is_searched for piece in pieces)
+    )
+    if bounds.has_witness or len(pieces) > 1 or (is_read and not is_read_whole(queue)):
+        offsets = [piece.from_offset for piece in pieces if not piece.is_lost]
+        witness = take_witness(reader, offsets[0]) if offsets else None
+        pieces = [replace(piece, witness=witness) for piece in pieces]
+    return pieces
 
 
 def _find_wanted(

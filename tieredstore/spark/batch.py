@@ -129,6 +129,7 @@ def _ranges(
     check_named(options.starting, "startingOffsets", queues)
     check_named(options.ending, "endingOffsets", queues)
     kept = [queue for queue in queues if narrowing.keeps(queue)]
+    is_cut = options.max_records_per_partition is not None or options.min_partitions > 1
     if options.read.keys is None:
 
         def plan_one(queue: QueueFiles) -> list[ScanRange]:
@@ -142,8 +143,9 @@ def _ranges(
                     range_bytes=options.max_partition_bytes,
                     narrow=True,
                     search_times=options.search_times,
+                    has_witness=is_cut,
                 )
-                return list(plan_queue(reader, bounds))
+                return plan_queue(reader, bounds)
 
         has_times = narrowing.has_times or any(
             bound is not None and bound.has_times for bound in (options.starting, options.ending)
@@ -152,7 +154,7 @@ def _ranges(
 
         def waits(queue: QueueFiles) -> bool:
             size = options.max_partition_bytes
-            return not is_whole or needs_reads(queue, range_bytes=size, is_part=False)
+            return is_cut or not is_whole or needs_reads(queue, range_bytes=size, is_part=False)
 
         warns = has_times and options.search_times is SearchTimes.EXACT
         yield from plan_each(provider, kept, plan_one, warns=warns, waits=waits)

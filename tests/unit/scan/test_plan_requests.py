@@ -75,7 +75,7 @@ def verify_all(provider: SegmentProvider, catalogue: TierCatalogue) -> None:
     [
         (plan_all, 0),
         (plan_late, 0),
-        (plan_halves, 1),
+        (plan_halves, 2),  # the units, and the message that identifies both halves
         (plan_export, 2),
         (list_queues, 2),
         (verify_all, 6),

@@ -158,7 +158,7 @@ def _ranges(tier: IndexTier, pinned: _Pinned) -> Iterator[ScanRange]:
             narrow=True,
         )
         with QueueReader(tier.provider, queue) as reader:
-            return list(plan_queue(reader, bounds))
+            return plan_queue(reader, bounds)
 
     queues = [queue for queue in tier.queues() if queue.path in pinned.queues]
     for ranges in map_ahead(tier.provider, plan_one, queues):

@@ -106,7 +106,7 @@ def _look_at(
         if finding.severity is Severity.DAMAGE:
             facts.add_finding(str(finding.to_error()))
 
-    tell = Judge(provider, scan_range.queue, on_finding)
+    tell = Judge(provider, scan_range, on_finding)
     with QueueReader(provider, scan_range.queue) as reader:
         first = max(scan_range.from_offset, reader.min_offset())
         there = cut_unwritten_tail(reader, replace(scan_range, from_offset=first), on_finding)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.arrow.schema import STORE_TIME_MS, UNIT_COLUMNS, choose_columns, schema_of
 from tieredstore.scan.expired import open_queue
 from tieredstore.scan.findings import OnFinding, raise_on_damage
+from tieredstore.scan.generation import take_witness
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch, UnitRun
 from tieredstore.scan.read.batches import read_batches, unit_blocks
@@ -162,12 +164,15 @@ def _from_units(
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         whole = cut_unwritten_tail(reader, scan_range, on_finding)
-        tell_judged = Judge(provider, queue, on_finding)
+        if whole.witness is None and whole.count > _UNITS_PER_BATCH:
+            whole = replace(whole, witness=take_witness(reader, whole.from_offset))
+        tell_judged = Judge(provider, whole, on_finding)
         blocks = unit_blocks(reader, whole, on_finding=tell_judged, units_per_read=_UNITS_PER_BATCH)
         for block in blocks:
             yield pa.RecordBatch.from_arrays(
                 [_unit_column(name, scan_range, block) for name in names], schema=schema_of(names)
             )
+        tell_judged.check_generation()
 
 
 def _unit_column(name: str, scan_range: ScanRange, units: UnitRun) -> pa.Array:

@@ -168,7 +168,9 @@ class _Planner:
 
     def _plan_whole(self, queue: QueueFiles) -> list[ScanRange]:
         """Plan a queue as one range, to find its size."""
-        whole = replace(self._bounds, range_bytes=_WHOLE, narrow=False, leave_search=False)
+        whole = replace(
+            self._bounds, range_bytes=_WHOLE, narrow=False, leave_search=False, has_witness=True
+        )
         return list(plan(self._provider, [queue], whole))
 
     def _is_read_without(self, queue: QueueFiles, ranges: Iterable[ScanRange]) -> bool:

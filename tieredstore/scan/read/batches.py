@@ -69,7 +69,7 @@ def read_batches(
     and 16,384 units. On an object store, four more batches are read ahead. Raises Unavailable."""
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
-        tell_judged = Judge(provider, queue, on_finding)
+        tell_judged = Judge(provider, scan_range, on_finding)
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for units in unit_blocks(reader, scan_range, on_finding=tell):
@@ -77,11 +77,13 @@ def read_batches(
 
         for run, load in load_runs(provider, reader, runs_of, tell_judged):
             for batch in _read_run(reader, run, load, tell_judged, body_crcs=body_crcs):
+                tell_judged.note(batch)
                 wanted = batch.within(scan_range.since_ms, scan_range.until_ms)
                 del batch
                 if len(wanted):
                     yield wanted
                 del wanted  # the next read may then have its memory
+        tell_judged.check_generation()
 
 
 def read_batches_backwards(
@@ -100,7 +102,7 @@ def read_batches_backwards(
     network. Damage is reported after the messages of higher offsets."""
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
-        tell_judged = Judge(provider, queue, on_finding)
+        tell_judged = Judge(provider, scan_range, on_finding)
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for part in _parts_from_end(reader, scan_range, first_units):
@@ -119,9 +121,11 @@ def read_batches_backwards(
             loaded = _load_here(reader, runs_of, tell_judged)
         for run, load in loaded:
             for batch in _read_run(reader, run, load, tell_judged, backwards=True):
+                tell_judged.note(batch)
                 wanted = batch.within(scan_range.since_ms, scan_range.until_ms)
                 if len(wanted):
                     yield wanted
+        tell_judged.check_generation()
 
 
 def _read_run(

@@ -10,11 +10,14 @@ from dataclasses import replace
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.message.layout import MIN_RECORD_SIZE
+from tieredstore.scan.catalogue import QueueFiles, extent_at
 from tieredstore.scan.expired import find_lost_segments, first_alive, list_now, make_expired_error
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, Severity, note
+from tieredstore.scan.generation import Witness, require_same_generation
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.read.batch import MessageBatch
 from tieredstore.scan.read.tail import find_written_end
 
 _log = logging.getLogger(__name__)
@@ -24,12 +27,14 @@ _NO_UNIT = "units-missing"
 
 class Judge:
     """Filters the findings of one range before they reach another `OnFinding`. It raises Expired
-    for messages that have expired, and turns an unwritten tail into a note. The queue is listed
-    again at the first damage."""
+    for messages that have expired or belong to a recreated topic, and turns an unwritten tail into
+    a note. The queue is listed again at the first damage."""
 
-    def __init__(self, provider: SegmentProvider, queue: QueueFiles, on_finding: OnFinding) -> None:
+    def __init__(self, provider: SegmentProvider, read: ScanRange, on_finding: OnFinding) -> None:
         self._provider = provider
-        self._queue = queue
+        self._witness = read.witness
+        self._is_checked = read.witness is not None
+        self._queue = read.queue
         self._on_finding = on_finding
         self._now: QueueFiles | None = None
         self._first = 0
@@ -56,9 +61,27 @@ class Judge:
             self._has_told_tail = True
             self._on_finding(_make_tail_note(self._queue, end, finding.segment, finding.position))
 
+    def note(self, batch: MessageBatch) -> None:
+        """Record a non-empty batch of the range. Without a witness of the plan, the first message
+        of the first batch is the witness of later reads."""
+        start = int(batch.columns.positions[0])
+        extent = extent_at(self._queue.commit_log, batch.base_offset + start)
+        self._is_checked = self._witness is not None
+        if self._witness is None and extent is not None:
+            position = batch.base_offset + start - extent.base_offset
+            head = bytes(batch.buffer[start : start + MIN_RECORD_SIZE])
+            self._witness = Witness(int(batch.queue_offsets[0]), extent, position, head)
+
+    def check_generation(self) -> None:
+        """Raise Expired if the topic was recreated since the plan, or since the first of several
+        batches. Raises Unavailable."""
+        if self._is_checked:
+            require_same_generation(self._provider, self._queue, self._witness)
+
     def _look(self, offset: int) -> None:
         if self._now is not None:
             return
+        require_same_generation(self._provider, self._queue, self._witness)
         now = self._now = list_now(self._provider, self._queue)
         try:
             self._gone = find_lost_segments(self._queue, now)

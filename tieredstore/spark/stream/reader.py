@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -390,7 +391,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with view.open() as reader:
             most = self._options.max_partition_bytes
             bounds = ScanBounds(low, end.offset, range_bytes=most, narrow=True)
-            yield from plan_queue(reader, bounds)
+            witness = view.witness_of(end.incarnation)
+            for one in plan_queue(reader, bounds):
+                yield replace(one, witness=witness or one.witness)
 
     def _report_gone(self, key: QueueKey, first: int, until: int | None) -> None:
         """Report lost messages. `until`: end of the lost messages, or None if unknown."""

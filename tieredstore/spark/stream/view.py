@@ -15,6 +15,7 @@ from tieredstore.scan.catalogue import Interval, QueueFiles, TierCatalogue
 from tieredstore.scan.expired import expiry_told, open_queue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.generation import Witness, take_witness
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.listing import Listings, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation
@@ -50,7 +51,7 @@ class QueueView:
     least: int
     end: int
     lost: Sequence[Interval] = ()
-    _witnesses: dict[int, Incarnation] = field(default_factory=dict)
+    _witnesses: dict[int, tuple[Incarnation, Witness | None]] = field(default_factory=dict)
 
     @contextmanager
     def open(self) -> Iterator[QueueReader]:
@@ -93,8 +94,12 @@ class QueueView:
         once."""
         if witness not in self._witnesses:
             with self.open() as reader:
-                self._witnesses[witness] = incarnation_of(reader, witness, self.topic_id)
-        return self._witnesses[witness]
+                self._witnesses[witness] = _identify(reader, witness, self.topic_id)
+        return self._witnesses[witness][0]
+
+    def witness_of(self, then: Incarnation) -> Witness | None:
+        """Return the witness of `then` for the readers of a batch, if its message was read."""
+        return self._witnesses.get(-1 if then.message is None else then.message, (then, None))[1]
 
     def first_at(self, offset: int) -> int:
         """Return the first queue offset at or after `offset` that is not in a hole."""
@@ -313,7 +318,7 @@ class TierView:
             heard = {end - 1, known_end - 1} if end > known_end else set()
             heard |= {least} if hears_first else set()
             witnesses = {
-                witness: incarnation_of(reader, witness, topic_id)
+                witness: _identify(reader, witness, topic_id)
                 for witness in sorted(heard, reverse=True)
                 if least <= witness < end
             }
@@ -340,6 +345,13 @@ def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
     for distance in _DISTANCES:
         if least <= offset - distance < end:
             yield offset - distance
+
+
+def _identify(
+    reader: QueueReader, witness: int, topic_id: int | None
+) -> tuple[Incarnation, Witness | None]:
+    # The second reads the bytes of the first again, without a request.
+    return incarnation_of(reader, witness, topic_id), take_witness(reader, witness)
 
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
