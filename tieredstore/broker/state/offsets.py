@@ -17,7 +17,7 @@ from tieredstore.broker.state.groups import is_own_group
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import DispatchSource, HistorySource, QueueKey
 from tieredstore.contracts.message_store import MessageStore
-from tieredstore.errors import Busy, Corrupt
+from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message.names import LMQ_PREFIX
 
 MAX_ENTRIES: Final = 1_000_000
@@ -129,7 +129,9 @@ class ConsumerOffsetManager(ConfigManager):
 
     def check_room(self, group: str, topic: str) -> None:
         """Raise Busy if a request of a client would add a pair of group and topic above
-        MAX_ENTRIES."""
+        MAX_ENTRIES, and Invalid if the file would have the offset under another pair."""
+        if _SEPARATOR in topic + group and _split_key(f"{topic}@{group}") != (group, topic):
+            raise Invalid(f"group {group}, topic {topic}: expected names without {_SEPARATOR}")
         if len(self._offsets) >= MAX_ENTRIES and (group, topic) not in self._offsets:
             raise Busy(
                 f"group {group}, topic {topic}: there are offsets of {MAX_ENTRIES} groups and "

@@ -12,6 +12,7 @@ import pytest
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.errors import Invalid
 
 
 def test_a_group_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -148,3 +149,11 @@ def test_i80_the_offset_of_a_name_with_an_at_sign_is_kept(
         assert later.list_keys() == [(group, topic)]
 
     asyncio.run(run())
+
+
+def test_s30_an_offset_that_its_file_would_give_to_another_group_is_refused(
+    offsets: ConsumerOffsetManager,
+) -> None:
+    offsets.check_room("%LMQ%b@g", "%LMQ%a")
+    with pytest.raises(Invalid, match="expected names without @"):
+        offsets.check_room("g", "%LMQ%a@%LMQ%b")  # in the file it is the pair above
