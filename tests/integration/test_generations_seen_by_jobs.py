@@ -106,6 +106,27 @@ def test_t77_a_copy_follows_a_topic_that_was_deleted_and_made_again(
     assert copy(world) == list(enumerate(NEW, 6))
 
 
+def test_t77_a_copy_without_a_state_knows_the_present_generation(tmp_path: Path) -> None:
+    """The index has no message of the recreated topic. Its id is in the newest backup."""
+    world = make_world(tmp_path, messageIndexEnable=False)
+    keep_topics(world)
+    for topic, body in (("T", b"old"), ("U", b"1"), ("T", b"new"), ("V", b"2")):
+        if body == b"new":
+            world.store.delete_topics({topic})
+        world.put(topic, body)
+        world.upload()
+    world.store.backup.run_once(is_last=True)
+    ids = {entry.topic: entry.topic_id for entry in world.store.flat_files.metadata.topics()}
+    world.close()
+    state = tmp_path / "copy-state"
+    for _ in range(2):
+        jobs.copy(f"file://{tmp_path / 'tier'}", f"file://{tmp_path / 'copy'}", to_state=state)
+    copied = tieredstore.open(f"file://{tmp_path / 'copy'}", state=state)
+    assert copied.catalogue().topic_ids == ids
+    rows = copied.scan("T", columns=["queue_offset", "body"]).to_arrow().to_pylist()
+    assert [(row["queue_offset"], bytes(row["body"])) for row in rows] == [(1, b"new")]
+
+
 def test_t77_a_queue_that_is_listed_again_has_no_segment_of_a_deleted_topic(
     world: TieredLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

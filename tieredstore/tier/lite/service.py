@@ -378,8 +378,7 @@ class LiteService:
                 queue: (waiting.deleted[queue], ends[_find_parent(queue)]) for queue in new
             }
             self._waiting = PendingUnits()
-        if self._unfinished:
-            self._finish_deletions()
+        self._finish_deletions()
 
     def _find_ends(self, parent: str) -> dict[int, int]:
         return {key: found.max_offset for key, found in self._find_ranges(parent).items()}
@@ -435,6 +434,8 @@ class LiteService:
     def _merge(self) -> None:
         """Merge runs of one size as long as there are enough of them."""
         while not self._is_ending() and (found := choose_runs(self.directory)) is not None:
+            is_behind = any(map(self._find_gap, self._list_files()))  # of deleted queues, too
+            found = found._replace(keeps_deleted=found.keeps_deleted or is_behind)
             begins = find_log_begins(found.runs, self._flat_files)
             covered = (
                 one

@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit.command_line import tieredstore
 from tests.kit.lite_tier import LiteTier, queue_of, write_topics
+from tieredstore.tier.lite import merging
 
 BODIES = [b"%03d" % number + b"x" * 300 for number in range(9)]
 
@@ -41,4 +42,24 @@ def test_restore_keeps_offsets_of_lite_topics_and_continues_them(
     assert it.store.get_max_offset_in_queue(queue_of("s"), 0) == 7
     it.put_lite("s", b"new")
     assert it.read_lite("s") == [*BODIES[:5], *BODIES[7:], b"new"]
+    it.close()
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_merge_keeps_deletions_until_all_messages_are_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    it = LiteTier(tmp_path)
+    it.put_lite("s", *BODIES[:5])
+    it.upload_runs()
+    it.store.delete_topics({queue_of("s")})
+    it.put_lite("t", *BODIES[5:])
+    it.upload_runs()
+    if is_behind:
+        monkeypatch.setattr(it.lite, "_find_gap", lambda _file: (0, 1))
+        monkeypatch.setattr(it.lite, "_read_back", lambda: None)
+    monkeypatch.setattr(merging, "FAN_IN", 2)
+    it.lite.run_once()
+    assert len(it.lite.directory.runs) == 1
+    assert it.lite.find_deleted_end(queue_of("s")) == (5 if is_behind else 0)
     it.close()
