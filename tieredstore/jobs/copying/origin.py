@@ -68,7 +68,7 @@ def load_origin(
     if catalogue.topics is not None:
         topics = tuple(catalogue.topics.values())
     else:
-        ids = find_topic_ids(provider, queues, index)
+        ids = find_topic_ids(provider, broker, queues, index)
         topics = tuple(TopicMetadata(number, name) for name, number in ids.items())
     if not queues and not index and not topics:
         found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})

@@ -78,12 +78,12 @@ class IndexTier:
 
     def topic_ids(self) -> Mapping[str, int]:
         """Return the topic ids of the metadata. Without metadata, return the topic ids in the index
-        files, and new ids for the other topics. A later rebuild of the metadata reads the new ids
+        files or the newest backup, or new ids. A later rebuild of the metadata reads the new ids
         from the new index files."""
         if self.has_state and self.catalogue.topic_ids is not None:
             return self.catalogue.topic_ids
         index = self.catalogue.indexes.get(self.broker, ())
-        return find_topic_ids(self.provider, self.queues(), index)
+        return find_topic_ids(self.provider, self.broker, self.queues(), index)
 
     def old_index(self) -> list[OldIndex]:
         """Return all index segments, by base offset. Raises Unavailable."""

@@ -18,12 +18,13 @@ from tieredstore.contracts.segment import FileSegment, SegmentProvider
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.metadata.queues import FoundQueue, find_each_queue
+from tieredstore.jobs.restoring.backups import find_former_metadata
 from tieredstore.message.index import tiered
 from tieredstore.message.index.first_design import first_design_size, view_first_design_items
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.topic_probes import TopicProbes, TopicVotes
-from tieredstore.tier.deleted.records import DeletedTopic
+from tieredstore.tier.deleted.records import DeletedTopic, find_known_records
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 from tieredstore.tier.index.watermarks import find_capacity, load_file_states
 
@@ -259,10 +260,13 @@ def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iter
 
 
 def find_topic_ids(
-    provider: SegmentProvider, queues: Sequence[QueueFiles], index: Sequence[SegmentExtent]
+    provider: SegmentProvider,
+    broker: str,
+    queues: Sequence[QueueFiles],
+    index: Sequence[SegmentExtent],
 ) -> Mapping[str, int]:
-    """Find the ids of the topics of a broker's queues, from the broker's index. A topic without
-    index items gets an unused id. Raises Unavailable."""
+    """Find the ids of the topics of a broker's queues, from its index and the newest backup of the
+    metadata (see `topic_ids`). Raises Unavailable."""
     topics = sorted({queue.topic for queue in queues})
     votes: list[FoundIndex] = []
     for spread in (0, SPREAD) if index else ():
@@ -272,4 +276,7 @@ def find_topic_ids(
         topics = list_undecided_topics(topics, votes)
         if not topics:
             break
-    return topic_ids(sorted({queue.topic for queue in queues}), votes).ids
+    former, _, _ = find_former_metadata(provider, StoreConfig(broker_name=broker))
+    deleted = find_known_records(provider, broker)
+    topics = sorted({queue.topic for queue in queues})
+    return topic_ids(topics, votes, former.topic_ids, deleted).ids
