@@ -43,6 +43,8 @@ WITHOUT_CHECKS = (
 )
 """Build options. They exclude the dashboard's pages, because tests use only its REST calls."""
 
+_TOKEN = "any"
+
 
 def tool_or_skip(name: str) -> Path:
     """Return the jar of a tool, or skip the test with the reason why it cannot be built."""
@@ -102,9 +104,11 @@ class Tool:
         return _read_data(path, self._ask(path, json.dumps(body).encode()))
 
     def _ask(self, path: str, body: bytes | None) -> str:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", body, {"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        if body is not None:  # the dashboard wants the token of its cookie
+            headers |= {"Cookie": f"XSRF-TOKEN={_TOKEN}", "X-XSRF-TOKEN": _TOKEN}
+        address = f"http://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(address, body, headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             text: str = answer.read().decode()
         return text
