@@ -15,12 +15,7 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 from tieredstore.clock import RetentionClock
 from tieredstore.contracts.message_store import MessageStore
-from tieredstore.message.lite import (
-    LITE_PREFIX,
-    LITE_QUEUE_ID,
-    make_parent_prefix,
-    parse_lite_topic,
-)
+from tieredstore.message.lite import LITE_PREFIX, LITE_QUEUE_ID, parse_lite_topic
 
 _MINUTE_MS: Final = 60_000
 _BATCH: Final = 1_000
@@ -31,7 +26,8 @@ _log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class LiteExpiry:
     """Deletes lite topics whose last message is older than their parent's `lite.topic.expiration`,
-    even if the messages were not consumed. A step of the wall clock deletes none."""
+    even if the messages were not consumed. A step of the wall clock deletes none. All lite topics
+    are searched once in the shortest expiration, for those that expire until the next search."""
 
     store: MessageStore
     settings: BrokerSettings
@@ -43,6 +39,9 @@ class LiteExpiry:
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.now_ms()
+        self._due: list[tuple[int, str, int]] = []  # time, light queue, its end offset
+        self._limits_ms: Mapping[str, int] = {}
+        self._until_ms = 0
 
     async def expire(self) -> None:
         """Delete the expired lite topics, but none within `min_lite_ttl_ms` after the start. Raises
@@ -56,11 +55,14 @@ class LiteExpiry:
             for name, config in self.topics.list_topics().items()
             if config.is_lite and (minutes := find_expiration(config)) > 0
         }
-        if limits_ms:
-            expired = await self.look_ups.run(self._find_expired, limits_ms)
-            for first in range(0, len(expired), _BATCH):
-                some = expired[first : first + _BATCH]  # new messages may have arrived since
-                await self.delete([queue for queue, end in some if self._find_end(queue) == end])
+        shortest_ms = min(limits_ms.values(), default=0)
+        if limits_ms != self._limits_ms or not 0 < self._until_ms - now_ms <= shortest_ms:
+            until_ms = now_ms + shortest_ms  # no later message's lite topic expires before it
+            self._due = await self.look_ups.run(self._find_due, limits_ms, until_ms)
+            self._limits_ms, self._until_ms = limits_ms, until_ms
+        while some := [one for one in self._due[:_BATCH] if one[0] <= now_ms]:
+            await self.delete([queue for _, queue, end in some if self._find_end(queue) == end])
+            del self._due[: len(some)]  # also those with new messages
 
     async def delete(self, queues: Collection[str]) -> None:
         """Delete light queues, the offsets of groups in these queues, and the subscriptions to
@@ -76,21 +78,21 @@ class LiteExpiry:
     def _find_end(self, queue: str) -> int:
         return self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
 
-    def _find_expired(self, limits_ms: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Return the expired light queues, each with its end offset."""
-        now_ms = self.clock.now_ms()
-        expired = []
-        for queue in list_light_queues(self.store, LITE_PREFIX):
+    def _find_due(self, limits_ms: Mapping[str, int], until_ms: int) -> list[tuple[int, str, int]]:
+        """Return (time in epoch ms, light queue, end offset) of each lite topic that expires before
+        `until_ms`, sorted. `limits_ms`: expiration by parent."""
+        due = []
+        for queue in list_light_queues(self.store, LITE_PREFIX) if limits_ms else ():
             lite = parse_lite_topic(queue)
             limit_ms = None if lite is None else limits_ms.get(lite.parent)
-            end = self._find_end(queue)
-            if limit_ms is not None and end > 0:
-                last_ms = self.store.get_message_store_timestamp(queue, LITE_QUEUE_ID, end - 1)
-                if last_ms < 0 and self.store.get_min_offset_in_queue(queue, LITE_QUEUE_ID) < end:
-                    continue  # the last record is damaged, others may be there
-                if now_ms - last_ms > limit_ms:
-                    expired.append((queue, end))
-        return expired
+            if limit_ms is None or (end := self._find_end(queue)) <= 0:
+                continue
+            last_ms = self.store.get_message_store_timestamp(queue, LITE_QUEUE_ID, end - 1)
+            if last_ms < 0 and self.store.get_min_offset_in_queue(queue, LITE_QUEUE_ID) < end:
+                continue  # the last record is damaged, others may be there
+            if last_ms + limit_ms < until_ms:
+                due.append((last_ms + limit_ms + 1, queue, end))
+        return sorted(due)
 
 
 def find_expiration(config: TopicConfig) -> int:
@@ -103,8 +105,3 @@ def list_light_queues(store: MessageStore, prefix: str) -> list[str]:
     """Return the names of the light queues in a store that begin with a prefix."""
     names = (key.topic for key in store.dispatch_source.queues())
     return [name for name in names if name.startswith(prefix)]
-
-
-def list_children(store: MessageStore, parent: str) -> list[str]:
-    """Return the names of the light queues that hold the lite topics of a parent."""
-    return list_light_queues(store, make_parent_prefix(parent))

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from tieredstore.contracts.message_store import DescribedTier, MessageStore, TierStatus
 from tieredstore.contracts.wrapping import list_layers
+from tieredstore.message.names import LMQ_PREFIX
 from tieredstore.service_thread import ServiceHealth, ServiceState
 from tieredstore.skipped_records import SkippedRecords
 
@@ -103,8 +104,9 @@ def list_start_lines(
 ) -> Iterator[str]:
     """Yield the lines of the start report. `was_clean`: whether the last stop was clean."""
     source = store.dispatch_source
-    queues = [(key, source.queue_range(key)) for key in source.queues()]
-    held = [found for _, found in queues if found is not None]
+    # The messages of light queues are also in queues of topics.
+    keys = (key for key in source.queues() if not key.topic.startswith(LMQ_PREFIX))
+    held = [found for found in map(source.queue_range, keys) if found is not None]
     messages = sum(max(found.max_offset - found.min_offset, 0) for found in held)
     how = "opened" if was_clean else "was not stopped cleanly: recovered"
     yield (

@@ -64,6 +64,13 @@ def test_silent_lite_topics_expire(tmp_path: Path) -> None:
             assert _is_gone(store, queue)
         assert services.offsets.query_offset("G", A, 0) is None
         assert services.subscriptions.count == 0
+        # Lite topics are searched again only when one may expire.
+        until_ms = expiry._until_ms
+        await expiry.expire()
+        assert expiry._until_ms == until_ms
+        expiry.clock = RetentionClock(ManualClock(until_ms))
+        await expiry.expire()
+        assert expiry._until_ms == until_ms + 60_000
         # A later message makes the lite topic again.
         await lab.send("a", b"new0", b"new1")
         await lab.subscribe("COMPLETE_ADD", "a")

@@ -428,3 +428,25 @@ def test_j90_a_replacement_that_was_stopped_goes_on(tmp_path: Path) -> None:
         assert [key.topic for key in found.list_queues()] == ["Gone"]
     finally:
         found.close()
+
+
+def test_few_queues_stay_open(
+    store: RocksDBConsumeQueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store with a million light queues has no million open ones."""
+    monkeypatch.setattr("tieredstore.local.queues.rocksdb.consume_queue_store.MAX_OPEN", 3)
+    keys = [QueueKey(f"%LMQ%{number}", 0) for number in range(9)]
+    for first in range(3):  # one round of more queues than stay open, and later ones
+        store.append([units_of(key, first, 1) for key in keys], first * 100 + 50)
+        assert len(store._queues) <= 3
+    for key in keys:
+        queue = store.get(key)
+        assert queue is not None
+        assert (queue.min_offset, queue.max_offset) == (0, 3)
+        assert len(store._queues) <= 3
+    stale = store.get(keys[0])
+    assert stale is not None
+    for key in keys:
+        store.get(key)
+    stale.initialize_with_offset(7)
+    assert (store.get(keys[0]) or stale).min_offset == 7

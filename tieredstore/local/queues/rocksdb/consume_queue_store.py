@@ -33,6 +33,7 @@ from tieredstore.local.queues.rocksdb.replacing import finish_replacement
 
 _QUEUES_A_WRITE: Final = 1_000
 """Number of queues whose expired units are deleted in one write."""
+MAX_OPEN: Final = 100_000  # queues that stay open, about 700 bytes each
 NOWHERE: Final = Place(0, 0)
 _LAST_BYTE: Final = 2**63 - 1
 
@@ -91,7 +92,13 @@ class RocksDBConsumeQueueStore:
                 queue = self._queues.get(key)
                 found = None if queue is not None else self._reads.read_queue(key)
                 if found is not None:
-                    queue = self._queues[key] = OwnedQueue(found, self)
+                    queue = self._keep_open(OwnedQueue(found, self))
+        return queue
+
+    def _keep_open(self, queue: OwnedQueue) -> OwnedQueue:
+        if len(self._queues) >= MAX_OPEN:
+            del self._queues[next(iter(self._queues))]
+        self._queues[queue.key] = queue
         return queue
 
     def get_or_create(self, key: QueueKey) -> OwnedQueue:
@@ -100,7 +107,7 @@ class RocksDBConsumeQueueStore:
             check_queue_name(key)
             with self._lock:
                 new = OwnedQueue(self._reads.make_queue(key), self)
-                queue = self._queues.setdefault(key, new)
+                queue = self._queues.get(key) or self._keep_open(new)
         return queue
 
     def find_fault(self, key: QueueKey) -> str | None:
@@ -126,14 +133,13 @@ class RocksDBConsumeQueueStore:
                 self._written_checkpoint = checkpoint
             self._is_dirty = True
             self._checkpoint = checkpoint
-            for key, first in round_.firsts.items():
-                self._queues[key].first = first
-            for key, last in round_.lasts.items():
-                self._queues[key].last = last
+            for key, queue in round_.queues.items():
+                queue.first = round_.firsts.get(key, queue.first)
+                queue.last = round_.lasts.get(key, queue.last)
 
     def _put_group(self, batch: Batch, group: QueueUnits, round_: _Round) -> None:
         key, offset, count = group.key, group.offset, len(group.units)
-        queue = self.get_or_create(key)
+        queue = round_.queues[key] = round_.queues.get(key) or self.get_or_create(key)
         last = round_.lasts.get(key, queue.last)
         places = group.units["physical_offset"]
         skip = 0
@@ -246,6 +252,7 @@ class RocksDBConsumeQueueStore:
             first, last = _put_empty(batch, queue.key, offset)
             self._write(batch)
             queue.first, queue.last = first, last
+            self._queues[queue.key] = queue
 
     def find_queue_ids(self, topic: str) -> list[int]:
         scan = self._reads.scan_lasts(pack_topic(topic), pack_topic_end(topic))
@@ -264,7 +271,7 @@ class RocksDBConsumeQueueStore:
                 batch.delete_units(prefix, pack_unit_end(key))
                 _put_empty(batch, key, 0)
                 self._write(batch)
-                del self._queues[key]
+                self._queues.pop(key, None)
                 queue.first, queue.last = NOWHERE, None
             elif queue.min_offset < offset and (unit := queue.unit(offset)) is not None:
                 first = Place(unit[0], offset)
@@ -309,6 +316,7 @@ class _Round:
     each queue."""
 
     def __init__(self) -> None:
+        self.queues: dict[QueueKey, OwnedQueue] = {}
         self.firsts: dict[QueueKey, Place] = {}
         self.lasts: dict[QueueKey, Place] = {}
 

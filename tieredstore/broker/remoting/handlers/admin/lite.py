@@ -6,7 +6,7 @@ import heapq
 from typing import Final
 
 from tieredstore.broker.auth.policies import Action
-from tieredstore.broker.lite.expiry import find_expiration, list_children, list_light_queues
+from tieredstore.broker.lite.expiry import find_expiration, list_light_queues
 from tieredstore.broker.lite.subscriptions import LiteClient
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode
@@ -206,7 +206,7 @@ class LiteAdminHandlers(Handlers):
 
     def _list_lags(self, group: str, parent: str) -> list[tuple[int, str]]:
         lags = []
-        for queue in list_children(self._broker.store, parent):
+        for queue in list_light_queues(self._broker.store, make_parent_prefix(parent)):
             lite = parse_lite_topic(queue)
             offset = self._broker.offsets.query_offset(group, queue, LITE_QUEUE_ID)
             end = self._broker.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
