@@ -62,7 +62,5 @@ def require_same_generation(
         raise Expired(
             f"{queue.path}: the topic was recreated while it was read: the message at queue offset "
             f"{witness.queue_offset} is another one now. Nothing is damaged, read again",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            path=queue.path,
-        )
+            topic=queue.topic, queue_id=queue.queue_id, path=queue.path,
+        )  # fmt: skip

@@ -10,11 +10,12 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tieredstore.broker.auth.policies import Action, want_topic
 from tieredstore.broker.background import PeriodicTask
 from tieredstore.broker.clients.consumers import ProducerManager
+from tieredstore.broker.clients.session import ClientSession
 from tieredstore.broker.delay.hook import find_timer_fault
 from tieredstore.broker.delay.service import read_own_queue
 from tieredstore.broker.refused import Reason, Refused
@@ -67,9 +68,20 @@ discarded."""
 _HOUR_MS: Final = 3_600_000
 _AHEAD_MS: Final = 60_000
 _BATCH: Final = 32
+_CHECKED_TOGETHER: Final = 256  # that wait for one flush
 _FOREVER_MS: Final = (1 << 63) - 1
 _MAX_BATCH_BYTES: Final = 1 << 20
 _log = logging.getLogger(__name__)
+
+
+class _Checked(NamedTuple):
+    """Put of a check. Unless the transaction ended, its producer is asked about `half`, which was
+    renewed as `message`. `queue`: the real topic and queue."""
+
+    put: PutMessageResult
+    half: StoredMessage | None = None
+    message: Message | None = None
+    queue: tuple[str, int] = ("", 0)
 
 
 @dataclass(eq=False)
@@ -219,7 +231,7 @@ class TransactionService:
             queue = find_real_queue(half)
             if queue is None:
                 raise Refused(Reason.SYSTEM_ERROR, "the half message has no real topic")
-            await self._finish(offset, self._make_committed(half, queue))
+            await wait_until_durable(self._finish(offset, self._make_committed(half, queue)))
         else:
             self._end(offset)
 
@@ -248,17 +260,24 @@ class TransactionService:
         the number of half messages that were checked."""
         await self._read_half_messages()
         now_ms = self.clock.now_ms()
-        count = 0
+        count = size_bytes = 0
+        checked: list[_Checked] = []
         for number, (offset, entry) in enumerate(list(self._table.list_waiting())):
             # The clock may have been ahead when it was stored.
             is_early = entry.store_timestamp_ms - _AHEAD_MS <= now_ms < entry.check_from_ms
             if not is_early and not self._table.has_ended(offset):
                 try:
-                    count += await self._check(offset, entry)
+                    found = await self._check(offset, entry)
+                    checked += [found] if found else []
+                    size_bytes += found.half.size if found and found.half else 0
                 except TieredStoreError as error:
                     _log.warning("half message %d: waits for the next round: %s", offset, error)
+            if size_bytes >= _MAX_BATCH_BYTES or len(checked) >= _CHECKED_TOGETHER:
+                count += await self._ask(checked)
+                size_bytes = 0
             if not number % _BATCH:
                 await asyncio.sleep(0)  # let others run
+        count += await self._ask(checked)
         if self._unasked:
             [(group, most)] = self._unasked.most_common(1)
             _log.warning(
@@ -286,47 +305,61 @@ class TransactionService:
             await wait_until_durable(result)
             self._commit_offsets()
 
-    async def _check(self, offset: int, entry: HalfEntry) -> int:
+    async def _check(self, offset: int, entry: HalfEntry) -> _Checked | None:
+        """Renew or discard a half message. Returns what its producer is asked after the flush."""
         reason = "it is gone"
         try:
             half = await self.store.look_message_by_offset_async(entry.physical_offset)
         except Corrupt as error:
             half, reason = None, str(error)
         if self._table.has_ended(offset):  # during the read
-            return 0
+            return None
         if half is None:
             _log.error(
                 "half message %d: its outcome is unknown, and it is discarded: %s", offset, reason
             )
             self._end(offset)
-            return 0
+            return None
         queue = find_real_queue(half)
         age_ms = self._retention_clock.now_ms() - entry.store_timestamp_ms
         is_old = age_ms > self.retention_ms()
         if queue is None or is_old or entry.check_times >= self.settings.transaction_check_max:
             _log.warning("half message %d is discarded after %d checks", offset, entry.check_times)
-            await self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0))
-            return 0
+            return _Checked(self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0)))
         message = make_renewed(half, entry.check_times + 1)
         result = fitting.put_fitting(self.store.put_message, message)
         if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
             _log.warning("half message %d is discarded: no room to count its checks", offset)
-            await self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0))
-            return 0
+            return _Checked(self._finish(offset, fitting.rebuild(half, DISCARDED_TOPIC, 0)))
         if result.status not in fitting.STORED:
             raise fitting.make_refusal(result)
         self._table.renew(offset, result.queue_offset, identify(half))
         self._unwritten.append(offset)
-        await wait_until_durable(result)  # its producer's answer must find it
-        group = half.get_property("PGROUP") or ""
-        wanted = want_topic(queue[0], Action.PUB)
-        session = self.producers.find_session(group, lambda found: found.caller.allows(wanted))
-        if session is None:
-            self._unasked[group] += 1
-            return 0
-        shown = show_to_producer(message, result, half.store_host_bytes, queue)
-        session.check_transaction(shown, half.msg_id, group)
-        return 1
+        return _Checked(result, half, message, queue)
+
+    async def _ask(self, checked: list[_Checked]) -> int:
+        """Wait until the puts of half messages are on disk, and ask their producers. One flush
+        usually covers all of them. Clears the list. Returns the number of questions."""
+        count = 0
+        for result, half, message, queue in checked:
+            await wait_until_durable(result)  # its producer's answer must find it
+            if half is None or message is None:
+                continue  # discarded
+            group = half.get_property("PGROUP") or ""
+            session = self._find_producer(group, queue[0])
+            if session is None:
+                self._unasked[group] += 1
+                continue
+            shown = show_to_producer(message, result, half.store_host_bytes, queue)
+            session.check_transaction(shown, half.msg_id, group)
+            count += 1
+        checked.clear()
+        return count
+
+    def _find_producer(self, group: str, topic: str) -> ClientSession | None:
+        """Return a connected producer of a group that may write to the topic."""
+        wanted = want_topic(topic, Action.PUB)
+        return self.producers.find_session(group, lambda found: found.caller.allows(wanted))
 
     async def resume(self, message_id: str) -> None:
         """Ask the producer of a discarded half message again. Raises Refused if the message is not
@@ -341,12 +374,12 @@ class TransactionService:
             )
         await wait_until_durable(self._put(make_renewed(found, 0)))
 
-    async def _finish(self, offset: int, message: Message) -> None:
+    def _finish(self, offset: int, message: Message) -> PutMessageResult:
         """Put the final message of a transaction. The op message comes later in the log, so it
         never exists without the final message."""
         result = self._put(message)
         self._end(offset)
-        await wait_until_durable(result)
+        return result
 
     def _end(self, offset: int) -> None:
         self._table.end(offset)

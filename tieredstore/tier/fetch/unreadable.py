@@ -15,10 +15,8 @@ RETRY_MS: Final = 5_000
 tier."""
 FORGET_MS: Final = 600_000
 """Time (ms) after the last failed read at a queue offset for which the failure is reported."""
-FORGET_LEFT_OUT_MS: Final = 86_400_000
-MOST_LEFT_OUT: Final = 1_000
-"""Bounds of the remembered damage that reads left out: time (ms) after the last such read, and
-number of places."""
+FORGET_LEFT_OUT_MS: Final = 86_400_000  # after the last read that left damage out
+MOST_LEFT_OUT: Final = 1_000  # places
 _log = logging.getLogger(__name__)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.client_sessions import NotingSession
+from tests.kit.held_syncs import HeldSyncs
 from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
+from tests.kit.waiting import wait_for
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.send.sender import SendResult
 from tieredstore.broker.state.topics import TopicConfig
@@ -551,3 +555,29 @@ async def test_p81_a_producer_keeps_no_transaction_open_for_years(tmp_path: Path
         assert _bodies(parts, DISCARDED, 0) == [b"body"]
         await parts.transactions.write_ops()
         assert parts.offsets.query_offset(GROUP, HALF_TOPIC, 0) == 2
+
+
+def _has_end(parts: Producing, topic: str, end: int) -> bool:
+    return parts.store.next_offset(topic, 0) == end
+
+
+@on_loop
+async def test_checks_of_many_transactions_share_a_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are renewed while the flush is held. Producers are asked about what is on disk only."""
+    syncs = HeldSyncs(monkeypatch)
+    store = {"flush_disk_type": "SYNC_FLUSH"}
+    with producing(tmp_path, store=store, transaction_check_max=1) as parts:
+        session = Session()
+        parts.producers.register("g", session)
+        await asyncio.gather(*(_prepare(parts, b"%d" % number) for number in range(60)))
+        for topic, end, asked in ((HALF_TOPIC, 120, 60), (DISCARDED, 60, 0)):
+            syncs.hold()
+            check = asyncio.create_task(_check(parts))
+            is_put = partial(_has_end, parts, topic, end)
+            await asyncio.to_thread(wait_for, is_put)
+            assert len(session.asked) == 60 - asked
+            syncs.release()
+            assert await check == asked
+        assert len(parts.read(DISCARDED)) == 60
