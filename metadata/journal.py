@@ -28,13 +28,15 @@ from tieredstore.metadata.snapshot_files import Snapshot
 
 _INT64 = range(-(2**63), 2**63)
 _CREATED_AT = 5
-"""Position of the creation time in the line of a new segment. Other lines have no creation time."""
+"""Index of the creation time among the values of a new segment's journal line. Other lines have no
+creation time."""
 _BROKER_AT = 1
-"""Position of the broker name in the line of a new queue."""
+"""Index of the broker name among the values of a new queue's journal line."""
 
 
 def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:
-    """Return the journal line of a segment: size, status, times, or all values if it is new."""
+    """Return the journal line of a segment: all values of a new segment, otherwise its size, status
+    and times."""
     values: list[object] = [
         segment.path,
         int(segment.type),
@@ -52,7 +54,8 @@ def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes
 
 
 def queue_line(queue: QueueMetadata, *, is_new: bool = False) -> bytes:
-    """Return the journal line of a queue: offsets and update time, or all values of a new queue."""
+    """Return the journal line of a queue: all values of a new queue, otherwise its offsets and
+    update time."""
     values: list[object] = [
         queue.topic,
         queue.queue_id,
@@ -109,8 +112,8 @@ def parse_line(line: bytes) -> object:
 
 
 def apply_line(line: bytes, tables: Tables) -> bool:
-    """Apply a line to the tables. Returns whether the line is intact. A line of an unknown kind, or
-    about an unknown entry, has no effect."""
+    """Apply a journal line to the tables. Returns whether the line is intact. A line of an unknown
+    kind, or about an unknown entry, changes nothing."""
     entry = parse_line(line)
     if not isinstance(entry, dict) or len(entry) != 2:
         return False
@@ -214,7 +217,8 @@ _CHANGES: Final[Mapping[str, Callable[[list[object], Tables], None]]] = {
     "topic": _put_topic,
     "gone_topic": _remove_topic,
 }
-"""Functions that apply each kind of line. Other kinds of lines have no effect."""
+"""Functions that apply a journal line, by the kind of the line. Lines of other kinds are
+ignored."""
 
 
 FORMAT_VERSION = 2
@@ -294,9 +298,9 @@ class Journal:
         *,
         read_only: bool,
     ) -> None:
-        """Raise Corrupt if the file that the journal extends is known to be lost. If a process is
-        killed after it wrote a new metadata file and before it began the journal, the journal of
-        the previous file remains. In this case the new file contains the changes of all lines, and
+        """Raise Corrupt if the metadata file that the journal extends is known to be lost. A
+        process can be killed after it wrote a new metadata file and before it began a new journal.
+        Then the old journal remains. The new file already contains the changes of this journal, so
         the journal is ignored."""
         extended = header["snapshot"]
         if extended == snapshot.digest:
@@ -318,7 +322,7 @@ class Journal:
 
     def find_snapshot(self, limit_bytes: int) -> str:
         """Return the SHA-256 of the snapshot that the journal extends, or "" if the journal names
-        none. Raises Unavailable if the journal cannot be read."""
+        no snapshot. Raises Unavailable if the journal cannot be read."""
         try:
             data = self._read_lines(limit_bytes)
         except Corrupt:
@@ -328,8 +332,8 @@ class Journal:
 
     def expect_replacement(self) -> None:
         """Durably remove a journal that does not extend the current metadata file. Call this before
-        a new file is written. Otherwise this journal would look like the journal of a lost file.
-        Raises OSError."""
+        a new metadata file is written. Otherwise readers would take the journal for the journal of
+        a lost file. Raises OSError."""
         if self.is_superseded:
             self._set_aside()
             self._operations.sync_directory(self.path.parent)

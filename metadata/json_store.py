@@ -69,9 +69,9 @@ class DefaultMetadataStore:
         self._kept.load()
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Record creations and deletions in the journal, at a cost independent of the size of the
-        tables. When the journal is long, a new file is written. Only for a tier that no Java broker
-        opens, because Java ignores the journal."""
+        """Set whether creations and deletions are recorded in the journal. A record costs the same
+        however large the tables are. When the journal is long, a new metadata file is written. Use
+        the journal only for a tier that no Java broker opens, because Java ignores the journal."""
         self._kept.journal_structure(is_wanted=is_wanted)
 
     def batch(self) -> AbstractContextManager[None]:

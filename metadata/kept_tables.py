@@ -21,7 +21,8 @@ from tieredstore.metadata.snapshot_files import SnapshotFiles
 
 _LOG = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
-"""Number of table parts to capture before the lock is released: about 1,000 rows, 0.5 ms."""
+"""Number of table parts that are copied while the lock is held: about 1,000 rows, which takes 0.5
+ms."""
 _LINES_AT_ONCE_BYTES = 64 << 10
 """Maximum number of journal bytes that are written under the lock after a metadata file was
 replaced."""
@@ -29,8 +30,8 @@ _LOADS = 10
 """Maximum number of attempts to load the files, if another process replaces them during each
 attempt."""
 _JOURNAL_READ_FACTOR = 4
-"""Maximum size of a journal that is read, as a multiple of its limit. This program compacts a
-journal at its limit, so a larger journal is not from this program."""
+"""Maximum size of a journal that is read, as a multiple of the size at which this program compacts
+a journal. A larger journal was not written by this program."""
 
 
 class KeptTables:
@@ -115,9 +116,9 @@ class KeptTables:
         self._loaded_version = self._structure_version
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Record creations and deletions in the journal, at a cost independent of the size of the
-        tables. When the journal is long, a new file is written. Only for a tier that no Java broker
-        opens, because Java ignores the journal."""
+        """Set whether creations and deletions are recorded in the journal. A record costs the same
+        however large the tables are. When the journal is long, a new metadata file is written. Use
+        the journal only for a tier that no Java broker opens, because Java ignores the journal."""
         with self.lock:
             self._journals_structure = is_wanted
 
@@ -190,9 +191,9 @@ class KeptTables:
         return getattr(self._batch, "depth", 0)
 
     def settle(self, version: int | None = None) -> None:
-        """Write a version to disk, by default the version of the last durable change. No-op in a
-        batch. Call this also if nothing changed, because an earlier call may have failed to write
-        its change, or may still be writing."""
+        """Ensure that the changes up to a version are on disk, by default up to the last durable
+        change. No-op in a batch. Call this method even if the caller changed nothing, because an
+        earlier call may have failed to write its change, or may still be writing it."""
         if self._depth():
             return
         with self.lock:
@@ -209,8 +210,8 @@ class KeptTables:
                 _LOG.warning("%s: the journal cannot be compacted yet: %s", self._path, error)
 
     def _sync(self, wanted: int) -> bool:
-        """Write the version to disk by a sync of the journal. Returns False if the metadata file
-        must be written instead."""
+        """Bring the changes up to a version to disk by a sync of the journal. Returns False if the
+        journal cannot do this, and the metadata file must be written instead."""
         with self._file_lock:
             if self._synced_version >= wanted:
                 return True
@@ -277,8 +278,8 @@ class KeptTables:
         return self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
 
     def _encode_stale(self) -> None:
-        """Encode changed parts in small steps. This way no thread waits long for the lock, and the
-        final capture of a consistent state has little left to encode."""
+        """Encode the changed parts of the tables in small steps, so that no thread waits long for
+        the lock. The consistent copy of all tables that follows then has little left to encode."""
         while True:
             with self.lock:
                 stale = [CapturedPart(part) for part in self.tables.find_stale(_PARTS_AT_ONCE)]
@@ -291,9 +292,9 @@ class KeptTables:
                 return
 
     def _start_journal(self, digest: str) -> bool:
-        """Begin the journal of the new metadata file, with most of the changes that were made since
-        the file's content was captured. The remaining changes follow under the lock. Returns False
-        on failure."""
+        """Begin the journal of the new metadata file. Writes most of the changes that were made
+        after the content of the file was copied from the tables. The caller writes the rest under
+        the lock. Returns False on failure."""
         try:
             self.journal.start(digest, has_structure=self._journals_structure)
         except OSError as error:

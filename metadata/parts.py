@@ -24,8 +24,8 @@ unchanged."""
 Entry: TypeAlias = TopicMetadata | QueueMetadata | FileSegmentMetadata
 CapturedRow: TypeAlias = tuple[Entry, Extra | None]
 Captured: TypeAlias = CapturedRow | list[tuple[str, CapturedRow]]
-"""Captured content that a table stores under one name: a row, or several rows, each with its queue
-id or base offset."""
+"""Copy of the content that a table stores under one name: one row, or several rows, each with its
+queue id or base offset."""
 
 T = TypeVar("T", TopicMetadata, QueueMetadata, FileSegmentMetadata)
 
@@ -101,7 +101,7 @@ class Group(dict[int, Row[T]]):
 
 
 class Part(Generic[C]):
-    """Some names of a table, in order. Not thread-safe."""
+    """Part of a table: some of its names with their contents, in order. Not thread-safe."""
 
     __slots__ = ("encoded", "names", "version")
 
@@ -117,7 +117,7 @@ class Part(Generic[C]):
 
 
 class CapturedPart:
-    """Captured rows of a part. `encode` does not need the lock."""
+    """Copy of the rows of one part of a table. The copy is encoded (`encode`) without the lock."""
 
     __slots__ = ("_contents", "_part", "_version", "encoded")
 
@@ -151,9 +151,9 @@ class CapturedPart:
 
 
 class Table(Generic[C]):
-    """Contents by name, in the order of the parts. Not thread-safe. A dict of 100,000 names takes
-    milliseconds to grow, under the lock that readers need. The names are therefore distributed over
-    many dicts."""
+    """Contents by name, in the order of the parts. Not thread-safe. The names are distributed over
+    many dicts. A single dict of 100,000 names would take milliseconds to grow, while readers wait
+    for the lock."""
 
     __slots__ = ("_buckets", "parts")
 
@@ -203,7 +203,7 @@ class Table(Generic[C]):
         return True
 
     def capture(self) -> list[CapturedPart]:
-        """Capture the current rows."""
+        """Copy the current rows."""
         return [CapturedPart(part) for part in self.parts]
 
 
@@ -358,7 +358,7 @@ class Tables:
         yield TOPIC_TABLE, self.topics
 
     def find_stale(self, most: int) -> list[Part[Any]]:
-        """Return up to the given number of parts that have no stored JSON."""
+        """Return the parts of the tables that have no stored JSON, at most the given number."""
         stale: list[Part[Any]] = []
         for _, table in self._list():
             for part in table.parts:

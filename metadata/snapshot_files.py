@@ -178,7 +178,7 @@ class SnapshotFiles:
 
     @property
     def paths(self) -> tuple[Path, Path]:
-        """Main file and backup."""
+        """Paths of the main file and of its backup."""
         return self._main, self._backup
 
     def load(self, own_digest: str = "") -> Snapshot:

@@ -81,10 +81,10 @@ class RetentionClock:
 
     The retention clock begins at the wall clock's time, or at the time of the newest message if
     that is earlier. It advances with monotonic time. The wall clock may be ahead of the retention
-    clock: after a step forward, after a start with a wrong time, or after a time in which no
-    process ran. The retention clock follows a wall clock that was ahead for `SETTLE_MS` without a
-    break. It immediately follows a wall clock that is behind, because a step back deletes nothing.
-    Thread-safe.
+    clock after a step forward, after a start with a wrong time, or after a time in which no process
+    ran. The retention clock follows the wall clock when it has been ahead for `SETTLE_MS` without a
+    break. If the wall clock is behind, the retention clock follows it immediately, because an
+    earlier time deletes nothing. Thread-safe.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -104,8 +104,8 @@ class RetentionClock:
             self._ahead_since_ms = None
 
     def now_ms(self) -> int:
-        """Return the retention time (epoch ms). Call this method regularly. Between two calls
-        nothing notices that the wall clock is no longer ahead."""
+        """Return the current time of the retention clock (epoch ms). Call this method regularly,
+        because only a call detects that a wall clock that was ahead has been set back."""
         if self._believed_ms is None:
             self.begin()
         with self._lock:
@@ -131,7 +131,7 @@ class RetentionClock:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the wall clock is ahead of the retention clock and not trusted yet."""
+        """Whether the wall clock is ahead of the retention clock, which does not follow it yet."""
         return self._ahead_since_ms is not None
 
 

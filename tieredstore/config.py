@@ -45,7 +45,8 @@ _INT64_MAX = 2**63 - 1
 
 
 class StorageLevel(enum.IntEnum):
-    """Values of `tieredStorageLevel`, which determines the gets that are answered by the tier."""
+    """Values of `tieredStorageLevel`. The setting determines which gets are answered by the
+    tier."""
 
     DISABLE = 0
     NOT_IN_DISK = 1
@@ -217,7 +218,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
     """Whether messages enter the light queues that they name. With queues in RocksDB, `enableLmq`
     alone is enough."""
     enable_lmq_quota: Live[bool] = False
-    """Whether a message that would make a light queue above `maxLmqConsumeQueueNum` is refused."""
+    """Whether to refuse a message that would create a light queue beyond
+    `maxLmqConsumeQueueNum`."""
     max_lmq_consume_queue_num: Live[Int32] = 20_000
     """Maximum number of light queues with `enableLmqQuota`."""
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -379,7 +381,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
     read_ahead_message_size_threshold_bytes: Live[Int32] = 16 << 20
     """Maximum number of commit log bytes in one read of the tier. At least one message is read."""
     read_ahead_cache_expire_duration_ms: Int64 = 15_000
-    """A cached block is removed this time after its last access, ms."""
+    """Time after its last access at which a cached block is removed, ms."""
     read_ahead_cache_size_threshold_rate: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.3
     """Share of the process's memory that the cache may occupy."""
     read_ahead_cache_size_bytes: Whole64 = field(name="readAheadCacheSizeBytes", default=0)
@@ -423,8 +425,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
 
     @property
     def fills_light_queues(self) -> bool:
-        """Whether messages are currently put in the light queues that they name. For queues in a
-        database, Java checks only one key."""
+        """Whether messages are currently put in the light queues that they name. For queues in
+        RocksDB, only `enableLmq` counts, as in Java."""
         return self.enable_lmq and (self.enable_multi_dispatch or self.is_rocksdb)
 
 
@@ -434,20 +436,20 @@ FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
 
 PLUGIN_PREFIXES = ("objectStore", "tieredStoreS3", "tieredStoreFsspec", "tieredStoreChunk")
 """Prefixes of the settings of this project's providers. The registry checks these settings, because
-it knows the provider."""
+only the registry knows which provider is used."""
 
 _MOST_CHARACTERS = 4 << 20
 """Maximum length of a broker.conf in characters. A longer file is not a broker.conf."""
 _MOST_GUESSES = 100
-"""Maximum number of unknown keys for which a similar known key is suggested. It applies to a file
-without any known key."""
+"""Maximum number of unknown keys for which a similar known key is searched, if a file has no known
+key at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Configuration and the findings of loading it. `explicit_settings`: names of the settings that
-    were given a value. `warnings`: one line each, for a log. `refused`: one line for each setting
-    with which a process must not accept messages (`REFUSED_VALUES`)."""
+    """Configuration, and the problems that were found when it was loaded. `explicit_settings`:
+    names of the settings that were given a value. `warnings`: lines for a log. `refused`: one line
+    for each setting whose value forbids that a process accepts messages (`REFUSED_VALUES`)."""
 
     config: StoreConfig
     explicit_settings: frozenset[str]
@@ -592,9 +594,9 @@ def read_conf_lines(path: Path) -> list[ConfLine]:
 
 
 def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
-    """Raise Invalid for a text value with blanks at the end of its line, because such blanks are
-    hard to see. Java keeps these blanks, so they would become part of a folder or a name. Blanks
-    after values that are not text are refused when these values are parsed."""
+    """Raise Invalid for a text value with blanks at the end of its line. Such blanks are hard to
+    see, and Java would make them a part of a folder or a name. Blanks after a number or another
+    value that is not text are refused by its parser."""
     text = source.rstrip("\r\n")
     info = FIELDS_BY_KEY.get(line.key)
     if text == text.rstrip(" \t") or info is None or not is_plain_text(info):
@@ -608,8 +610,8 @@ def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
 
 
 def _refuse_foreign(lines: Sequence[ConfLine], path: Path) -> None:
-    """Raise Invalid for a file without a known key: the file is not a configuration. The message
-    does not show the content, because it may be secret."""
+    """Raise Invalid for a file without any known key, because such a file is not a configuration.
+    The text of the error does not contain the settings, because they may be secret."""
     if not lines or any(is_known(line.key) for line in lines):
         return
     near = (find_near_setting(line.key, FIELDS_BY_KEY) for line in lines[:_MOST_GUESSES])

@@ -1,13 +1,13 @@
-"""Errors that are raised on purpose: a root class, and one class for each reaction of the
-caller."""
+"""Errors that this project raises: a root class, and one class for each way in which a caller
+should react."""
 
 from __future__ import annotations
 
 
 class TieredStoreError(Exception):
-    """Root of all errors raised on purpose. The message names the file or object, the offset, the
-    expected and the found value. The attributes hold the file, the offset and so on for
-    programs."""
+    """Root of all errors that this project raises. The message names the file or object, the
+    offset, the expected and the found value. Programs find the file, the offset and so on in the
+    attributes."""
 
     def __init__(
         self,

@@ -109,9 +109,9 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
         "RocketMQ's first access control is not built. The second is (docs/access.md)",
     ),
 }
-"""Values that are refused by a process that accepts messages. For each setting: the refused value,
-and the reason. The value asks for a feature that this project lacks. Without the feature,
-durability or security would be weaker than the configuration says."""
+"""For each of some settings, a value that a process that accepts messages refuses, and the reason.
+The value requires a feature that this project lacks. Without this feature, durability or security
+would be weaker than the configuration requires."""
 
 _SERVED = """
 authenticationEnabled authorizationEnabled autoCreateMixedTopics autoCreateSubscriptionGroup

@@ -56,8 +56,8 @@ class Metrics:
             series[_key(series, labels)] = value
 
     def replace(self, name: str, label: str, values: Mapping[str, float]) -> None:
-        """Set a counter or gauge with one label to exactly these values. Other series of the metric
-        are dropped."""
+        """Replace all series of a counter or gauge that has one label. `values`: the new values, by
+        value of the label."""
         with self._lock:
             series: dict[Labels, float] = {}
             for value_of_label, value in values.items():
@@ -74,7 +74,7 @@ class Metrics:
                 self.gauge(name, value, **dict(labels))
 
     def set_histogram(self, name: str, histogram: Histogram, **labels: object) -> None:
-        """Set a histogram whose observations are counted elsewhere."""
+        """Set a histogram whose observations the caller has already counted."""
         with self._lock:
             series = self._histograms.setdefault(name, {})
             series[_key(series, labels)] = histogram
@@ -103,9 +103,9 @@ class Metrics:
             return self._values.get(name, {}).get(_sort_labels(**labels), 0)
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Drop the series of deleted topics. `is_gone`: called with the label `topic` of each
-        series, or, without that label, with its label `path` (a queue in a tier). Returns whether
-        to drop the series."""
+        """Drop the series of deleted topics. `is_gone`: function that returns whether to drop a
+        series. It is called with the series' label `topic`, or with its label `path` (a queue in a
+        tier) if it has no topic."""
         with self._lock:
             for values in self._values.values():
                 _drop(values, is_gone)

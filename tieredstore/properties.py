@@ -30,8 +30,8 @@ import msgspec
 from tieredstore.errors import Invalid
 
 SECRET: Mapping[str, bool] = {"secret": True}
-"""Annotation (`Meta(extra=SECRET)`) of keys with secret values. Such a value is never shown, and
-never taken from a URL."""
+"""Annotation (`Meta(extra=SECRET)`) of a key whose value is secret. A secret value is never shown,
+and never taken from a URL."""
 Secret = Annotated[str, msgspec.Meta(extra=dict(SECRET))]
 """Type of a secret text."""
 
@@ -45,9 +45,9 @@ _JAVA_LITERALS = {
 
 
 class PluginProperties(Mapping[str, str]):
-    """Properties outside the core. Values may be secrets, so the repr shows only keys. `origin`:
-    source of the properties, for messages. `origins`: sources of the properties that come from
-    elsewhere, by property."""
+    """Properties that do not belong to `StoreConfig`, for plugins. Values may be secrets, so the
+    repr shows only keys. `origin`: source of the properties, for messages. `origins`: sources of
+    the properties that come from elsewhere, by property."""
 
     def __init__(
         self,

@@ -80,9 +80,9 @@ PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Plugin names that one configuration key accepts. `known`: names of this project.
-    `java_package`: Java's prefix of a known name. `group`: entry point group of installed
-    packages."""
+    """Plugin names that one configuration key accepts. `known`: short names of this project's
+    plugins, and their classes. `java_package`: package that may precede a known name, as in Java.
+    `group`: entry point group of installed packages."""
 
     what: str
     contract: type[object]
@@ -115,7 +115,8 @@ _STORE = _Kind(
 
 
 def _resolve(name: str, kind: _Kind) -> Any:
-    """Return the class that a name refers to. Raises Invalid, also for a class of another kind."""
+    """Return the class that a name refers to. Raises Invalid if the class cannot be loaded or is
+    not of this kind of plugin."""
     target = kind.known.get(name.removeprefix(kind.java_package), name)
     if ":" in target:
         found = _load(target, name, kind.what)

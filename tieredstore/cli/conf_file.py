@@ -21,7 +21,8 @@ _NAMES: Mapping[str, Callable[[str], object]] = {
     "tieredMetadataServiceProvider": registry.check_metadata_store,
     "messageStorePlugIn": lambda names: [registry.store_plugin(n) for n in names.split(",") if n],
 }
-"""Keys that name plugins. Each has a function that raises Invalid for an unknown plugin name."""
+"""Keys of a broker.conf whose values name plugins. Each key has a function that raises Invalid for
+an unknown plugin."""
 _UNKNOWN: Final = "unknown"
 _LOGGED_PREFIXES: Final = ("tiered", "readAhead")
 
@@ -35,7 +36,7 @@ class Level(enum.StrEnum):
 
 
 class Given(NamedTuple):
-    """Value that replaces the value in the file, with its source."""
+    """Value that replaces the value of a key in the file. `origin`: source of the new value."""
 
     value: str | None
     origin: str
@@ -70,8 +71,8 @@ def read_with_findings(path: Path) -> tuple[list[ConfLine], list[Finding]]:
 
 
 def find_plugin_fields(lines: Sequence[ConfLine]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Return the settings of all providers of this project, and of the provider that the lines
-    name."""
+    """Return the settings of all providers of this project, and of the provider that the
+    broker.conf names."""
     named = [line.value for line in lines if line.key == "tieredBackendServiceProvider"]
     fields: dict[str, msgspec.structs.FieldInfo] = {}
     for name in (*registry.PROVIDERS, *named):

@@ -149,7 +149,7 @@ def say_notes(error: BaseException | None, choice: LogChoice | None = None) -> N
 
 
 def end_of_stopped(received: Sequence[int], hint: str = "run it again to continue") -> ExitCode:
-    """Report that a signal stopped a run in an orderly way, and return the exit code of the first
+    """Print that a signal stopped a run in an orderly way, and return the exit code for the first
     signal. `received`: numbers of the received signals. `hint`: what to do next."""
     say(f"stopped: {hint}")
     return ExitCode(128 + (received[0] if received else signal.SIGINT))
@@ -159,8 +159,8 @@ def end_of_run(
     *, stopped: bool, received: Sequence[int], failures: Sequence[TieredStoreError]
 ) -> ExitCode:
     """Return the exit code of `copy` or `offload`, after the report was printed. `received`:
-    numbers of the signals that stopped the run. Raises the first of `failures`, and prints the
-    others."""
+    numbers of the signals that stopped the run. Raises the first error in `failures`, and prints
+    the other errors."""
     if stopped:
         return end_of_stopped(received)
     for error in failures[1:]:

@@ -21,12 +21,13 @@ class VerbGroup(click.Group):
     """Group of commands. Each command gets the log options, and examples in its help."""
 
     def find_full_name(self, name: str) -> str:
-        """Return the words that call a command of this group, such as `tier delete`."""
+        """Return the words with which a user calls a command of this group, such as `tier
+        delete`."""
         return f"{self.name} {name}"
 
     def list_lines(self) -> Mapping[str, str]:
-        """Return the commands by name. Each value is the command's line in the `--help` of the
-        group."""
+        """Return the line of each command in the `--help` of the group, by the name of the
+        command."""
         return {name: command.short_help or "" for name, command in self.commands.items()}
 
     def find_command(self, name: str) -> click.Command:

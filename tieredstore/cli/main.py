@@ -62,8 +62,8 @@ VERBS = {
 """Verbs in the order of `--help`."""
 
 NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Error of a group that was called without a verb. The text of the error is the whole help. Older
-versions of click print the help themselves."""
+"""Error of a group that was called without a verb. The text of the error is the whole help. Newer
+versions of click raise such an error, older versions print the help."""
 
 
 class Verbs(VerbGroup):

@@ -24,16 +24,16 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A named profile. `places`: values of the options in `PLACES` that the profile sets.
-    `variables`: names of environment variables. The key is the setting of a broker.conf whose value
-    the variable holds."""
+    `variables`: for settings of a broker.conf, by key, the name of the environment variable that
+    holds the value."""
 
     name: str
     places: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def read_settings(self) -> dict[str, str]:
-        """Read the settings whose values are in environment variables. Raises Invalid for a
-        variable that is not set."""
+        """Return the settings of the profile whose values are in environment variables. Raises
+        Invalid for a variable that is not set."""
         for key, variable in self.variables.items():
             if not os.environ.get(variable):
                 raise Invalid(

@@ -49,8 +49,8 @@ def make_reading_broker(
 
 
 def _prepare(state: Path) -> None:
-    """Create the state directory, and remove the metadata that the last start left. Raises Invalid
-    for a directory with other files."""
+    """Create the state directory, and remove metadata files that an earlier run of the read-only
+    broker left in it. Raises Invalid for a directory with other files."""
     mark = state / MARK
     if state.exists() and any(state.iterdir()) and not mark.exists():
         raise Invalid(
@@ -66,8 +66,8 @@ def _prepare(state: Path) -> None:
 
 
 def _load(location: TierLocation, state: Path, broker_name: str) -> LoadedConfig:
-    """Return the configuration of the store: the tier above an empty local store that receives no
-    messages."""
+    """Return the configuration of the store. Reads come from the tier, and the local store is empty
+    and receives no messages."""
     config = msgspec.structs.replace(
         place_tier(location.config, location.url, state=state),
         broker_name=broker_name,

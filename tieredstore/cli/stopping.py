@@ -26,9 +26,9 @@ class Stoppable(Protocol):
 @contextmanager
 def stop_on_signals(stop: Stoppable, received: list[int] | None = None) -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP set `stop`. A second signal raises KeyboardInterrupt. The run
-    then still closes its resources. This takes long if a backend does not answer. A third signal
-    therefore has the system's default effect, and the run can be resumed as after a crash. SIGHUP
-    only requests a stop, because a closed terminal sends it twice. Under `nohup`, SIGHUP stays
+    then closes its resources, which takes long if a backend does not answer. A third signal
+    therefore ends the process at once, and the run can be resumed as after a crash. A second SIGHUP
+    has no effect, because a closed terminal sends SIGHUP twice. Under `nohup`, SIGHUP stays
     ignored. `received`: list to which the signal numbers are added."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -23,11 +23,11 @@ class BackupKind(enum.StrEnum):
     CONFIG = "config"
     METADATA = "metadata"
     DELETED = "deleted"
-    """All records of deleted topics. The tier no longer has segments of any of these topics."""
+    """List of all deleted topics. The tier no longer has segments of any of them."""
     DELETING = "deleting"
-    """All records of deleted topics. The tier may still have segments of some of these topics."""
+    """List of all deleted topics. The tier may still have segments of some of them."""
     LITE = "lite"
-    """A run of lite topics (`message.lite_runs`)."""
+    """Units of many lite topics in one object (`message.lite_runs`)."""
 
 
 class BackupName(NamedTuple):
@@ -61,8 +61,8 @@ class BackupPlace(Protocol):
 
     def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
         """Store a backup as a whole or not at all. The backup is valid after the next
-        `WriterEpoch.confirm`. Raises Unavailable, also if the name exists with other bytes. In that
-        case retry with another name."""
+        `WriterEpoch.confirm`. Raises Unavailable. If a backup of this name exists with other bytes,
+        also raises Unavailable, and the caller must use another name."""
 
     def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
         """Delete backups. Idempotent. Raises Unavailable."""
@@ -75,8 +75,8 @@ class RangedBackups(BackupPlace, Protocol):
     def read_backup_range(
         self, broker_name: str, name: BackupName, position: int, length: int
     ) -> bytes | None:
-        """Return bytes of a backup, or fewer at its end. None if the backup does not exist. Raises
-        Unavailable."""
+        """Return `length` bytes of a backup from `position`, or fewer at its end. Returns None if
+        the backup does not exist. Raises Unavailable."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Checksums of blocks. A provider keeps them for segments whose format has no checksums.
 
-A segment with checksums verifies each read that it can, and raises `BlocksDamaged` on a mismatch.
-The error contains the damaged bytes, for callers that want them.
+A read of a segment verifies the blocks that it touches, if they have checksums, and raises
+`BlocksDamaged` on a mismatch. The error contains the damaged bytes, for callers that want them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DamagedBlock:
 class BlocksDamaged(Corrupt):
     """Error of a read that touches blocks with a wrong checksum.
 
-    `id`: the segment. `blocks`: at least one, by ascending position. `found`: the requested bytes
-    as they are now, some of them wrong. Use them only to find structure, or where the caller can
-    distinguish good bytes from bad ones. Never serve them.
+    `id`: the segment. `blocks`: the damaged blocks, by ascending position, at least one. `found`:
+    the requested bytes as they are stored, some of them wrong. Never serve these bytes. Use them
+    only to find boundaries of records, or if other checks show which bytes are good.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ def find_overlaps(
 @dataclass(frozen=True, slots=True)
 class BlockCoverage:
     """Checksum coverage of a segment. `covered_bytes`: bytes of the blocks that have a checksum.
-    `damaged`: blocks with a wrong checksum. `is_set_aside`: the checksums belong to an earlier
-    segment of the same name, so they are not used."""
+    `damaged`: blocks with a wrong checksum. `is_set_aside`: whether the checksums belong to an
+    earlier segment of the same name, and are ignored."""
 
     size_bytes: int
     covered_bytes: int

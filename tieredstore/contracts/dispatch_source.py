@@ -74,13 +74,13 @@ class DispatchSource(Protocol):
         """Return `tiered.storage.level` of the topics that set it."""
 
     def find_excluded_topics(self) -> Mapping[str, str]:
-        """Return the topics that `queues` leaves out, with the reasons. A tier cannot store BatchCQ
-        and compaction topics as queues (D25)."""
+        """Return the topics that `queues` leaves out, with the reason for each. A tier cannot store
+        topics with batch consume queues, nor compaction topics."""
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Set the retention guard. Before a cleaning deletes messages, it calls `guard(queue)`,
-        which returns the first queue offset that the tier still needs. None means that the tier
-        needs no message of the queue."""
+        """Set the retention guard. Before the local store deletes expired messages, it calls
+        `guard(queue)`. The guard returns the first queue offset that the tier still needs, or None
+        if the tier needs no message of the queue."""
 
 
 @runtime_checkable
@@ -98,7 +98,7 @@ class LiteSource(Protocol):
     """Source that knows the topics of type LITE. Optional."""
 
     def find_lite_topics(self) -> Collection[str]:
-        """Return the topics whose messages may have a lite topic."""
+        """Return the topics of type LITE. Each of their messages may name a lite topic."""
         ...
 
 
@@ -106,8 +106,8 @@ class ArrivedRuns(NamedTuple):
     """Arrived messages, grouped into runs. A run has messages of one queue with consecutive
     offsets.
 
-    Columns: queue, offset of the first message, number of messages, bytes of their records, store
-    time of the first message (epoch ms). A run may be reported again.
+    Each field has one value per run: queue, offset of the first message, number of messages, bytes
+    of their records, store time of the first message (epoch ms). A run may be reported twice.
     """
 
     queues: Sequence[QueueKey]
@@ -140,7 +140,7 @@ class DeletedEnd(NamedTuple):
 @runtime_checkable
 class HistorySource(Protocol):
     """Source of a store whose earlier messages are in a tier. Call these methods between `load` and
-    `start` of the store. Those about deletions may also be called later."""
+    `start` of the store. The methods about deletions may also be called later."""
 
     @property
     def is_empty(self) -> bool:
@@ -186,5 +186,6 @@ class HistorySource(Protocol):
         several times, the last deletion counts. Raises Corrupt."""
 
     def forget_deletions(self, topics: Collection[str]) -> None:
-        """Keep the deletions of these topics only while the store's commit log has them, because
-        the tier has recorded them permanently. Raises Unavailable."""
+        """Forget the deletions of these topics as soon as the store's commit log no longer contains
+        them. Call this method when the tier has recorded the deletions permanently. Raises
+        Unavailable."""

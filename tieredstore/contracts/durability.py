@@ -14,14 +14,14 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 _CHECK_S: Final = 1.0
-"""Interval at which a waiting thread polls, in seconds. A waiter that is interrupted may fail to
-wake the next waiter, so waiters also poll."""
+"""Seconds after which a waiting thread checks the outcome even if nothing woke it. Each waiter
+wakes the next one, which fails if a waiter is interrupted."""
 _log = logging.getLogger(__name__)
 
 
 class PutMessageStatus(enum.Enum):
-    """RocketMQ's statuses, in RocketMQ's order. A put hook may return any of them. A store without
-    replicas never returns the replica statuses."""
+    """RocketMQ's statuses of a put, in RocketMQ's order. A put hook may return any of them. A store
+    without replicas never returns the replica statuses."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -31,7 +31,7 @@ class PutMessageStatus(enum.Enum):
     SLAVE_NOT_AVAILABLE = 3
     """Never returned. Java's store does not use this status either."""
     SERVICE_NOT_AVAILABLE = 4
-    """The store does not run, is a slave, or has a running flag that forbids puts."""
+    """The store does not run, is a slave, or currently forbids puts (RocketMQ's running flags)."""
     CREATE_MAPPED_FILE_FAILED = 5
     """No commit log file could be created or extended."""
     MESSAGE_ILLEGAL = 6
@@ -112,8 +112,9 @@ class FlushFuture:
         return (yield from waiter)
 
     def complete(self, status: PutMessageStatus) -> bool:
-        """Complete the round. Each event loop gets one call, even if several of its tasks wait. If
-        the round was already complete, keeps the earlier outcome and returns False."""
+        """Complete the flush round, and wake all waiters. An event loop is called once, even if
+        several of its tasks wait. If the round was already complete, keeps the earlier outcome and
+        returns False."""
         with self._lock:
             if self._status is not None:
                 return False

@@ -29,7 +29,7 @@ MIN_GET_BYTES: Final = 100
 
 
 class GetMessageStatus(enum.Enum):
-    """RocketMQ's statuses, in RocketMQ's order."""
+    """RocketMQ's statuses of a get, in RocketMQ's order."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -49,8 +49,8 @@ property WAIT=false. Their promised durability is reached when the put returns."
 
 
 class BoundaryType(enum.Enum):
-    """Choice between two messages near a time. LOWER: first message at or after the time. UPPER:
-    last message at or before the time."""
+    """Which message a search by time returns. LOWER: the first message at or after the time. UPPER:
+    the last message at or before the time."""
 
     LOWER = "lower"
     UPPER = "upper"
@@ -68,10 +68,11 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     """Outcome of one put or one batch. A msgspec Struct, because it is cheap to create, and each
     message needs one.
 
-    `physical_offset`, `queue_offset`: of the first message. `wrote_bytes`, `message_count`: of all
-    messages. `durable`: completes when the messages are as durable as the flush mode promises.
-    `reason`: why nothing was stored, or empty. `ok`: whether the status is PUT_OK. This is a field
-    and not a property, because each caller reads it.
+    `physical_offset`, `queue_offset`: offsets of the first message. `wrote_bytes`, `message_count`:
+    totals of all messages of the put. `durable`: completes when the messages are as durable as the
+    flush mode promises. `reason`: why nothing was stored, or empty. `ok`: whether the status is
+    PUT_OK. `ok` is a field and not a property, because fields are faster to read and each caller
+    reads `ok`.
     """
 
     status: PutMessageStatus
@@ -121,14 +122,14 @@ class ArrivedMessages(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Queue offset after the last message. A reader that waits for messages compares it with
-        its own offset."""
+        """Queue offset after the last message. A waiting reader compares this offset with the
+        offset at which it will read next."""
         return self.offset + len(self.tags_codes)
 
 
 MessageArrivingListener: TypeAlias = Callable[[Sequence[ArrivedMessages]], object]
-"""Function that is called with messages when gets can find them, in the thread that publishes them.
-The function must return quickly."""
+"""Function that is called with new messages as soon as gets can find them. It runs in the thread
+that publishes the messages, so it must return quickly."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
@@ -179,7 +180,8 @@ class GetMessageResult:
 
 
 class MessageReader(Protocol):
-    """Reader of messages. `get_message` builds the request of `get` from its parameters."""
+    """Reader of messages. `get_message` builds a `GetRequest` from its parameters, and calls
+    `get`."""
 
     @abstractmethod
     def get(self, request: GetRequest) -> GetMessageResult:
@@ -234,8 +236,8 @@ class MessageStore(MessageReader, Protocol):
         """Stop the services and write all pending state. Idempotent."""
 
     def put_message(self, message: Message) -> PutMessageResult:
-        """Append one message. If the message is refused, nothing is raised: see `status` and
-        `reason` of the result."""
+        """Append one message. A refused message raises no error. The result has the refusal in
+        `status` and `reason`."""
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one topic and queue, with consecutive offsets. Stores all or none."""
@@ -305,7 +307,7 @@ class HostedStore(MessageStore, Protocol):
 
     def add_put_message_hook(self, hook: PutMessageHook) -> None:
         """Add a hook that is called for each put from now on, after the earlier hooks. The hook
-        sees messages that are put through this store's `put_message`."""
+        sees messages that are put through this store's `put_message` or `put_messages`."""
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Set the listener of messages that gets can find from now on, or None to remove the
@@ -332,18 +334,19 @@ class MeasuredStore(Protocol):
 
 
 PUT_TIMES_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
-"""Upper bounds of Java's distribution of put times: less than 1 ms, up to 10 ms, … and more than 10
-s."""
+"""Upper bounds of the classes into which Java counts put times: less than 1 ms, up to 10 ms, … and
+more than 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
     """Figures of a local store.
 
-    `min_offset`, `max_offset`: first and last byte of the commit log. `flush_behind_bytes`,
-    `dispatch_behind_bytes`: bytes that are not flushed, or without units. `put_times`: number of
-    measured puts since the store was opened, by PUT_TIMES_MS and one for longer puts. `put_max_ms`:
-    longest put. `refused_puts`: number of refused puts.
+    `min_offset`, `max_offset`: first and last byte of the commit log. `flush_behind_bytes`: bytes
+    that are not flushed. `dispatch_behind_bytes`: bytes of messages that have no unit yet.
+    `put_times`: number of measured puts since the store was opened, one for each bound of
+    PUT_TIMES_MS and one for longer puts. `put_max_ms`: longest put. `refused_puts`: number of
+    refused puts.
     """
 
     min_offset: int = 0
@@ -361,7 +364,8 @@ class CountedStore(Protocol):
 
     def count_puts(self) -> dict[str, tuple[int, int]]:
         """Return the number of messages, and of bytes of their records, of each topic since the
-        store was opened. Deleted topics are left out. Topics beyond a limit are counted as ''."""
+        store was opened. Deleted topics are left out. If there are very many topics, some are
+        counted together under the name ''."""
 
     def measure(self) -> StoreFigures:
         """Return the current figures."""

@@ -162,8 +162,9 @@ class MetadataStore(Protocol):
 
 @runtime_checkable
 class JournaledStructure(Protocol):
-    """Metadata store that can defer changes to the file that Java brokers read. Optional."""
+    """Metadata store that can delay its writes to the file that Java brokers read. Optional."""
 
     def journal_structure(self, *, is_wanted: bool) -> None:
         """Record each creation and deletion immediately in a journal that only tieredstore reads.
-        Java's file gets them later, at intervals. For a tier that no Java broker can open."""
+        The file that Java reads gets these changes later, at intervals. Use this only for a tier
+        that no Java broker can open."""

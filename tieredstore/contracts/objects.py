@@ -42,7 +42,8 @@ class CopiedPart:
 
 
 Part: TypeAlias = CopiedPart | Sequence[Buffer]
-"""A copied part, or buffers. The concatenation of the buffers is sent."""
+"""Part of an upload: either a part that the server copies, or buffers whose concatenation is
+sent."""
 
 
 @dataclass(frozen=True, slots=True)

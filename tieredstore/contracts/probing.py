@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 
 
 class Verdict(enum.StrEnum):
-    """Verdict of a probe. OK: as required. INFO: a measurement. NOTE: safe, but worth knowing.
-    UNSAFE: do not write to this backend. UNKNOWN: the backend does not answer or does not permit
-    the probe."""
+    """Verdict of a probe. OK: the backend behaves as required. INFO: the probe is only a
+    measurement. NOTE: the behaviour is safe, but worth knowing. UNSAFE: do not write to this
+    backend. UNKNOWN: the backend does not answer or does not permit the probe."""
 
     OK = "ok"
     INFO = "info"
@@ -33,9 +33,9 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Options of the probes. `racers`: number of concurrent writers of one key. `rounds`: number of
-    repetitions. `samples`: number of timed small requests. `large_bytes`: size of one large
-    request, or 0 to skip large requests."""
+    """Options of the probes. `racers`: number of concurrent writers of the same key. `rounds`:
+    number of repetitions of such a race. `samples`: number of timed small requests. `large_bytes`:
+    size of one large request, or 0 to skip large requests."""
 
     racers: int = 16
     rounds: int = 5

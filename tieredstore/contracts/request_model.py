@@ -18,15 +18,16 @@ Requests: TypeAlias = Counter[tuple[str, str]]
 
 
 Deletions: TypeAlias = Counter[int]
-"""Number of objects that became permanent garbage, by period. A period lasts `gather_ms`, and its
-key is its number, counted from the Unix epoch."""
+"""Number of objects that became permanent garbage in each period of `gather_ms`. The key is the
+number of the period since the Unix epoch."""
 
 
 class ModelledQueue(ABC):
     """Model of one queue, starting with its first message. Times are epoch ms and never decrease.
-    `requests`: requests until now, without deletions and fence checks, because queues share those.
-    `deletions`: see `Deletions`. `regrouped`: bytes that were written to group objects again. The
-    key is the number of the period, of `regroup_ms` each, since the epoch."""
+    `requests`: requests until now, without deletions and fence checks, because one such request
+    serves many queues. `deletions`: see `Deletions`. `regrouped`: bytes that were rewritten into
+    group objects in each period of `regroup_ms`. The key is the number of the period since the Unix
+    epoch."""
 
     def __init__(self) -> None:
         self.requests: Requests = Counter()
@@ -51,9 +52,9 @@ class ModelledQueue(ABC):
         """Seal a file's last segment, and begin the next segment."""
 
     def record_times(self, *, lists: bool, deletes: bool) -> None:  # noqa: B027
-        """Count the requests that store the recorded store times of a segment. Default: no request.
-        `lists`: list the records before the write. `deletes`: delete outdated records after the
-        write."""
+        """Count the requests that write the record of a segment's store times. Default: no request.
+        `lists`: whether existing records are listed before the write. `deletes`: whether outdated
+        records are deleted after the write."""
 
     @abstractmethod
     def expire(self) -> Requests:
@@ -63,8 +64,8 @@ class ModelledQueue(ABC):
     @abstractmethod
     def read(self, file_type: FileSegmentType, position: int, length: int) -> list[int]:
         """Read bytes of one of the queue's two files. `position`: offset in the whole file (bytes).
-        Returns the sizes of the requests (bytes). The requests are sent concurrently. Bytes in
-        memory need no request."""
+        Returns the sizes (bytes) of the requests that the read needs, which are sent concurrently.
+        Bytes in memory need no request."""
 
     def settle(self, now_ms: int) -> None:  # noqa: B027
         """Do all work that is due by `now_ms`, such as merging objects. Default: no work."""
@@ -90,9 +91,9 @@ class GroupRules:
 
 class RequestModel(ABC):
     """Rules for the requests of one backend. `groups`: None if queues cannot share objects.
-    `is_metered`: whether requests have a price. `read_operation`: name of a read. `delete_batch`:
-    number of objects that one request deletes. `gather_ms`: time for which garbage of all queues is
-    gathered before its deletion."""
+    `is_metered`: whether requests have a price. `read_operation`: operation under which a read is
+    counted. `delete_batch`: number of objects that one request deletes. `gather_ms`: time for which
+    garbage of all queues is collected before it is deleted."""
 
     capabilities: Capabilities
     groups: GroupRules | None = None
@@ -107,8 +108,8 @@ class RequestModel(ABC):
         to 1."""
 
     def with_group_bytes(self, group_bytes: int) -> RequestModel:
-        """Return these rules with a different minimum size of group objects. Default: the rules
-        unchanged, for a backend without groups."""
+        """Return these rules with a different minimum size of group objects. By default, returns
+        the same rules, for a backend without group objects."""
         del group_bytes
         return self
 

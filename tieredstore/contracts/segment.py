@@ -86,8 +86,9 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All bytes are stored, as durable as the provider promises. A write that may wait is only
-    accepted. Its bytes are stored and confirmed when `WriterEpoch.confirm` returns."""
+    """Result of a write that stored all bytes, as durably as the provider promises. If the write
+    may wait (`Companion.may_wait`), its bytes may not be stored yet. They are stored and confirmed
+    when `WriterEpoch.confirm` returns."""
 
     size_bytes: int
 
@@ -155,10 +156,10 @@ class FileSegment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Bytes that are written together with another segment of the same queue, and must not be
-    stored before that segment's bytes. An example is units, which are stored after the messages
-    that they locate. `position`: offset in the companion's segment (bytes). `may_wait`: both writes
-    may be stored as late as `WriterEpoch.confirm`, because the caller does not read them
+    """Bytes that are written together with a write to another segment of the same queue, and must
+    not be stored before that write. For example, units must not be stored before their messages.
+    `segment`, `position`: where the companion's bytes are written (bytes). `may_wait`: whether both
+    writes may be stored as late as `WriterEpoch.confirm`, because the caller does not read them
     earlier."""
 
     segment: FileSegment
@@ -176,9 +177,9 @@ class PairedSegment(FileSegment, Protocol):
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
         """Write as `write` does, together with the companion's bytes. Both writes are stored, or
-        neither, or the outcome of both is unknown. Returns the result of each segment. None for the
-        companion means that its bytes were not sent and need a separate write. Raises the errors of
-        `write`. After an error both outcomes are unknown."""
+        neither, or the outcome of both is unknown. Returns the result for this segment and for the
+        companion. None for the companion means that the companion's bytes were not sent and need a
+        separate write. Raises the errors of `write`. After an error both outcomes are unknown."""
 
 
 class WriterEpoch(Protocol):
@@ -223,7 +224,8 @@ class SegmentProvider(Protocol):
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         """Return a handle of a segment. Nothing is created or read before the first use of the
-        handle. `listing`: the segment's entry in a listing. It saves a request."""
+        handle. `listing`: the segment's entry in a listing, if the caller has one. It saves a
+        request."""
 
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
@@ -254,8 +256,8 @@ class DividedListing(Protocol):
     """Provider that lists the parts of a broker's prefix concurrently. Optional."""
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Divide later listings at these queue paths. The paths probably exist. The results do not
-        change."""
+        """Divide later listings at these queue paths, which probably exist, so that several parts
+        are listed at once. The results of a listing do not change."""
 
 
 @runtime_checkable
@@ -264,7 +266,8 @@ class NumberedEpoch(Protocol):
 
     @property
     def number(self) -> int:
-        """Number of the epoch. Greater than all earlier numbers below its broker prefix."""
+        """Number of the epoch. It is greater than the numbers of all earlier epochs of the same
+        broker prefix."""
 
 
 @runtime_checkable
@@ -272,8 +275,8 @@ class HelpedEpoch(NumberedEpoch, Protocol):
     """Writer epoch under which helper processes without epochs of their own may write. Optional."""
 
     def expect_helpers(self) -> None:
-        """Expect writes of other processes under this epoch until the epoch ends. The owner then
-        cannot rely on its own memory of the written bytes."""
+        """Expect that other processes write under this epoch until it ends. The owner then cannot
+        assume that it knows all written bytes."""
 
 
 @runtime_checkable
@@ -313,5 +316,5 @@ class GatheringProvider(Protocol):
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
         """Read stored messages of a broker from this machine instead of the tier, if this machine
-        still has them. If the machine's bytes of a write differ from the tier's, they are not
-        used."""
+        still has them. The provider does not use messages of this machine whose bytes differ from
+        the bytes in the tier."""

@@ -2,8 +2,8 @@
 
 The first writer gives the part a permanent random identity. The change number is the number of the
 newest writer epoch, and only grows. Each epoch has a unique token, so two histories of one tier
-differ even if their numbers are equal. Claims record which epochs a state directory took. They let
-a restarted writer continue without an operator.
+differ even if their numbers are equal. A state directory records the epochs that it took (claims).
+With these claims, a restarted writer continues without an operator.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class WriterKind(enum.StrEnum):
     """Kind of the owner of a writer epoch."""
 
     STORE = "store"
-    """Store of a broker. Assigns queue offsets."""
+    """Store of a broker, which assigns queue offsets."""
     STARTING = "starting"
     """Store of a broker that has not compared its state with the tier yet. Such a store assigns no
-    queue offsets. If its start is refused or killed, no other store becomes outdated.
+    queue offsets. If its start is refused or killed, the state of no other store becomes outdated.
     """
     JOB = "job"
-    """Job. Assigns no queue offsets."""
+    """Job, which assigns no queue offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,12 @@ class IdentifiedTier(Protocol):
 
 @runtime_checkable
 class StartedEpoch(Protocol):
-    """Writer epoch of a starting store. It can be converted to a store's epoch. Every epoch of an
-    `IdentifiedTier` has this method."""
+    """Writer epoch that can be converted to a store's epoch, if a starting store
+    (`WriterKind.STARTING`) took it. Every epoch of an `IdentifiedTier` has this method."""
 
     def become_store(self) -> None:
-        """Convert an epoch that was taken as `STARTING` to a store's epoch, durably. Call this
-        method before the store accepts messages. Raises Fenced if the epoch was lost,
-        Unavailable."""
+        """Durably convert this epoch from `STARTING` to `STORE`. Call this method before the store
+        accepts messages. Raises Fenced if the epoch was lost, Unavailable."""
 
 
 @runtime_checkable
@@ -96,17 +95,18 @@ class WatchedEpoch(Protocol):
     """Writer epoch that can report its successor. Optional."""
 
     def find_other_store(self) -> str | None:
-        """Return a description of the store that took a later epoch. Returns None if no writer took
-        a later epoch, or only jobs and refused starts. An epoch without a mark counts as a store's
-        epoch. Raises Unavailable if the backend does not answer."""
+        """Return a description of the store that took a later epoch. Return None if no later epoch
+        exists, or if only jobs and refused starts took later epochs. An epoch without a mark counts
+        as a store's epoch. Raises Unavailable if the backend does not answer."""
 
 
 class EpochRecord(Protocol):
     """Claims to writer epochs that were made with one locked state directory.
 
-    Each claim is a unique string. A provider whose epochs outlive the process saves the claim
-    before it takes the epoch. If the claim of an epoch is in the record, the epoch belongs to the
-    owner of the directory, because the process that took the epoch has ended.
+    Each claim is a unique string. A provider whose epochs outlive the process saves a claim before
+    it takes an epoch. If the claim of an existing epoch is in the record, the owner of the
+    directory may take over that epoch. The process that took the epoch has ended, because it no
+    longer holds the lock of the directory.
     """
 
     @property

@@ -1,8 +1,8 @@
 """TimesPlace: storage for the recorded store times of commit log segments.
 
-The name of a record has the base offset of its segment and the number of bytes that the record
-covers. If the segment has grown, readers scan the uncovered bytes. `message.time_records` defines
-the content of a record.
+The name of a record consists of the base offset of its segment and the number of bytes of the
+segment that the record covers. If the segment has grown since, readers scan the bytes that the
+record does not cover. `message.time_records` defines the content of a record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _NAME = re.compile(r"([0-9]{20})\.([0-9]{20})", re.ASCII)
 
 
 class TimesName(NamedTuple):
-    """Name of a record. Of two records of one segment, the greater name covers more bytes."""
+    """Name of a record. Of two records of one segment, the record with the greater name covers more
+    bytes."""
 
     base_offset: int
     size_bytes: int
@@ -41,7 +42,8 @@ class TimesPlace(Protocol):
         """List the records of a queue in ascending order. Raises Unavailable."""
 
     def read_times(self, path: str, name: TimesName) -> bytes | None:
-        """Return the content of a record, or None if it does not exist. Raises Unavailable."""
+        """Return the content of a record, or None if the record does not exist. Raises
+        Unavailable."""
 
     def write_times(self, path: str, name: TimesName, data: bytes) -> None:
         """Store a record as a whole or not at all. An existing record of that name stays. Raises

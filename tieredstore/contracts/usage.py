@@ -21,8 +21,8 @@ _GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in US dollars: for a million requests of each class, for a GiB read, and for a GiB
-    stored for a month in the tier and on a broker's disk."""
+    """Prices in US dollars. Requests: per million requests of a class. Reads: per GiB. Storage in
+    the tier and on a broker's disk: per GiB and month."""
 
     write: float = 5.0
     list: float = 5.0
@@ -67,8 +67,8 @@ class RequestUsage:
     """Requests of one kind, retries included.
 
     `operation`: the backend's name (`PutObject`). `file_type`: COMMIT_LOG, CONSUME_QUEUE, INDEX,
-    EPOCH (writer epochs) or OTHER, such as listings of several types. `failed`: requests that got
-    an error or no answer.
+    EPOCH (writer epochs), or OTHER, for example for listings of several types. `failed`: requests
+    that got an error or no answer.
     """
 
     operation: str
@@ -82,8 +82,9 @@ class RequestUsage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBytes:
-    """Number of segment bytes that were written. `kept`: bytes of commits. `merged`: bytes sent
-    again to merge objects. `copied`: bytes copied by the server, to merge or to seal."""
+    """Numbers of segment bytes that were written. `kept`: bytes that were committed, each counted
+    once. `merged`: bytes that were sent a second time to merge objects. `copied`: bytes that the
+    server copied to merge objects or to seal segments."""
 
     kept: int = 0
     merged: int = 0
@@ -96,7 +97,8 @@ class WrittenBytes:
 
     @property
     def per_kept_byte(self) -> float | None:
-        """Write amplification: bytes written for each byte kept. None before the first write."""
+        """Write amplification: all written bytes divided by the committed bytes. None before the
+        first write."""
         if not self.kept:
             return None
         return round((self.kept + self.merged + self.copied) / self.kept, 2)
@@ -156,8 +158,8 @@ def read_usage(provider: SegmentProvider) -> Usage | None:
 
 
 def usage_fields(usage: Usage | None) -> dict[str, object]:
-    """Return the fields of a JSON report (`docs/cli.md`). Null and empty if the provider does not
-    count requests."""
+    """Return the usage as fields of a JSON report (`docs/cli.md`). If the provider does not count
+    requests, numbers are null and lists are empty."""
     return {
         "requests": None if usage is None else usage.requests,
         "cost_usd": None if usage is None else round(usage.cost_usd, 9),

@@ -1,8 +1,8 @@
 """Wrappers around a provider, a segment, a writer epoch or a metadata store.
 
-Each base class forwards every member of its contract, and a test compares the two. A subclass
-overrides the calls that it counts, throttles, refuses or fails. An optional protocol (Probed,
-MeteredProvider) is not forwarded: `find_layer` finds the outermost layer that supports the
+Each base class forwards every method of its contract, which a test checks. A subclass overrides the
+methods that it counts, throttles, refuses or lets fail. The methods of optional protocols (Probed,
+MeteredProvider) are not forwarded. `find_layer` finds the outermost wrapper that supports such a
 protocol. Stores are wrapped in the same way: the local store is the innermost layer.
 """
 
@@ -66,7 +66,8 @@ class WrapperProvider:
         self.wrapped = wrapped
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        """Return the segment that `open` returns. `segment`: from the wrapped provider."""
+        """Return the segment that `open` returns instead of `segment`, a segment of the wrapped
+        provider."""
         return segment
 
     @property

@@ -1,9 +1,10 @@
-"""Reads of files from an event loop. Cached bytes are read in the loop's thread, all others in a
-worker thread.
+"""Reads of files from an event loop. Bytes in the page cache are read in the loop's thread, other
+bytes in a worker thread.
 
 Bytes of a file are at hand if the file is open and the bytes are in the page cache. Only Linux has
-reads that never wait for the disk. A read that may wait raises NotAtHand and is repeated from its
-beginning in a worker thread. A read must therefore change nothing before it has all its bytes.
+reads that never wait for the disk. If a read would have to wait, it raises NotAtHand, and the whole
+read function is called again in a worker thread. The function must therefore change nothing before
+it has all its bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _thread = _Thread()
 
 
 def require_waiting() -> None:
-    """Raise NotAtHand within `read_at_hand`, because the caller must not wait. No-op elsewhere."""
+    """Raise NotAtHand if this thread is in `read_at_hand` and must not wait. Otherwise do nothing.
+    Call this function before an operation that may wait."""
     if _thread.takes_only_at_hand:
         raise NotAtHand
 

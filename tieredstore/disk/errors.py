@@ -38,21 +38,21 @@ LASTING: Final = frozenset(
 features of a file system."""
 
 NO_FOLDER: Final = LASTING | {errno.EEXIST}
-"""Error numbers that a retry cannot resolve when a folder is created: LASTING, and the error for a
-file that already has the folder's name."""
+"""Error numbers that a retry cannot resolve when a folder is created: those in LASTING, and EEXIST
+for a file that already has the folder's name."""
 
 EXHAUSTED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Error numbers of errors that pass once space, descriptors or memory are freed."""
 
 RETRY_LATER: Final[frozenset[int]] = frozenset()
-"""Empty set for the parameter `invalid`: no error becomes Invalid. For services that retry after
-any error, and so continue without a restart once the cause is fixed. A lasting error becomes
-Refused, a kind of Unavailable."""
+"""Empty set for the parameter `invalid`, so that no error becomes Invalid. A lasting error then
+becomes Refused, a subclass of Unavailable. Use this in services that retry after any error. Such a
+service continues without a restart when the cause is fixed."""
 
 
 def is_lasting(error: OSError) -> bool:
     """Return whether the error persists until somebody changes the file, its permissions or its
-    name. No other function classifies error numbers of files."""
+    name. Other modules call this function instead of comparing error numbers."""
     return error.errno in LASTING
 
 
@@ -77,12 +77,13 @@ def translate_os_error(
     offset: int | None = None,
     is_sync: bool = False,
 ) -> TieredStoreError:
-    """Convert an OSError: Invalid for error numbers in `invalid`, Refused for other lasting ones,
-    Exhausted for those in EXHAUSTED, and Unavailable for the rest.
+    """Convert an OSError. The result is Invalid for error numbers in `invalid`, Refused for other
+    lasting errors, Exhausted for error numbers in EXHAUSTED, and Unavailable for all others.
 
-    `action`: the failed action, as in "cannot <action>". `offset`: bytes in the file, if known.
-    `is_sync`: a sync failed. A failed sync is never Exhausted, because the system may drop the
-    bytes that it could not write, and a later success would prove nothing.
+    `action`: the failed action, as in "cannot <action>". `offset`: position in the file in bytes,
+    if known. `is_sync`: whether the failed action is a sync. A failed sync is never Exhausted,
+    because a retry would prove nothing: the system may have dropped the bytes that it could not
+    write.
     """
     reason = os.strerror(error.errno) if error.errno else error.strerror or error
     kind = classify_os_error(error, invalid=invalid, is_sync=is_sync)
@@ -98,8 +99,8 @@ def wrap_os_errors(
     offset: int | None = None,
     is_sync: bool = False,
 ) -> Iterator[None]:
-    """Translate every OSError of the block. Use it for rare calls only: a block costs a
-    microsecond."""
+    """Translate every OSError of the block. Use it only for calls that are not frequent, because
+    each block costs a microsecond."""
     try:
         yield
     except OSError as error:

@@ -23,8 +23,8 @@ _SECRET_NAMES: Final = ("authUsers.json", "authAcls.json", "plain_acl.yml", "acl
 
 
 def find_file_mode(name: str) -> int:
-    """Return the mode of a new file of `config/`, before the umask is applied. `name`: file name
-    within that folder, also of a copy (`.bak`, `.damaged-…`)."""
+    """Return the mode of a new file of `config/`, before the umask is applied. `name`: name of the
+    file within `config/`, or of a copy of the file (`.bak`, `.damaged-…`)."""
     return SECRET_FILE_MODE if name.startswith(_SECRET_NAMES) else _FILE_MODE
 
 
@@ -36,7 +36,8 @@ def find_folder_mode(path: Path) -> int:
 
 def close_secret_file(path: Path) -> None:
     """Remove the permissions of other users from a file with secrets, if this process may change
-    the permissions. A file restored by an older version may have such permissions."""
+    the permissions. A file that an older version of this program restored may have such
+    permissions."""
     if find_file_mode(path.name) != SECRET_FILE_MODE:
         return
     with suppress(FileNotFoundError):
@@ -58,9 +59,10 @@ def cut_zeros(data: bytes) -> bytes:
 
 
 def measure_used_ratio(path: Path) -> float:
-    """Return the used share of a folder's file system, rounded up to whole percents, as
-    `UtilAll.getDiskPartitionSpaceUsedPercent` does: space of the superuser counts as neither used
-    nor free. 0.0 for a file system that reports no sizes. Raises Unavailable."""
+    """Return the used share of a folder's file system, rounded up to whole percents, as Java's
+    `UtilAll.getDiskPartitionSpaceUsedPercent` does. Space that is reserved for the superuser counts
+    as neither used nor free. Returns 0.0 for a file system that reports no sizes. Raises
+    Unavailable."""
     while not path.exists() and path != path.parent:
         path = path.parent  # the folder is created with its first file
     with wrap_os_errors("see how full the disk is", path):
@@ -185,9 +187,9 @@ class FileOperations:
         self.sync_directory(path.parent)
 
     def back_up(self, path: Path, backup: Path, data: bytes, mode: int = 0o644) -> None:
-        """Link the file to its backup name before the file is replaced. The file keeps its own
-        name. An empty file is no backup. If the file does not exist or is empty, its future
-        content, `data`, is written to `backup` unless a backup exists. `mode`: as for
+        """Give the file its backup name as a second name, before the file is replaced. If the file
+        does not exist or is empty, there is nothing to back up. In this case `data`, the new
+        content of the file, is written to `backup`, unless a backup exists. `mode`: as for
         `write_synced`."""
         if not self.size(path):
             if not self.size(backup):
@@ -204,8 +206,8 @@ class FileOperations:
             raise
 
     def _narrow(self, path: Path, mode: int) -> None:
-        """Remove permissions that are not in `mode`: other users must not read a backup of a file
-        with secrets."""
+        """Remove the permissions of a file that are not in `mode`, so that other users cannot read
+        a backup of a file with secrets."""
         found = self._find_mode(path)
         if found is not None and found & ~mode:
             path.chmod(found & mode)
@@ -217,8 +219,9 @@ class FileOperations:
             return None
 
     def _remove_leftovers(self, path: Path) -> None:
-        """Delete temporary files that killed writers of the file left more than a day ago, once for
-        each file. Younger ones stay. A writer that still uses an older one gets an error."""
+        """Delete temporary files of `path` that are older than a day, which killed writers left
+        behind. This is done once for each path. A writer that still uses such an old file gets an
+        error."""
         if path in _CLEANED:
             return
         if len(_CLEANED) >= _MOST_CLEANED:

@@ -25,15 +25,15 @@ class ForkAware(Protocol):
 
 @contextmanager
 def hold_forks() -> Iterator[None]:
-    """Delay forks until the end of the block. Use the block from the opening of a descriptor to the
-    call of `keep_private`."""
+    """Delay forks of this process until the end of the block. Open a descriptor and call
+    `keep_private` within one such block."""
     with _guard:
         yield
 
 
 def keep_private(fd: int) -> None:
-    """Hide a descriptor from children that are forked from now on: the children get the null device
-    instead. `close_private` ends the hiding."""
+    """Make a descriptor private: children that are forked from now on get the null device instead.
+    Close the descriptor with `close_private`."""
     with _guard:
         _private.add(fd)
 

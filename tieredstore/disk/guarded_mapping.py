@@ -110,7 +110,7 @@ def _address(mapping: mmap.mmap) -> int:
 def guard(mapping: mmap.mmap, on_fault: Callable[[], object]) -> bool:
     """Report faults of a mapping to `on_fault` while the mapping exists. Returns whether the system
     supports such reports. `on_fault` is called in the middle of a copy, so it may set flags but
-    must take no lock. It must not keep the mapping alive."""
+    must take no lock. `on_fault` must not hold a reference to the mapping."""
     if _library is None:
         return False
     begin = _address(mapping)

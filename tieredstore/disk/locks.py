@@ -28,9 +28,9 @@ def lock_file(path: str | Path, mode: int = 0o644) -> int:
     """Open a file, create it if it does not exist, and take its exclusive `flock`. `unlock_file`
     releases the lock. A forked child does not share the lock.
 
-    The locked file is always the file at `path`: if that file is removed or replaced meanwhile, the
-    new file is opened. Raises BlockingIOError if any process, including this one, holds the lock,
-    and other OSErrors as the system does.
+    The locked file is always the file at `path`. If the file is removed or replaced during the
+    call, the new file is opened and locked. Raises BlockingIOError if any process, including this
+    one, holds the lock, and other OSErrors as the system does.
     """
     with hold_forks():
         for _ in range(_MAX_ATTEMPTS):
@@ -105,7 +105,8 @@ def is_locked(path: str | Path) -> bool | None:
 
 
 def is_file_at(path: str | Path, fd: int) -> bool:
-    """Return whether a descriptor's file is still the file at `path`. False if this is unknown."""
+    """Return whether the file of a descriptor is still the file at `path`. Return False if this
+    cannot be determined."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - text or Path
     except OSError:

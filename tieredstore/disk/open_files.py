@@ -17,8 +17,8 @@ from tieredstore.errors import Invalid
 
 MAX_OPEN_FILES = 512
 _SHARE_CLOSED = 16
-"""Divisor for the number of files to close together: above the limit, one sixteenth of the open
-files is closed, because closing several files costs little more than closing one."""
+"""Above the limit, the limit divided by this number is how many files are closed together. Closing
+several files costs little more than closing one."""
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -39,8 +39,8 @@ class FileCalls:
 
 
 class OpenFile:
-    """Descriptor and its number of users. As a context manager it returns the descriptor and ends
-    the use."""
+    """Open descriptor, and the number of its users. As a context manager, it yields the descriptor,
+    and ends one use at the end of the block."""
 
     __slots__ = ("_files", "fd", "is_kept", "users", "writable")
 
@@ -59,9 +59,9 @@ class OpenFile:
 
 
 class OpenFiles:
-    """Descriptors that stay open between calls. Thread-safe. At most `limit` stay open. The least
-    recently used descriptors are closed first, but never a descriptor in use. The limit is exceeded
-    only while more than `limit` descriptors are in use at the same time."""
+    """Descriptors that stay open between calls, at most `limit`. Thread-safe. The least recently
+    used descriptors are closed first. A descriptor in use is never closed, so the limit is exceeded
+    while more than `limit` descriptors are in use."""
 
     def __init__(self, limit: int = MAX_OPEN_FILES, calls: FileCalls | None = None) -> None:
         if limit < 1:
@@ -92,16 +92,16 @@ class OpenFiles:
         return self._open_and_keep(path, flags, writable, forgotten)
 
     def make(self, path: str) -> OpenFile:
-        """Create a file that does not exist, and open it for writing. Use the result as that of
-        `take`. Raises the errors of `take`, and FileExistsError."""
+        """Create a file that does not exist, and open it for writing. Use the result like the
+        result of `take`. Raises the errors of `take`, and FileExistsError."""
         with self._lock:
             self._check_open(path)
             forgotten = self._forgotten
         return self._open_and_keep(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, True, forgotten)
 
     def open_for_writing(self, path: str) -> OpenFile | None:
-        """Open a file for writing. Use the result as that of `take`. Returns None if the file is
-        already open for writing. Raises the errors of `take`."""
+        """Open a file for writing. Use the result like the result of `take`. Returns None if the
+        file is already open for writing. Raises the errors of `take`."""
         with self._lock:
             self._check_open(path)
             entry = self._files.get(path)
@@ -126,7 +126,7 @@ class OpenFiles:
             return None
 
     def give_back(self, entry: OpenFile) -> None:
-        """End one use of a descriptor, as the end of a `with` block does."""
+        """End one use of a descriptor. The end of a `with` block calls this method."""
         with self._lock:
             entry.users -= 1
             if not entry.users and not entry.is_kept:

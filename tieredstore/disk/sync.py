@@ -1,5 +1,5 @@
-"""Functions that make data, names and space allocations durable: they are on disk when the call
-returns. All functions raise OSError."""
+"""Functions that make file data, file names and reserved space durable. When a call returns, they
+are on disk. All functions raise OSError."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final, TypeVar
 
 _BLOCK_BYTES = 1 << 20
 MANY: Final = 256
-"""Minimum number of syncs that run in threads. Fewer syncs run one after another."""
+"""Number of items from which `sync_each` uses threads. Fewer items are synced one after another."""
 _THREADS: Final = 32
 _Item = TypeVar("_Item")
 
 
 def sync_each(sync: Callable[[_Item], object], items: Sequence[_Item]) -> None:
-    """Call `sync` for each item. Many items are synced in threads, because a disk serves concurrent
-    syncs with one flush. Raises the first error. After an error, other items may or may not be
-    synced."""
+    """Call `sync` for each item. From `MANY` items on, threads call it concurrently, because a disk
+    serves concurrent syncs with one flush. Raises the first error. After an error, other items may
+    or may not be synced."""
     if len(items) < MANY:
         for item in items:
             sync(item)
@@ -62,8 +62,8 @@ def open_folder(path: str | Path) -> int:
 
 def allocate(fd: int, position: int, length: int) -> None:
     """Reserve disk space for [position, position + length) of a file. The content of the file does
-    not change. If the disk is full, a write into a hole of a mapped file kills the process
-    (SIGBUS). If the space is reserved first, an error is raised instead."""
+    not change. Raises OSError if the disk is full. Without the reservation, a later write to a
+    mapping of the file would kill the process on a full disk (SIGBUS)."""
     if length <= 0:
         return
     if hasattr(os, "posix_fallocate"):
@@ -73,7 +73,8 @@ def allocate(fd: int, position: int, length: int) -> None:
 
 
 def rewrite(fd: int, position: int, length: int) -> None:
-    """Reserve disk space without the system call: read the existing bytes and write them back."""
+    """Reserve disk space on a system without `posix_fallocate`, by reading the existing bytes and
+    writing them back."""
     end = position + length
     while position < end:
         data = os.pread(fd, min(_BLOCK_BYTES, end - position), position)

@@ -16,8 +16,8 @@ R = TypeVar("R")
 
 MOST_THREADS = 128
 _WINDOWS = 4
-"""Maximum number of items to begin before they are requested, as a multiple of the number of
-concurrent items."""
+"""Maximum number of items that are begun before the caller requests their results, as a multiple of
+the number of concurrent items."""
 
 
 class _Here(threading.local):
@@ -30,8 +30,8 @@ _here = _Here()
 
 
 def waits_for_network(provider: SegmentProvider) -> bool:
-    """Return whether reads wait for a network. Object stores are recognised because they never
-    rewrite bytes."""
+    """Return whether reads from a provider wait for a network. A provider that cannot rewrite bytes
+    is taken to be an object store."""
     return not provider.capabilities.rewritable
 
 
@@ -47,11 +47,11 @@ def map_ahead(
     *,
     waits: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[R]:
-    """Yield the result of `function` for each item, in order. Over a network it processes as many
-    items concurrently as the provider can answer, and begins a bounded number of items before they
-    are requested. If `function` itself calls `map_ahead`, both calls share the same threads.
-    `waits`: recognises items that send no request and need no thread. Raises the errors of
-    `function`."""
+    """Yield the result of `function` for each item, in order. Over a network, as many items are
+    processed concurrently as the provider can answer, and a bounded number of items is begun before
+    the caller requests their results. If `function` itself calls `map_ahead`, both calls share the
+    same threads. `waits`: function that returns False for an item that sends no request and so
+    needs no thread. Raises the errors of `function`."""
     if not waits_for_network(provider) or (isinstance(items, Sequence) and len(items) < 2):
         yield from map(function, items)
         return
@@ -85,8 +85,9 @@ def _work(pool: ThreadPoolExecutor, function: Callable[[T], R], item: T) -> R:
 def _map_within(
     pool: ThreadPoolExecutor, width: int, function: Callable[[T], R], items: Iterable[T]
 ) -> Iterator[R]:
-    """Run `map_ahead` in a thread of the pool. If no thread has begun a requested item, this call
-    computes it. Threads therefore never deadlock."""
+    """Do the work of a `map_ahead` call that runs in a thread of the pool. If the next item is not
+    begun by any thread, this thread processes the item itself. Threads therefore never wait for
+    each other without end."""
     window: deque[tuple[T, Future[R]]] = deque()
     following = iter(items)
     try:

@@ -24,8 +24,8 @@ def take_texts(name: str, value: object) -> tuple[str, ...] | None:
 
 
 def take_tags(name: str, value: object) -> tuple[str, ...] | None:
-    """Return tags from single tags or from expressions such as `TagA || TagB`. Return None for `*`
-    and for None: all messages. Raises Invalid, also for a text without a tag."""
+    """Return the tags from single tags or from expressions such as `TagA || TagB`. `*` and None
+    mean all messages, and give None. Raises Invalid, also for a text without a tag."""
     found = take_texts(name, value)
     if found is None:
         return None

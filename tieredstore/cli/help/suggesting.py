@@ -51,8 +51,8 @@ def describe_option(error: click.NoSuchOption) -> str:
 
 
 def offer_conf(callback: Callable[..., object]) -> Callable[..., object]:
-    """Extend the command's errors about a missing name with a hint: the broker.conf that may
-    contain the name. The command receives all options by name."""
+    """Decorate a command so that its errors about a missing tier, folder or file get a hint at a
+    broker.conf that may name it. The command receives all options as keyword arguments."""
 
     @wraps(callback)
     def call(*args: object, **given: object) -> object:

@@ -22,8 +22,8 @@ class LogFormat(enum.StrEnum):
 
 class LogChoice:
     """Log options of one command line, stored as the `obj` of its click contexts. `named_level`:
-    level of --log-level. `more`: number of -v. `shown`: lines that were printed and are not printed
-    again."""
+    level of --log-level. `more`: number of times that -v was given. `shown`: printed lines that
+    must not be printed a second time."""
 
     def __init__(self) -> None:
         self.named_level: str | None = None
@@ -32,8 +32,8 @@ class LogChoice:
         self.shown: set[str] = set()
 
     def find_level(self, default: str = DEFAULT_LEVEL) -> str:
-        """Return the chosen log level. `default`: the verb's default level. Each -v shows one more
-        level than the default."""
+        """Return the chosen log level. `default`: the verb's default level. Each -v makes the
+        output one level more detailed."""
         if self.named_level is not None:
             return self.named_level
         return LEVELS[min(LEVELS.index(default) + self.more, len(LEVELS) - 1)]

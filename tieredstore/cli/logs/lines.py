@@ -15,8 +15,8 @@ from tieredstore.timestamps import format_time
 
 _PROJECT: Final = "tieredstore"
 _ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})
-"""Loggers that log the same warning each time a configuration is used. The same line is shown only
-once."""
+"""Loggers that repeat a warning each time a configuration is used. Each of their lines is shown
+only once."""
 
 
 def log_to_stderr() -> None:
@@ -38,8 +38,8 @@ def log_to_stderr() -> None:
 def make_json_line(
     logger: str, level: str, text: str, fields: Mapping[str, object] | None = None
 ) -> str:
-    """Return a JSON line in the format of log records, for a string that was not logged. `fields`:
-    further fields of the line."""
+    """Return a string that is not a log record as a JSON line in the format of log records.
+    `fields`: further fields of the line."""
     record = logging.LogRecord(logger, logging.getLevelName(level.upper()), "", 0, text, (), None)
     record.fields = fields or {}
     return JsonLines().format(record)

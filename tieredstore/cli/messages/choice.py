@@ -31,8 +31,8 @@ class MessageChoice:
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """Tags codes that a selected message can have. None means any tags code. This is an
-        argument of `read_batches`."""
+        """Tags codes that a selected message can have, as an argument for `read_batches`. None
+        means any tags code."""
         from tieredstore.message.hashes import tags_code
 
         return frozenset(map(tags_code, self.tags)) if self.tags else None
@@ -107,8 +107,9 @@ def choose_queues(
 @dataclass(frozen=True, slots=True)
 class MessageRequest:
     """Selection of messages and format of their rows. `topics`: names and shell patterns.
-    `queue_id`: None for all queues. `names`: fields that rows must have. `on_finding`: called for
-    each damage. It returns to ignore the damage, or raises an error."""
+    `queue_id`: None for all queues. `names`: fields that rows must have. `on_finding`: function
+    that is called for each damage. If it returns, the damage is ignored. If it raises an error, the
+    read ends."""
 
     topics: Sequence[str]
     queue_id: int | None

@@ -23,15 +23,15 @@ _log = logging.getLogger(__name__)
 
 Row: TypeAlias = dict[str, object]
 _Mark: TypeAlias = tuple[int, int, int]
-"""Store time, physical offset and body CRC of a message. A different mark at the same queue offset
-shows that the queue was recreated."""
+"""Mark of a message: its store time, physical offset and body CRC. If the message at a queue offset
+has another mark than before, the queue was recreated."""
 _SLEEP_SECONDS: Final = 0.1
 
 
 class Feed(Protocol):
     """Source of messages that remembers its position in each queue. `lacks_messages`: whether some
-    stored messages are not read. The cause is a store that was not stopped cleanly, or damage in
-    its log that hides the queue of a message. `failure`: damage among the latest messages. It is
+    stored messages are not read, because the store was not stopped cleanly, or because damage in
+    its log hides the queue of a message. `failure`: error for damage among the latest messages,
     raised after their rows."""
 
     lacks_messages: bool
@@ -85,9 +85,10 @@ def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
 
 @dataclass(slots=True)
 class _Position:
-    """Position in a queue. `end`: queue offset after the last message that was read. `mark`: offset
-    and mark of that message, or of an earlier message. `stamps`: change stamps of the segments when
-    the mark was last compared. `log_start`: start of the queue's commit log at that time, bytes."""
+    """Position in a queue. `end`: queue offset after the last message that was read. `mark`: queue
+    offset and `_Mark` of that message, or of an earlier one. `stamps`, `log_start`: change stamps
+    of the segments and start of the queue's commit log (bytes), as they were when the mark was last
+    compared."""
 
     end: int = 0
     mark: tuple[int, _Mark] | None = None
@@ -147,8 +148,8 @@ class TierFeed:
             position.end = end
 
     def _choose(self) -> list[QueueFiles]:
-        """Return the queues to read. In a later round queues may be missing, because they were
-        deleted or all their messages have expired."""
+        """Return the queues to read. After the first round, requested queues may be missing,
+        because they were deleted or all their messages have expired."""
         from tieredstore.cli.messages.choice import choose_queues
 
         asked, opened, before = self._request, self._opened, self._there
@@ -166,9 +167,8 @@ class TierFeed:
 
     def _find_end(self, queue: QueueFiles, position: _Position) -> tuple[QueueFiles, int, int]:
         """Return the queue, the offset at which reading continues, and the end of the queue's
-        complete messages. A unit may be stored before its message. If the queue has a different
-        message at an offset that was read before, the queue was recreated, and is read from its
-        start."""
+        complete messages. The last units may have no message yet. If an offset that was read before
+        has a different message now, the queue was recreated, and is read from its start."""
         from tieredstore.scan.expired import open_queue
         from tieredstore.scan.read.tail import find_committed_end, read_message
 

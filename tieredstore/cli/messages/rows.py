@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tieredstore.scan.catalogue import QueueFiles
 
     Placed: TypeAlias = tuple[int, int, int, dict[str, object]]
-    """Store time (epoch ms), index of the queue, queue offset, row."""
+    """A row with the values by which rows are sorted: store time (epoch ms), index of the queue,
+    queue offset, row."""
 
 
 MESSAGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
@@ -45,10 +46,11 @@ def message_rows(
     *,
     reverse: bool = False,
 ) -> Generator[dict[str, object]]:
-    """Yield the rows of the selected messages in some ranges, with at least the given fields. After
-    the first rows, whole batches are converted if pyarrow is installed. `reverse`: read the ranges
-    of each queue from their ends, the last range first. Raises Corrupt, Unavailable, and Expired
-    for messages that expire during the read."""
+    """Yield the rows of the selected messages in the given ranges of queues. Each row has at least
+    the given fields. The first rows are made one by one. If pyarrow is installed, the later rows
+    are made from whole batches, which is faster. `reverse`: read the ranges of each queue from
+    their ends, the last range first. Raises Corrupt, Unavailable, and Expired for messages that
+    expire during the read."""
     from tieredstore.scan.read.batches import read_batches, read_batches_backwards
     from tieredstore.scan.read.small_ranges import read_small_ahead
 
@@ -116,8 +118,8 @@ def last_rows(
     count: int,
 ) -> tuple[list[dict[str, object]], Corrupt | None]:
     """Return the rows of the `count` selected messages with the latest store times, ordered by
-    store time. Also returns the first error of damage among these messages, or None. After such an
-    error, only the rows of later messages are returned.
+    store time. Also returns the first error for damage among these messages, or None. If there is
+    damage, only rows of messages after it are returned.
 
     Each queue is read backwards from its end until `count` messages are found. A message further
     back is not found, even if its store time is later because a clock was set back. Memory: twice

@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
 
     Placed: TypeAlias = tuple[int, QueueKey, int, Row]
-    """Store time (epoch ms), queue, queue offset, row."""
+    """A row with the values by which rows are sorted: store time (epoch ms), queue, queue offset,
+    row."""
 
 _BATCH: Final = 512
 _log = logging.getLogger(__name__)
 _MORE: Final = 4
-"""Growth factor of the number of last messages that are read per queue. It is applied again until
-enough of them match."""
+"""Factor by which each read of a queue, backwards from its end, is larger than the read before.
+Reads end when enough messages match."""
 _MOST: Final = 16_384
-"""Maximum number of messages that are read together."""
+"""Maximum number of messages in one backward read of a queue."""
 
 
 class StoreFeed:
@@ -69,8 +70,8 @@ class StoreFeed:
         return [row for _, _, _, row in reversed(found)]
 
     def _read_backwards(self, key: QueueKey, begin: int, end: int, count: int) -> Iterator[Placed]:
-        """Yield the selected messages of [begin, end), the last one first. Damage is reported
-        between the messages before and after it."""
+        """Yield the selected messages with queue offsets in [begin, end), the last message first.
+        Damage is reported at its place in this order."""
         while end > begin:
             low = max(begin, end - count)
             found: list[Placed | Finding] = []
@@ -135,8 +136,8 @@ class StoreFeed:
         ]
 
     def _find_held_back(self) -> set[str]:
-        """Return the topics with messages later than the checkpoint, if the store was not stopped
-        cleanly. Logs a warning about these messages."""
+        """If the store was not stopped cleanly, return the topics that have messages after the
+        checkpoint, and log a warning about these messages. Otherwise return an empty set."""
         if not self._store.is_unclean:
             return set()
         asked = self._request
@@ -161,8 +162,8 @@ class StoreFeed:
         return {key.topic for key in counts}
 
     def _name_left_out(self, pattern: str, topics: list[str]) -> None:
-        """Log a warning about topics with batch consume queues, because they are left out. Raises
-        Invalid if such a topic is requested by name."""
+        """Log a warning that topics with batch consume queues are left out. Raises Invalid if such
+        a topic is requested by name."""
         text = f"{', '.join(topics)}: batch consume queues (BatchCQ), which are not read here"
         if pattern in topics:
             raise Invalid(f"{self._store.root}: {text}", path=str(self._store.root))
@@ -210,8 +211,8 @@ class StoreFeed:
             offset = max(offset, reached)
 
     def _check_skipped(self, key: QueueKey, begin: int, end: int, tell: OnFinding) -> None:
-        """Report damage if units of [begin, end) have no record, unless these units have
-        expired."""
+        """Report damage if a unit in [begin, end) has no record in the commit log, unless the unit
+        has expired."""
         if begin >= end:
             return
         self._store.refresh()
@@ -248,7 +249,8 @@ class StoreFeed:
 
 
 def _matches(topic: str, pattern: str) -> bool:
-    """Return whether a name or shell pattern means a topic. A light queue has messages of other
-    topics, so only patterns with its prefix mean it. Otherwise `*` would read messages twice."""
+    """Return whether a name or shell pattern selects a topic. A pattern selects a light queue only
+    if the pattern begins with the prefix of light queues. Light queues have messages of other
+    topics, so `*` would otherwise read these messages twice."""
     is_meant = pattern.startswith(LMQ_PREFIX) or not topic.startswith(LMQ_PREFIX)
     return is_meant and fnmatchcase(topic, pattern)

@@ -11,15 +11,15 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Settings = Mapping[str, Any]
-"""Arguments of `click.option`, and under `flag` the option's name on the command line."""
+"""Arguments of `click.option`. The key `flag` has the option's name on the command line."""
 
 
 def collect(
     name: str, kind: Callable[..., object], options: Mapping[str, Settings]
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command. The command receives `kind(field=value,
-    …)` as the keyword argument `name`. `options`: settings of each option, by field, in the order
-    of `--help`."""
+    …)` as the keyword argument `name`. `options`: for each field, the settings of its option, in
+    the order of `--help`."""
     names = {f"{name}__{field}": field for field in options}
 
     def decorate(command: Command) -> Command:

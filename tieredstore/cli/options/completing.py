@@ -1,6 +1,6 @@
-"""Completion of topic names as values of options. The topics are those of the tier that the command
-line names up to the cursor. The user waits after pressing Tab, so the search has a time limit, and
-errors are not shown."""
+"""Completion of topic names as values of options. The topics come from the tier that the command
+line names before the cursor. The user waits after pressing Tab, so the search for topics has a time
+limit, and errors are not shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "_TIEREDSTORE_COMPLETE"
 """Environment variable that the completion script of a shell sets."""
 LIMIT_SECONDS = 0.3
-"""Time limit from the start of the process to the end of the search."""
+"""Maximum time from the start of the process to the end of the search for topics, in seconds."""
 _INDEX_FOLDER = "rmq_sys_INDEX"
 
 
@@ -55,8 +55,8 @@ def complete_profiles(
 
 
 def _given_tier(context: click.Context) -> TierOptions | None:
-    """Return the tier that a verb reads, from the options before the cursor. For `copy` this is the
-    tier of --from. None if no tier is given."""
+    """Return the tier that a verb reads, as given by the options before the cursor. The verb `copy`
+    reads the tier of --from. Returns None if no tier is given."""
     from tieredstore.cli.options.defaults import add_defaults
     from tieredstore.cli.options.tier import TierOptions
 
@@ -76,8 +76,8 @@ def _given_tier(context: click.Context) -> TierOptions | None:
 
 
 def look_in_time(look: Callable[[], Iterable[str]]) -> list[str]:
-    """Return the sorted result of `look`, or an empty list after an error or if no time is left. If
-    `look` takes too long, the process ends without an answer."""
+    """Return the sorted result of `look`. Return an empty list if `look` raises an error, or if no
+    time is left to call it. If `look` takes too long, the process ends without an answer."""
     seconds = LIMIT_SECONDS - _measure_age()
     if seconds <= 0:
         return []
@@ -104,8 +104,9 @@ def _measure_age() -> float:
 
 
 def find_topics(tier: TierOptions) -> Iterator[str]:
-    """Yield the topics of a tier from the first source that can be used: the state directory, the
-    folders of a tier in files, or a listing. Raises the errors of the sources."""
+    """Yield the topics of a tier. They come from the state directory if one is given, otherwise
+    from the folders of a tier in files, otherwise from a listing. Raises the errors of these
+    reads."""
     from tieredstore.tier_url import as_url, parse_tier_url
 
     if tier.state is not None:

@@ -23,9 +23,9 @@ _PATHS: Final = frozenset({"state", "config"})
 
 
 class Source(NamedTuple):
-    """Values of options from one source (environment or profile). `origins`: text for messages that
-    names the source of each value. `read_settings`: reads environment variables, and returns
-    settings of a broker.conf."""
+    """Values of options from one source (environment or profile). `origins`: for each value, the
+    name of its source, for messages. `read_settings`: function that returns the settings of a
+    broker.conf whose values are in environment variables."""
 
     values: Mapping[str, str]
     origins: Mapping[str, str]
@@ -35,8 +35,9 @@ class Source(NamedTuple):
 def add_defaults(
     given: Mapping[str, Any], on_problem: Callable[[TieredStoreError], None]
 ) -> dict[str, Any]:
-    """Return the options of the command line, completed from the sources. In the result, `origins`
-    has the source of each value, and `properties` has the settings from a profile.
+    """Return the options of the command line. Missing options are taken from the environment or a
+    profile. In the result, `origins` has the source of each such value, and `properties` has the
+    settings from a profile.
 
     A source that names a different tier is ignored, because its state and configuration belong to
     that tier. If the tier is known without the default profile, an unreadable default profile is

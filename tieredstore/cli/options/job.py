@@ -119,8 +119,8 @@ def task_keywords(
     verb: str, job: JobOptions, *, has_journal: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Yield the arguments of a `tieredstore.jobs` call from the options of `job_options`. A signal
-    ends the run after the current tasks. The verb then ends with the exit code of the signal.
-    `has_journal`: whether a repeated run would continue the work. Raises Invalid."""
+    ends the run after the current tasks, and the verb ends with the exit code for that signal.
+    `has_journal`: whether a second run would continue the work of this one. Raises Invalid."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import Stopped, StopSignal
@@ -164,8 +164,8 @@ def run_task(
 
 
 def _make_stop_sayer() -> Callable[[], None]:
-    """Return a function that a signal handler can call to print that the run stops. The function
-    uses no code that the signal may have interrupted."""
+    """Return a function that prints that the run stops. A signal handler can call the function
+    safely, because it uses no code that the signal may have interrupted."""
     line = make_line("it stops after the current tasks, a second signal interrupts them")
 
     def say_that_it_stops() -> None:
@@ -193,7 +193,8 @@ def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[
 
 @contextmanager
 def _runner(job: JobOptions) -> Iterator[Runner | None]:
-    """Yield the runner of --spark. None means processes of this machine."""
+    """Yield the runner that --spark requests. Without --spark yield None, which means processes of
+    this machine."""
     if not job.spark:
         if job.spark_conf:
             raise Invalid("--spark-conf needs --spark")

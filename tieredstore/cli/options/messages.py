@@ -94,7 +94,7 @@ def required_topics_option(command: Command) -> Command:
 
 def _split(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[str]:
     """Split comma-separated lists of topics. Raises a usage error if the option is given without
-    any name, because this does not mean all topics."""
+    any name, because an empty list would select all topics."""
     names = [name for text in given for name in text.split(",") if name]
     if given and not names and not context.resilient_parsing:
         raise click.BadParameter("expected a topic", context, option)
@@ -119,7 +119,7 @@ on_damage_option = choice(
 
 
 def end_with(left_out: LeftOut) -> ExitCode:
-    """Print how many messages were left out, and return the exit code."""
+    """Print how many messages were left out because of damage, and return the exit code."""
     if not left_out.count:
         return ExitCode.OK
     say(left_out.describe(), "warning")

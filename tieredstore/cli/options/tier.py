@@ -34,7 +34,8 @@ class TierOptions:
 
     @property
     def required_state(self) -> Path:
-        """State directory, for verbs that require it."""
+        """State directory. Use this property only in verbs whose options require a state
+        directory."""
         assert self.state is not None
         return self.state
 
@@ -57,11 +58,11 @@ def tier_options(
     """Add --tier, --state, --config, --cluster and --broker. The command receives them as one
     `TierOptions`, the keyword argument `name`.
 
-    `flag`: `from` for --from, --from-state and --from-config. `has_defaults`: whether the
-    environment or a profile may name the tier (`defaults.py`). If so, --profile is added. Verbs
-    that delete or restore do not allow defaults. `needs_tier`: whether a tier is required.
-    `needs_state`: whether a state directory is required. The other arguments are help texts of
-    options, or None if the verb does not have the option.
+    `flag`: name of the tier's option. For example, `from` gives --from, --from-state and
+    --from-config. `has_defaults`: whether the environment or a profile may name the tier
+    (`defaults.py`). If so, --profile is added. Verbs that delete or restore do not allow defaults.
+    `needs_tier`: whether a tier is required. `needs_state`: whether a state directory is required.
+    The other arguments are help texts of options, or None if the verb does not have the option.
     """
     prefix = f"--{flag}-" if flag else "--"
     options: dict[str, Settings] = {
@@ -103,8 +104,8 @@ def tier_options(
 
 
 def _complete(given: dict[str, object], required: Sequence[str]) -> TierOptions:
-    """Add defaults for missing options. Raises a usage error for a required option that has no
-    value."""
+    """Fill missing options from the environment or a profile. Raises a usage error for a required
+    option that still has no value."""
     found = add_defaults(given, lambda error: say(f"no default profile: {error}", "warning"))
     for name in required:
         if found.get(name) is None:

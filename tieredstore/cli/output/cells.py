@@ -133,8 +133,8 @@ class Screen:
         return self._style(text, _BOLD)
 
     def show_cell(self, name: str, text: str, padded: str) -> str:
-        """Return a padded cell. If the column `name` has colours, the cell gets the colour for its
-        text."""
+        """Return a padded cell. In a coloured column (`name`), the text of the cell determines its
+        colour."""
         style = _STYLES.get(text) if name in _COLOURED else None
         return padded if style is None else self._style(padded, style)
 

@@ -75,8 +75,8 @@ def _show_defused(value: object) -> str:
 
 
 class _Echo:
-    """File whose `write` returns the text. With this file, the `writerow` of a csv writer returns
-    the line."""
+    """File object for `csv.writer`. Its `write` returns the text, so that `writerow` of the csv
+    writer returns the line."""
 
     def write(self, text: str) -> str:
         return text

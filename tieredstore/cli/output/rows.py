@@ -30,8 +30,8 @@ USAGE_TABLE: Tables = {
 
 
 MOST_ROWS: Final = 50
-"""Maximum number of rows in a table with one row per queue of a tier. A last line reports the
-number of omitted rows."""
+"""Maximum number of rows in a table that lists the queues of a tier. If there are more, a last line
+reports the number of omitted rows."""
 _WIDTH_SAMPLE_ROWS = 200
 
 

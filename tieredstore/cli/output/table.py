@@ -37,15 +37,15 @@ _EXACT_TIME: Final = 24
 _LONG_TEXTS: Final = frozenset(
     {"body", "found", "meaning", "problem", "problems", "error", "message", "value", "target"}
 )
-"""Columns with texts that may be shortened. The last of these columns in a table gets the remaining
-width."""
+"""Columns whose texts may be shortened. In a table, the last of these columns gets the width that
+the other columns leave."""
 _LEAST_OF_LONG: Final = 20
 _STEPS: Final = (
     (12, (None, "segments", "min_store_timestamp", "msg_id", "begin_timestamp")),
     (8, (None, "max_store_timestamp", "end_timestamp")),
 )
-"""Steps that narrow a table, in order. Each has the minimum width of ids and names, and the columns
-that are then omitted one by one (None: no column)."""
+"""Steps by which a table is narrowed, in order. Each step has a minimum width for ids and names,
+and the columns that are omitted one by one at this width (None: no column yet)."""
 
 
 class _Column(NamedTuple):
@@ -61,8 +61,8 @@ class _Column(NamedTuple):
     head: tuple[str, ...] = ()
 
     def with_head(self, *, is_broken: bool) -> _Column:
-        """Return the column with its head. With `is_broken`, a head that is wider than the values
-        is broken into two lines."""
+        """Return a copy of the column that has a head. `is_broken`: whether a head that is wider
+        than the values is broken into two lines."""
         head: tuple[str, ...] = (self.name,)
         if is_broken and len(self.name) > self.width:
             words = self.name.split("_")
@@ -78,9 +78,9 @@ class _Column(NamedTuple):
 
 
 class Table:
-    """Rows in columns that fit a terminal. Without a terminal, times and sizes are exact, and cells
-    are shortened to `CELL_CHARACTERS` unless `is_whole`. `left_out`: columns that did not fit.
-    `is_too_wide`: whether lines are wider than the terminal."""
+    """Table whose columns are fitted into a terminal. If the output is not a terminal, times and
+    sizes are exact, and cells are shortened to `CELL_CHARACTERS` unless `is_whole`. `left_out`:
+    columns that did not fit. `is_too_wide`: whether lines are wider than the terminal."""
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ from string import Formatter
 from tieredstore.errors import Invalid
 
 _WIDTH = re.compile(r"\d{5,}")
-"""Pattern of a width or precision that is too large for a format. Formatting with it might exceed
-the memory."""
+"""Pattern of a width or precision of 10,000 or more. Such a format is refused, because its result
+might exceed the memory."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
@@ -33,9 +33,9 @@ class Template:
         self.names = tuple(name for _, name, _ in self._parts if name is not None)
 
     def fill(self, values: Mapping[str, object], show: Callable[[str, object], str]) -> str:
-        """Return the text with the values of one message. `show`: converts a field and its value to
-        text if the template has no format for the field. Raises Invalid for a format that does not
-        suit the value."""
+        """Return the text of the template with the values of one message. `show`: function that
+        converts a field and its value to text, for fields to which the template gives no format.
+        Raises Invalid for a format that does not suit the value."""
         found = []
         for literal, name, spec in self._parts:
             found.append(literal)

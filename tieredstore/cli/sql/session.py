@@ -176,9 +176,10 @@ def _find_temporary_folder() -> str:
 
 
 def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, str]:
-    """Return the topics that the statement uses as tables, by table name. Names are compared
-    without case, as in SQL, unless a topic has exactly the name. DuckDB ignores case, so a name
-    appears once, in one spelling. Raises Invalid if a name is ambiguous."""
+    """Return the topics that the statement uses as tables, by table name. A topic whose name equals
+    the table name exactly is preferred. Otherwise case is ignored, as in SQL. Names that differ
+    only in case are the same table in DuckDB, so only one of them is returned. Raises Invalid if a
+    name is ambiguous."""
     topics = catalogue.topic_names()
     found: dict[str, tuple[str, str]] = {}
     for name in sorted(tables):
@@ -196,7 +197,8 @@ def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, s
 
 
 def _make_distinct(names: Iterable[str]) -> list[str]:
-    """Make column names unique by adding numbers to equal names, because each row is a mapping."""
+    """Make column names unique by adding numbers to equal names. Each row is a mapping by column
+    name, so equal names would collide."""
     found: list[str] = []
     for name in names:
         number, distinct = 1, name
@@ -208,7 +210,7 @@ def _make_distinct(names: Iterable[str]) -> list[str]:
 
 
 def plain_value(value: object, body: BodyForm, *, is_json: bool) -> object:
-    """Return a value for JSON. Without `is_json`, some types become text, because text is more
+    """Return a value for JSON. Without `is_json`, values of some types become text, which is more
     exact: times in ISO 8601, numbers with all their digits, bytes in the format of bodies."""
     match value:
         case None | bool() | int() | str():

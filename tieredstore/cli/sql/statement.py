@@ -1,6 +1,7 @@
-"""Tables of a SQL statement, and the message keys to which its conditions restrict it. DuckDB
-describes the statement as JSON. The structure of the JSON differs between DuckDB's releases. Parts
-of unknown structure do not restrict the read, because DuckDB checks every row anyway."""
+"""Tables of a SQL statement, and the message keys to which its conditions restrict the result.
+DuckDB describes the statement as JSON, whose structure differs between DuckDB's releases.
+Conditions of unknown structure are ignored here. The read then returns more messages, and DuckDB
+drops the unwanted rows."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ def _walk(value: object) -> Iterator[_Node]:
 
 
 def _find_keys(select: _Node) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """If a SELECT reads one table, yield this table with the keys that every row of the result must
-    have."""
+    """If a SELECT reads only one table, yield the table's name and a key that every row of the
+    result must have. Yield nothing without such a key."""
     table, condition = select.get("from_table"), select.get("where_clause")
     if not isinstance(table, dict) or not isinstance(condition, dict):
         return

@@ -1,1 +1,2 @@
-"""One module per verb: its options, one call of the layers below, its output."""
+"""Verbs of the command line. The module of a verb defines its options, calls the layers below, and
+prints the result."""

@@ -136,7 +136,7 @@ def health(
 
 
 def _parse_age(text: str) -> int:
-    """Return the milliseconds of `30s`, `10m`, `2h`, `1d`."""
+    """Convert a duration such as `30s`, `10m`, `2h` or `1d` to milliseconds."""
     from tieredstore.errors import Invalid
     from tieredstore.scan.times import parse_time
 

@@ -279,8 +279,8 @@ JOURNAL_COLUMNS = ("journal", "age", "bytes", "steps", "running", "expires", "ta
 
 
 def journal_rows(journals: Sequence[KeptJournal], *, is_users: bool) -> Iterator[dict[str, object]]:
-    """Yield a row for each journal. `is_users`: whether the journals are in the user's state
-    directory, where old journals expire."""
+    """Yield a row for each journal. `is_users`: whether the journals are in the state directory of
+    the user. Old journals expire only there."""
     from tieredstore.clock import SYSTEM_CLOCK
     from tieredstore.jobs.journals import keep_days
 

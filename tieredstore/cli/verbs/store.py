@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalStoreOptions:
-    """Options that describe the layout of a local store, and whether it is rebuilt."""
+    """Options for a local store. `config`: broker.conf with the layout of the store. `rebuild`:
+    whether queues and index are rebuilt from the log."""
 
     config: Path | None = None
     rebuild: bool = False
@@ -49,8 +50,8 @@ class LocalStoreOptions:
 
     def plan_recovery(self, directory: Path) -> tuple[StoreConfig, RecoveryPlan]:
         """Return the configuration and the recovery plan of a store that no process uses. Raises
-        Fenced, Invalid, and Corrupt for damage that only a rebuild can repair, or that cannot be
-        repaired."""
+        Fenced if a process uses the store, Invalid, and Corrupt for damage that an ordinary
+        recovery cannot repair."""
         from tieredstore.local.recovery.planning import plan_recovery
         from tieredstore.local.recovery.store_lock import refuse_owned
 

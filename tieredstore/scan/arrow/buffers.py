@@ -21,10 +21,11 @@ _FILTER_BYTES = 512
 def gather_values(
     buffer: Buffer, starts: Int64s, lengths: Int64s, there: Bools | None = None
 ) -> pa.Array:
-    """Return binary[n] with buffer[start : start + length] for each row. `starts` is ascending.
-    With `there`, starts and lengths are given only for the rows where `there` is true, and all
-    other rows are null. An array over the whole buffer has the wanted pieces as its even items, and
-    the bytes between them as its odd items. Arrow then copies the even items."""
+    """Return a binary array with buffer[start : start + length] for each row. `starts` is
+    ascending. With `there`, starts and lengths are given only for the rows where `there` is true,
+    and all other rows are null. First an array over the whole buffer is made, without a copy. Its
+    even items are the wanted pieces, and its odd items are the bytes between them. Arrow then
+    copies the even items."""
     count = len(starts)
     ends = starts + lengths
     if count and (ends[:-1] > starts[1:]).any():  # pieces that overlap: damaged lengths
@@ -51,8 +52,8 @@ def gather_values(
 
 
 def _places(there: Bools, step: int) -> pa.Array:
-    """Return, for each row where `there` is true, its index among these rows times `step`. All
-    other rows are null."""
+    """Number the rows where `there` is true as 0, `step`, 2 * `step`, …. All other rows are
+    null."""
     places = (np.cumsum(there) - 1) * step
     return pa.array(places, mask=~there)
 
@@ -67,7 +68,7 @@ def content(pieces: pa.Array) -> tuple[Int64s, npt.NDArray[np.uint8]]:
 
 
 def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
-    """Convert binary[n] to string[n]. Bytes that are not UTF-8 become U+FFFD."""
+    """Convert a binary array to a string array. Bytes that are not UTF-8 become U+FFFD."""
     if is_ascii:
         return pieces.view(pa.string())
     try:
@@ -80,7 +81,7 @@ def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
 
 
 def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
-    """Convert uint8[n, width] of ASCII to string[n]."""
+    """Convert ASCII texts of equal length, uint8[n, width], to an Arrow string array of n rows."""
     count, width = letters.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     data = np.ascontiguousarray(letters)
@@ -90,13 +91,14 @@ def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def make_constant_text(value: str, count: int) -> pa.Array:
-    """Return string[n] with the same text in each row. Bytes of a file name that are not valid
-    Unicode become U+FFFD."""
+    """Return a string array of `count` rows with the same text in each row. Bytes of a file name
+    that are not valid Unicode become U+FFFD."""
     return _repeat_text(_show(value), 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 def make_repeated_text(values: Sequence[tuple[str, int]]) -> pa.Array:
-    """Return string[n] in which each text is repeated by its count."""
+    """Return a string array in which each text is repeated as often as its number says. `values`:
+    texts and numbers of repetitions, in order."""
     texts = dict.fromkeys(value for value, _ in values)
     counts = [count for _, count in values]
     if len(texts) == 1:
@@ -116,8 +118,8 @@ def _repeat_text(text: str, count: int) -> pa.Array:
 
 
 def interleave_rows(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
-    """Merge the rows of several arrays into one array. Each array has the mask of the rows that it
-    fills, or None for all rows."""
+    """Merge several arrays into one array. `parts`: for each array, a mask of the result's rows
+    that the array fills (None: all rows), and the array."""
     if len(parts) == 1:
         return parts[0][1]
     order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts if mask is not None])

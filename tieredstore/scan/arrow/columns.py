@@ -31,8 +31,9 @@ _MOST_MS = (2**63 - 1) // 1000
 
 
 class ArrowColumns:
-    """Columns of one batch, made on demand. `inflated`: bodies of the compressed rows (`sys_flag`)
-    in order, None for a body that does not decompress. `errors`: reasons of the missing bodies."""
+    """Arrow columns of one batch of messages, made on demand. `inflated`: decompressed bodies of
+    the rows whose `sys_flag` marks a compressed body, in order, or None for a body that cannot be
+    decompressed. `errors`: for each of these bodies, why it cannot be decompressed, or None."""
 
     def __init__(
         self,
@@ -78,8 +79,8 @@ class ArrowColumns:
         return interleave_rows([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
 
     def _addresses(self, which: str) -> Iterator[tuple[Bools | None, npt.NDArray[np.void]]]:
-        """Yield the addresses of 8 bytes, then those of 20 bytes, each with the mask of their rows
-        (None if all rows have 8 bytes)."""
+        """Yield the IPv4 addresses (8 bytes each), then the IPv6 addresses (20 bytes each). Before
+        each array comes the mask of its rows, or None if all rows have IPv4 addresses."""
         columns, buffer = self._columns, self._batch.buffer
         if columns.is_v4:
             yield None, columns.headers[which]
@@ -140,7 +141,8 @@ class ArrowColumns:
         return pa.array(self._columns.body_lengths.astype(np.int32))
 
     def owner(self, name: str) -> pa.Array:
-        """Return string[n]: an attribute of each row's queue."""
+        """Return a string array with an attribute of each row's queue. `name`: the attribute, for
+        example `topic`."""
         owners = self._batch.owners()
         return make_repeated_text([(getattr(queue, name), rows) for queue, rows in owners])
 
@@ -175,7 +177,7 @@ def _bytes(raw: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
 
 
 def _host_text(raw: npt.NDArray[np.void]) -> pa.Array:
-    """Return the addresses as text. Each distinct address is converted once."""
+    """Return addresses as text. Equal addresses are converted only once."""
     data = np.ascontiguousarray(raw)
     if len(data) and data.tobytes() == data[:1].tobytes() * len(data):
         return make_constant_text(format_host(data[:1].tobytes()), len(data))
@@ -209,7 +211,8 @@ NUMBERS = {
     "reconsume_times": "reconsume_times",
     STORE_TIME_MS: "store_timestamps",
 }
-"""Columns with the unchanged values of records, and their names in `RecordColumns`."""
+"""Columns whose values are copied unchanged from the records. For each column, its name in
+`RecordColumns`."""
 _MAKERS: dict[str, Callable[[ArrowColumns], pa.Array]] = {
     "topic": lambda columns: columns.owner("topic"),
     "broker": lambda columns: columns.owner("broker"),

@@ -128,14 +128,15 @@ def record_sizes(
 
 
 def _sizes(body_lengths: Int64s, property_lengths: Int64s, born: _Hosts, store: _Hosts) -> Int64s:
-    """Return the sizes of records without the topic fields."""
+    """Return the sizes of the records (bytes), without their topic fields."""
     hosts: Int64s = V6_EXTRA * (born.is_v6.astype(np.int64) + store.is_v6)
     return FIXED_SIZE + hosts + body_lengths + 2 + property_lengths
 
 
 def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
-    """Return the header fields before the body of each record, as columns to concatenate. If a row
-    has an IPv6 address, the addresses are separate columns, because their length varies."""
+    """Return the header fields before the body of each record, as columns to concatenate. If any
+    row has an IPv6 address, the addresses become columns of their own, because their lengths
+    differ."""
     if not born.is_v6.any() and not store.is_v6.any():
         head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
         head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))
@@ -189,7 +190,7 @@ def _crcs(ends: Int64s, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def _make_fixed_binary(values: npt.NDArray[np.generic]) -> pa.Array:
-    """Return binary[n] of rows of equal size."""
+    """Convert n values of equal size to a binary array of n rows."""
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     width = rows.shape[1] * rows.itemsize
     offsets = np.arange(0, (len(rows) + 1) * width, width, dtype=np.int32)
@@ -223,15 +224,16 @@ def _times(batch: pa.RecordBatch, name: str) -> Int64s:
 
 
 class _Hosts(NamedTuple):
-    """Addresses of a host column. `raw`: binary[n] of 8 or 20 bytes each."""
+    """Addresses of a host column. `raw`: binary array with 8 bytes for an IPv4 address, 20 bytes
+    for an IPv6 address."""
 
     raw: pa.Array
     is_v6: Bools
 
 
 def _hosts(batch: pa.RecordBatch, name: str) -> _Hosts:
-    """Return the addresses of a column. Each distinct address is parsed once. Raises Invalid
-    for a text that is not `ip:port`."""
+    """Return the addresses of a column. Equal texts are parsed only once. Raises Invalid for a text
+    that is not `ip:port`."""
     count = batch.num_rows
     if name in batch.schema.names:
         texts = pc.fill_null(batch.column(name).cast(pa.string()), _NO_HOST)

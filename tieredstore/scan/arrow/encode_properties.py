@@ -16,7 +16,8 @@ _PAIR_END_BYTE = 2
 _NAME_END, _PAIR_END = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
 _SINGLE = (("KEYS", "keys"), ("UNIQ_KEY", "msg_id"), ("TAGS", "tags"))
-"""Properties and their columns, in the order of `Message.create`."""
+"""Properties that have columns of their own, and the names of these columns. The order is that of
+`Message.create`."""
 
 
 class EncodedProperties(NamedTuple):
@@ -112,7 +113,7 @@ def _join_keys(keys: pa.Array) -> pa.Array:
 
 
 def _codes(tags: pa.Array) -> Int64s:
-    """Return int64[n]: tags codes. Each distinct text is hashed once."""
+    """Return the tags codes of n texts as int64[n]. Equal texts are hashed only once."""
     encoded = tags.dictionary_encode()
     codes = [tags_code(text) for text in encoded.dictionary.to_pylist()]
     found: Int64s = np.array(codes, np.int64)[encoded.indices.to_numpy()]

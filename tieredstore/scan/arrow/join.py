@@ -9,16 +9,16 @@ import pyarrow as pa
 from tieredstore.scan.read.batches import BATCH_BYTES, BATCH_ROWS
 
 _PART = 16
-"""Divisor: a batch with less than a sixteenth of the maximum rows and bytes is joined with its
-neighbours."""
+"""Divisor of the maximum rows and bytes of a batch. Batches that are smaller than the quotients are
+joined with their neighbours."""
 
 
 def join_small_batches(
     batches: Iterable[pa.RecordBatch], batch_bytes: int = BATCH_BYTES
 ) -> Generator[pa.RecordBatch]:
-    """Yield the same rows in order, from batches with one schema. Small adjacent batches are joined
-    to batches of about 8,192 rows and at most `batch_bytes`. An error is raised after the rows that
-    were read before it."""
+    """Yield the rows of `batches` in the same order. Small adjacent batches are joined into batches
+    of about 8,192 rows and about `batch_bytes` at most. All batches must have the same schema. If
+    reading `batches` raises an error, the rows before it are yielded first."""
     small: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
     errors: list[Exception] = []
@@ -41,7 +41,7 @@ def join_small_batches(
 def _until_error(
     batches: Iterable[pa.RecordBatch], errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches until an error. The error is added to `errors`."""
+    """Yield the batches until reading them raises an error. The error is added to `errors`."""
     try:
         yield from batches
     except Exception as error:

@@ -17,14 +17,16 @@ from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gather_values
 
 _NAME_END, _PAIR_END, _SPACE = 1, 2, 0x20
 _NUMBERS = {4: "u4", 8: "u8"}
-"""Number types by length of a name. Comparing names as numbers is several times faster than
-comparing them as texts."""
+"""For the length of a property name in bytes, the type of number as which names of this length are
+compared. This is several times faster than comparing texts."""
 _PADDING = 8
-"""Bytes after the last property, so that a number can be read at each property."""
+"""Number of zero bytes after the last property, so that 8 bytes can be read as a number from the
+start of each property."""
 
 
 class PropertyColumns:
-    """The properties of n records, concatenated and cut at their separators."""
+    """Properties of n records. The encoded properties are concatenated, and then split at their
+    separators."""
 
     def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
         self._count = len(columns)
