@@ -364,8 +364,8 @@ class CountedStore(Protocol):
 
     def count_puts(self) -> dict[str, tuple[int, int]]:
         """Return the number of messages, and of bytes of their records, of each topic since the
-        store was opened. Deleted topics are left out. If there are very many topics, some are
-        counted together under the name ''."""
+        store was opened. Deleted topics are left out. Above a maximum number of topics, further
+        topics are counted together under the name ''."""
 
     def measure(self) -> StoreFigures:
         """Return the current figures."""

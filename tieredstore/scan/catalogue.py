@@ -41,17 +41,17 @@ def subtract_intervals(low: int, high: int, intervals: Iterable[Interval]) -> li
 
 
 def clip_spans(spans: Iterable[Interval], low: int, high: int) -> list[Interval]:
-    """Return the parts of spans that are within [low, high), without empty parts."""
+    """Return the parts of the spans that are within [low, high). Empty parts are left out."""
     clipped = ((max(start, low), min(end, high)) for start, end in spans)
     return [(start, end) for start, end in clipped if start < end]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """One segment. Its size counts only bytes before the start of the next segment of its file.
-    `surplus_bytes`: number of its bytes after that start. `recorded_bytes`: size in the metadata, 0
-    without metadata. `times`: smallest and largest store time of the segment's messages in the
-    metadata, epoch ms, None without metadata."""
+    """One segment. `size_bytes`: number of its bytes before the base offset of the next segment.
+    `surplus_bytes`: number of its bytes at or after that base offset. `recorded_bytes`: size in the
+    metadata, 0 without metadata. `times`: smallest and largest store time of the segment's messages
+    in the metadata, epoch ms, None without metadata."""
 
     id: SegmentId
     size_bytes: int
@@ -87,7 +87,8 @@ class QueueFiles:
 
     @property
     def consume_queue_min_offset(self) -> int:
-        """Queue offset of the first unit. Messages before the commit log's start have expired."""
+        """Queue offset of the first unit. The first units may belong to messages that have expired,
+        because they are before the start of the commit log."""
         return -(-self.consume_queue[0].base_offset // UNIT_SIZE) if self.consume_queue else 0
 
     @property
@@ -111,8 +112,8 @@ class QueueFiles:
 
     @property
     def stamps(self) -> tuple[object, ...]:
-        """Values that change if a segment is replaced by another segment of the same size, as far
-        as the provider can tell."""
+        """Values by which a caller detects that a segment was replaced by another segment of the
+        same size. They change only if the provider can detect the replacement."""
         return tuple(
             None if extent.listing is None else (extent.listing.stamp, extent.listing.token)
             for extent in (*self.commit_log, *self.consume_queue)
@@ -140,7 +141,7 @@ class QueueFiles:
 
     @property
     def has_units(self) -> bool:
-        """Whether the consume queue has a unit, or had a unit according to its metadata."""
+        """Whether the consume queue has a unit now, or had a unit according to the metadata."""
         return bool(self.unit_spans()) or self.recorded_end > 0
 
     def lost_units(self) -> list[Interval]:

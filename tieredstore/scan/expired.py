@@ -19,8 +19,8 @@ def list_now(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
 
 
 def find_lost_segments(planned: QueueFiles, now: QueueFiles) -> set[SegmentId]:
-    """Return the segments that were deleted after a range was planned. Segments lost earlier are
-    damage."""
+    """Return the segments that existed when a read was planned and have been deleted since.
+    Segments that were missing before that are damage."""
     left = {extent.id for extent in (*now.commit_log, *now.consume_queue)}
     known = (*planned.commit_log, *planned.consume_queue)
     return {extent.id for extent in known if extent.size_bytes and extent.id not in left}
@@ -37,8 +37,8 @@ def first_alive(provider: SegmentProvider, queue: QueueFiles, when_empty: int) -
 def make_expired_error(
     queue: QueueFiles, wanted: int | None, now: QueueFiles, first: int
 ) -> Expired:
-    """Return the error for a reader that requests offset `wanted` after its expiry. `now`: the
-    current segments. `first`: the queue offset where they begin."""
+    """Return the error for a read of queue offset `wanted`, whose message has expired. `now`: the
+    queue with its current segments. `first`: the queue offset at which the queue begins now."""
     at = "" if wanted is None else f": wanted offset {wanted}"
     left = f"the queue now begins at {first}"
     if not now.commit_log or not now.consume_queue:
@@ -49,8 +49,8 @@ def make_expired_error(
 
 @contextmanager
 def expiry_told(provider: SegmentProvider, queue: QueueFiles) -> Iterator[None]:
-    """Convert Corrupt into Expired if the segments with the wanted bytes were deleted in the
-    meantime."""
+    """Convert Corrupt into Expired if the segments with the wanted bytes were deleted during the
+    block, or since the queue was listed."""
     try:
         yield
     except Corrupt as error:

@@ -22,10 +22,11 @@ from tieredstore.scan.findings import Finding, damage
 from tieredstore.scan.listing import list_again
 
 _REMEMBERED_BYTES = 64 << 10
-"""Maximum bytes of a read that are cached for the next reads."""
+"""Maximum number of bytes of one read that are cached for later reads."""
 _UNITS_PER_READ = 1 << 14
 _SURE_UNITS = 4 * _UNITS_PER_READ
-"""Number of consecutive readable units that end the search for the last expired unit."""
+"""The search for the last expired unit ends when the units of existing messages outnumber the units
+of expired messages by this number."""
 Units = npt.NDArray[np.void]
 """Consume queue units: an array of `message.consume_queue.UNIT_DTYPE`."""
 
@@ -47,8 +48,9 @@ class ExtentReader:
         """Read exactly `length` bytes starting at `offset` of the file, across any number of
         segments. `along_bytes`: also read up to this number of following bytes of the same segment,
         for later reads. Bytes in damaged blocks are returned unchanged, for callers that compare
-        bytes or search for structure. Callers that serve bytes use `prepare_checked`. Raises
-        Corrupt if no segment covers the range, Unavailable on a backend error."""
+        bytes or search for the boundaries of records. Callers that return messages to users call
+        `prepare_checked` instead. Raises Corrupt if no segment covers the range, Unavailable on a
+        backend error."""
         found = self._find_remembered(offset, length)
         if found is not None:
             return found
@@ -69,8 +71,9 @@ class ExtentReader:
     def _choose_piece(
         self, extent: SegmentExtent, offset: int, length: int, along_bytes: int
     ) -> tuple[int, int]:
-        """Return the range of bytes that a small read fetches and caches. A request for a few bytes
-        takes as long as a request for a small object."""
+        """Return the range of bytes that a small read fetches and caches. Over a network this can
+        be the whole segment, because a request for a few bytes takes as long as a request for a
+        small object."""
         if (
             extent.size_bytes <= _REMEMBERED_BYTES
             and offset + length <= extent.end_offset
@@ -85,8 +88,8 @@ class ExtentReader:
     def prepare(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Callable[[], memoryview]:
-        """Prepare `read` for another thread. The returned function reads, or raises the errors of
-        `read`. `damaged`: receives the damaged blocks of the read."""
+        """Return a function that another thread can call to read the bytes. The function raises the
+        errors of `read`. `damaged`: list to which errors about damaged blocks are added."""
         found = self._find_remembered(offset, length, is_checked=damaged is not None)
         if found is not None:
             return lambda: found
@@ -111,8 +114,9 @@ class ExtentReader:
         return read
 
     def prepare_checked(self, offset: int, length: int) -> Callable[[], memoryview]:
-        """Prepare a read that fails at damaged blocks. The returned function raises BlocksDamaged
-        for the damaged blocks of the first segment with damage, and the errors of `read`."""
+        """Return a function like that of `prepare`, which also raises BlocksDamaged if the bytes
+        are in a damaged block. If several segments are damaged, the error is about the first
+        one."""
         damaged: list[BlocksDamaged] = []
         read = self.prepare(offset, length, damaged)
 
@@ -188,9 +192,9 @@ class QueueReader:
     def read_units(
         self, offset: int, count: int, damaged: list[BlocksDamaged] | None = None
     ) -> Units:
-        """Read the units of the queue offsets [offset, offset + count). They must be in one span.
-        `damaged`: receives the units in damaged blocks. A matching record proves all fields of a
-        unit except its tags code."""
+        """Read the units of the queue offsets [offset, offset + count). These units must be in one
+        span. `damaged`: list to which errors about damaged blocks are added. All fields of a unit
+        in such a block, except its tags code, can be checked against its record."""
         if damaged is None:
             data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         else:
@@ -198,13 +202,13 @@ class QueueReader:
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def prepare_units(self, offset: int, count: int) -> Callable[[], memoryview]:
-        """Prepare the read of the bytes of some units for another thread."""
+        """Return a function that another thread can call to read the bytes of `count` units."""
         return self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE)
 
     def see_growth(self) -> bool:
-        """List the queue's commit log again, and return whether it has grown. Later calls are
-        no-ops, because the reader's consume queue stays the same, and refers only to bytes that
-        were written before the first call."""
+        """List the queue's commit log again, and return whether it has grown. Only the first call
+        lists. The reader's units do not change, and they refer only to bytes that were written
+        before this call."""
         if self._has_looked:
             return False
         self._has_looked = True
@@ -217,8 +221,8 @@ class QueueReader:
         return True
 
     def read_log_start_now(self) -> int:
-        """Return the current start of the queue's commit log (bytes). Some or all segments may
-        expire in the meantime."""
+        """Return the current start of the queue's commit log (bytes). It can be later than in the
+        catalogue, because segments may have expired since."""
         now = list_again(self.provider, self.queue)
         return now.commit_log_min_offset if now.commit_log else self.queue.commit_log_max_offset
 
@@ -240,8 +244,8 @@ class QueueReader:
 
     def min_offset(self) -> int:
         """Return the first queue offset whose message is in the commit log, or whose unit is lost.
-        Messages recorded in the metadata have not expired. The first units may refer to deleted
-        bytes. The search reads O(log n) units, once per reader."""
+        Earlier units may exist, but they refer to deleted bytes. The search reads O(log n) units.
+        Each reader searches once."""
         if self._least is None:
             self._least = self._find_min_offset()
         return self._least
@@ -279,8 +283,9 @@ class QueueReader:
         return low
 
     def _step_back(self, low: int, span: Interval) -> int:
-        """Return the first unit of an existing message at or before `low`. The units just before
-        `low` may look expired because they are damaged."""
+        """Correct the result `low` of the search for the first unit of an existing message. Units
+        just before `low` may look expired only because they are damaged. Then an earlier unit is
+        returned."""
         start, (begin, end) = self.queue.commit_log_min_offset, span
         if low == begin or (
             low < end and int(self.read_units(low, 1)[0]["physical_offset"]) == start
@@ -312,9 +317,9 @@ class QueueReader:
         return start - (int(before["physical_offset"]) + int(before["size"])) in (0, CODA_SIZE)
 
     def find_first_alive(self) -> int:
-        """Return the queue offset at which the expired units end, judged by all units instead of a
-        few. The result is the border that contradicts the fewest units. 0 for a queue without
-        units. Raises Unavailable."""
+        """Return the queue offset at which the expired units end. This method reads all units
+        instead of a few. If damaged units contradict each other, it returns the offset that agrees
+        with the most units. Returns 0 for a queue without units. Raises Unavailable."""
         low = 0
         for span in self._spans:
             low = self._find_first_alive(*span)
@@ -367,8 +372,8 @@ def is_coda(reader: QueueReader, low: int, high: int) -> bool:
 
 
 def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the start positions of messages from the positions in their units. If a unit points to
-    the coda at the end of an old segment, the message starts in the next segment."""
+    """Return the positions at which messages start. `offsets`: the positions in their units. If a
+    unit refers to the coda at the end of an old segment, its message starts in the next segment."""
     offsets = offsets.copy()
     for extent in queue.commit_log:
         for border in (extent.base_offset, extent.end_offset):  # the segment in front may be lost

@@ -14,7 +14,8 @@ from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
 
 WRONG_TIMES: Final = "recorded-times"
-"""Kind of finding about a record of store times. The messages of the record may be intact."""
+"""Kind of a finding that a record of store times is wrong. The messages themselves may be
+intact."""
 
 
 class Severity(enum.Enum):
@@ -116,16 +117,16 @@ MOST_FINDINGS = 20
 
 
 class OnDamage(enum.StrEnum):
-    """Reaction to damage, under the same names in the command line, Python and Spark. FAIL ends the
-    read. SKIP leaves damaged messages out and counts them."""
+    """Reaction to damage. The names are the same in the command line, Python and Spark. FAIL ends
+    the read. SKIP leaves damaged messages out and counts them."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class LeftOut:
-    """An `OnFinding` that counts damage and keeps the first descriptions. `count`: number of
-    damages. `messages`: number of messages left out, each counted once."""
+    """An `OnFinding` that counts damage, and keeps descriptions of the first damage. `count`:
+    number of findings of damage. `messages`: number of messages left out, each counted once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -158,5 +159,6 @@ class LeftOut:
 
 
 def make_on_finding(on_damage: OnDamage, left_out: LeftOut) -> OnFinding:
-    """Return the receiver of findings: FAIL raises Corrupt, SKIP counts them in `left_out`."""
+    """Return the function that receives findings. With FAIL it raises Corrupt at damage. With SKIP
+    it counts the damage in `left_out`."""
     return left_out if on_damage is OnDamage.SKIP else raise_on_damage

@@ -36,8 +36,8 @@ def find_lost_units(reader: QueueReader) -> list[Interval]:
 
 
 def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool:
-    """Return whether the commit log has no unexpired bytes between the message before a hole and
-    the message after it."""
+    """Return whether the message before a hole and the message after it are adjacent in the commit
+    log. Expired bytes between them are ignored."""
     log_start = reader.queue.commit_log_min_offset
     last, first = reader.read_units(before - 1, 1)[0], reader.read_units(after, 1)[0]
     start = int(first["physical_offset"])
@@ -63,7 +63,8 @@ def find_log_gaps(queue: QueueFiles) -> Iterator[Finding]:
 
 
 def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Return the note that the messages [before, after) never reached the tier."""
+    """Return a finding (a note) that the messages with queue offsets [before, after) never reached
+    the tier."""
     extent = extent_at(queue.consume_queue, after * UNIT_SIZE)
     return note(
         "queue-hole",
@@ -75,8 +76,8 @@ def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:
 
 
 def make_lost_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Return the finding that the units of the messages [before, after) are lost. The finding names
-    the segment that must have contained the first of these units."""
+    """Return a finding that the units with queue offsets [before, after) are lost. The finding
+    names the segment that must have contained the first of these units."""
     low, high = before * UNIT_SIZE, after * UNIT_SIZE
     name = SegmentId(queue.path, FileSegmentType.CONSUME_QUEUE, low)
     for extent in queue.consume_queue:

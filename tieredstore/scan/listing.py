@@ -50,9 +50,9 @@ def list_tier(provider: SegmentProvider, broker: str | None = None) -> Listings:
 
 @dataclass(slots=True)
 class TierFacts:
-    """Facts for the creation of a catalogue, as values for JSON. `listed`: (path, type, base
-    offset, size) of segments. The other fields are None without metadata: segments, topics, and
-    (topic, queue id) of each queue."""
+    """Data from which a catalogue is made, as values for JSON. `listed`: (path, type, base offset,
+    size) of each listed segment. `segments`, `topics`, `queues`: entries of the metadata, or None
+    without metadata. `queues` has (topic, queue id)."""
 
     listed: list[tuple[str, int, int, int]]
     segments: list[FileSegmentMetadata] | None = None
@@ -67,8 +67,8 @@ def gather(
     broker: str | None = None,
     topics: Collection[str] | None = None,
 ) -> TierFacts:
-    """Collect the facts of a listing and of the metadata. The metadata is loaded after the listing.
-    `topics`: the listed topics, None for all. Raises Unavailable, Corrupt."""
+    """Collect the data of a listing and of the metadata, which is loaded here, after the listing.
+    `topics`: the topics that were listed, or None for all topics. Raises Unavailable, Corrupt."""
     facts = TierFacts(_rows_of(listings))
     if metadata is None:
         return facts
@@ -190,8 +190,9 @@ def _sort(
 
 
 def sort_by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
-    """Sort extents by base offset. Each extent is cut at the start of the next extent with content:
-    a writer that found foreign bytes after its own continued there in a new segment."""
+    """Sort extents by base offset. Each extent is cut at the start of the next extent that is not
+    empty. Such extents overlap if a writer found bytes of another writer after its own, and
+    continued there in a new segment."""
     found: list[SegmentExtent] = []
     limit: int | None = None
     for extent in sorted(extents, key=lambda extent: extent.base_offset, reverse=True):
@@ -214,8 +215,8 @@ def list_again(
     provider: SegmentProvider, queue: QueueFiles, *, with_new: bool = True
 ) -> QueueFiles:
     """List a queue again, because a writer may have changed it since the catalogue was made.
-    Deleted segments, and segments before the first segment of `queue`, are left out. Without
-    `with_new`, segments that `queue` lacks are left out too. Raises Unavailable."""
+    Deleted segments, and segments before the first segment of `queue`, are left out. `with_new`:
+    whether later segments that `queue` lacks are included. Raises Unavailable."""
     found: dict[FileSegmentType, list[SegmentExtent]] = {kind: [] for kind in FileSegmentType}
     listings = {listing.id: listing for listing in provider.list(queue.path)}
     for listing in drop_deleted_segments(provider, listings).values():

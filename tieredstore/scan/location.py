@@ -1,5 +1,4 @@
-"""Location of a tier, without a connection. Any process can read the tier if it has the
-location."""
+"""Location of a tier, without a connection. A process that has the location can read the tier."""
 
 from __future__ import annotations
 
@@ -104,8 +103,8 @@ def load_config(
 
 
 def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
-    """Return the configuration, changed to the given locations of tier and state. Raises
-    Invalid."""
+    """Return a copy of the configuration with the given locations of the tier and of the state
+    directory. Raises Invalid."""
     config = registry.tier_at(config, url)
     if state is None:
         return config

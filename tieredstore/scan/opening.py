@@ -32,7 +32,7 @@ class OpenTier:
     state: Path | None
 
     def catalogue(self) -> TierCatalogue:
-        """Return the catalogue of a new listing, and of the metadata loaded after it. Raises
+        """List the tier, then load the metadata, and return the catalogue of both. Raises
         Unavailable, Corrupt, Invalid for the metadata of another tier."""
         catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
         if self.broker is not None and not catalogue.brokers:

@@ -38,9 +38,9 @@ _WITNESSES = 4
 class ScanRange:
     """Messages [from_offset, until_offset) of one queue. Picklable. `since_ms`, `until_ms`: store
     times [since, until) of the wanted messages. None means no bound. `size_bytes`: commit log bytes
-    that the range covers. `is_searched`: whether the search for these times is done or not needed.
-    If false, the reader has to search. `witness`: shows the reader that the topic is the planned
-    one."""
+    that the range covers. `is_searched`: whether the reader can skip the search for these times,
+    because it is done or not needed. `witness`: a message by which the reader detects that the
+    topic was deleted and recreated after the plan."""
 
     queue: QueueFiles
     from_offset: int
@@ -57,7 +57,8 @@ class ScanRange:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no segment has the units. A read of the range reports this."""
+        """Whether the units of the range are lost, so that no segment has them. A read of the range
+        reports the loss."""
         first = self.from_offset
         return not any(start <= first < end for start, end in self.queue.unit_spans())
 
@@ -68,9 +69,9 @@ class ScanBounds:
     offsets [from_offset, until_offset) and store times [since_ms, until_ms). `range_bytes`:
     approximate commit log bytes of a range. `narrow`: a range has only the segments that it needs,
     so that it is small to send. `search_times`: mode of the search for bounds by time.
-    `leave_search`: leave the search to the reader of a range if every head has to be read.
-    `has_witness`: every range gets a witness. Else ranges of large queues get one if their plan
-    needs reads, and parts of one queue."""
+    `leave_search`: whether a search that reads the head of every message is left to the reader of a
+    range. `has_witness`: whether every range gets a witness. Otherwise only ranges of large queues
+    whose plan needs reads, and ranges that are parts of one queue, get a witness."""
 
     from_offset: int | None = None
     until_offset: int | None = None
@@ -88,12 +89,12 @@ class ScanBounds:
 
     @property
     def is_searched(self) -> bool:
-        """Whether times are bounded and the search is exact."""
+        """Whether the bounds have times, and the search for these times is exact."""
         return self.has_times and self.search_times is SearchTimes.EXACT
 
 
 ALL: Final = ScanBounds()
-"""Bounds of all messages."""
+"""Bounds that include all messages."""
 
 
 def plan(
@@ -102,9 +103,9 @@ def plan(
     """Yield ranges over the messages of `queues` within bounds, in the order of the queues and of
     their offsets. Over a network several queues are planned concurrently. A queue that has no
     expired messages and fits in one range is planned without a read. Messages with lost units are
-    separate ranges, and reading one reports the loss. Ranges with time bounds also contain messages
-    of other times. The reader leaves them out. If time bounds are exact, large queues are searched
-    first (see `plan_each`). Raises Corrupt, Unavailable."""
+    separate ranges, and a read of such a range reports the loss. Ranges with time bounds also
+    contain messages of other times, which the reader leaves out. If the search for times is exact,
+    large queues are searched first (see `plan_each`). Raises Corrupt, Unavailable."""
 
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
         with open_queue(provider, queue) as reader:
@@ -129,9 +130,9 @@ def plan_each(
     warns: bool,
     waits: Callable[[QueueFiles], bool],
 ) -> Iterator[ScanRange]:
-    """Yield the ranges of each queue. `warns`: first plan the queues that need no complete read,
-    and warn about queues without recorded times. `waits`: recognises queues whose plan needs reads.
-    Raises the errors of `plan_one`."""
+    """Yield the ranges of each queue. `warns`: whether the large queues are planned first, and a
+    warning about queues without recorded times is logged. `waits`: function that returns whether
+    the plan of a queue needs reads. Raises the errors of `plan_one`."""
     begun: dict[str, list[ScanRange]] = {}
     if warns:
         large = [queue for queue in queues if not is_read_whole(queue)]
@@ -159,8 +160,8 @@ def needs_reads(
     queue: QueueFiles, *, range_bytes: int, is_part: bool, has_least: bool = False
 ) -> bool:
     """Return whether the plan of a queue needs reads, apart from the search for times. `is_part`:
-    whether a range may cover a part of the queue, and only the segments of that part. `has_least`:
-    whether the min offset of the queue is known."""
+    whether a range may cover only a part of the queue, and then has only the segments of that part.
+    `has_least`: whether the min offset of the queue is already known."""
     starts_late = queue.commit_log_min_offset > 0 and not has_least
     has_segments = len(queue.commit_log) > 1 or len(queue.consume_queue) > 1
     log_bytes = queue.commit_log_max_offset - queue.commit_log_min_offset
@@ -169,7 +170,7 @@ def needs_reads(
 
 
 def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> list[ScanRange]:
-    """Run `plan` for one queue, with a reader of the caller."""
+    """Return the ranges of one queue as `plan` does, with the caller's reader of the queue."""
     queue = reader.queue
     begin, behind = reader.min_offset(), reader.max_offset()
     since_ms, until_ms = bounds.since_ms, bounds.until_ms
@@ -220,8 +221,8 @@ def _find_wanted(
 
 
 def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
-    """Return whether all messages are within the time bounds, because no bounds exist or the
-    metadata shows it."""
+    """Return whether all messages of a queue are known to be within the time bounds: there are no
+    bounds, or the times in the metadata are within them."""
     if since_ms is None and until_ms is None:
         return True
     return all(
@@ -249,16 +250,16 @@ def _cut_range(
 
 
 def _estimate_bytes(queue: QueueFiles, start: int, end: int, most_bytes: int) -> int | None:
-    """Return the approximate commit log bytes of some messages, or None if the queue is larger than
-    one range."""
+    """Return the approximate commit log bytes of the messages [start, end), or None if the queue is
+    larger than `most_bytes`."""
     total = queue.commit_log_max_offset - queue.commit_log_min_offset
     units = sum(extent.size_bytes for extent in queue.consume_queue) // UNIT_SIZE
     return None if total > most_bytes else total * (end - start) // max(units, 1)
 
 
 def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
-    """Return the queue with only the segments of a range. Several units determine each end, because
-    one unit may be damaged, and its neighbours must stay in the range."""
+    """Return the queue with only the segments of a range. Each end of the range in the commit log
+    is computed from several units, because one unit may be damaged."""
     if len(reader.queue.commit_log) < 2 and len(reader.queue.consume_queue) < 2:
         return reader.queue
     count = min(_WITNESSES, piece.count)
@@ -285,8 +286,8 @@ def narrow_to(
 def _select_within(
     extents: tuple[SegmentExtent, ...], low: int, high: int
 ) -> tuple[SegmentExtent, ...]:
-    """Return the segments with bytes of [low, high), or all segments if the bounds are not
-    plausible."""
+    """Return the segments with bytes of [low, high). If no segment has such bytes, the bounds are
+    wrong, and all segments are returned."""
     found = tuple(e for e in extents if e.base_offset < high and e.end_offset > low)
     return found or extents
 

@@ -37,8 +37,8 @@ COLUMNS = (
 """Fields of every row, in order. Times in epoch ms. Lengths in bytes: body_length after
 decompression, stored_length before it. body_crc is computed before decompression."""
 BODY_ERROR = "body_error"
-"""Field with the reason why a body does not decompress. body and body_length are then null. It is
-the last field, and only rows with an error have it."""
+"""Field with the reason why a body cannot be decompressed. Only rows with such a body have this
+field, as the last one. Their body and body_length are null."""
 ALL_COLUMNS = (*COLUMNS, BODY_ERROR)
 """Fields that a caller may request."""
 
@@ -100,7 +100,7 @@ def message_row(
 
 
 def describe_body_error(error: Corrupt) -> str:
-    """Return why a body does not decompress, without the position of its record."""
+    """Return why a body cannot be decompressed. The text leaves out the position of the record."""
     cause = error.__cause__ if isinstance(error.__cause__, Corrupt) else error
     return str(cause)
 

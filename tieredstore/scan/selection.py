@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def begins_late(self) -> bool:
-        """Whether messages at the beginning of a queue are excluded."""
+        """Whether the selection may exclude the first messages of a queue, by offset or time."""
         return self.from_offset is not None or self.since_ms is not None
 
     def bounds(
@@ -73,8 +73,8 @@ class Selection:
 
 
 def require_match(selection: Selection, catalogue: TierCatalogue) -> None:
-    """Raise Invalid for a pattern without a matching topic, and for a queue id that no selected
-    topic has, if the tier has topics."""
+    """Raise Invalid for a pattern that matches no topic, and for a queue id that no selected topic
+    has. No-op for a tier without topics."""
     names, pattern = catalogue.topic_names(), selection.topic_pattern
     if not names:
         return
@@ -93,8 +93,8 @@ def require_match(selection: Selection, catalogue: TierCatalogue) -> None:
 
 
 def split_topics(topics: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
-    """Split names and shell patterns into the topics and the topic_pattern of `Selection`. Without
-    names, the result selects all topics."""
+    """Convert topic names and shell patterns to the fields `topics` and `topic_pattern` of
+    `Selection`. An empty sequence selects all topics."""
     if any(map(is_pattern, topics)):
         return None, "|".join(fnmatch.translate(topic) for topic in topics)
     return tuple(topics) or None, None

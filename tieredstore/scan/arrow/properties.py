@@ -49,15 +49,16 @@ class PropertyColumns:
 
     @cached_property
     def _rows(self) -> Int64s:
-        """Return int64[m]: the record number of each property."""
+        """Return the number of the record to which each of the m properties belongs, as
+        int64[m]."""
         is_first = np.zeros(len(self._marks), np.bool_)
         is_first[np.searchsorted(self._marks, self._firsts)] = True
         return np.cumsum(is_first) - 1
 
     @cached_property
     def _alike(self) -> npt.NDArray[np.uint32] | None:
-        """Return uint32[n, k]: the first four bytes of each property, if all records have the same
-        number of properties."""
+        """If all n records have the same number k of properties, return the first four bytes of
+        each property as uint32[n, k]. Otherwise return None."""
         per_record, rest = divmod(len(self._marks), max(self._count, 1))
         if rest or not per_record or (self._marks[::per_record] != self._firsts).any():
             return None
@@ -65,8 +66,9 @@ class PropertyColumns:
         return starts[self._begins].reshape(-1, per_record)
 
     def _find_alike(self, name: bytes) -> tuple[Int64s, Int64s] | None:
-        """Return the begins and ends of the values of a name, if each record has the name once, at
-        the same position and with a value. Otherwise return None."""
+        """Return where the values of one property begin and end. This works only if each record has
+        the property once, with a value, and as the same property in order (for example the third).
+        Otherwise return None."""
         if self._alike is None:
             return None
         may_be = self._alike == np.frombuffer(name[:4], "u4")[0]
@@ -85,8 +87,8 @@ class PropertyColumns:
         return (value_begins, ends) if is_named else None
 
     def values(self, name: bytes) -> pa.Array:
-        """Return string[n] of one property. Records without the property have null. The name has 4
-        or 8 bytes."""
+        """Return the values of one property as a string array, with null for a record without the
+        property. `name`: must have 4 or 8 bytes."""
         width = len(name) + 1
         alike = self._find_alike(name)
         if alike is not None:
@@ -112,8 +114,8 @@ class PropertyColumns:
         return text(pieces, is_ascii=self._is_ascii)
 
     def keys(self) -> pa.Array:
-        """Return list<string>[n]: the keys in KEYS, separated by single spaces. The list is empty
-        for a record without keys."""
+        """Return the keys of each record as an array of lists. The property KEYS is split at each
+        space. The list is empty for a record without keys."""
         values = self.values(b"KEYS")
         owners = np.arange(self._count)
         if values.null_count:
@@ -134,8 +136,8 @@ class PropertyColumns:
         return pa.ListArray.from_arrays(pa.array(offsets), values)
 
     def maps(self) -> pa.Array:
-        """Return map<string, string>[n]: names in the order of the record, without duplicates in a
-        row."""
+        """Return the properties of each record as an array of maps. Names are in the order of the
+        record. A name that occurs twice in a record appears once, with its last value."""
         pairs, marks = self._pairs()
         begins, ends = self._begins[pairs], self._ends[pairs]
         names = self._text(begins, marks - begins)
@@ -150,8 +152,8 @@ class PropertyColumns:
         return pa.MapArray.from_arrays(pa.array(offsets), names, items)
 
     def _pairs(self) -> tuple[Int64s, Int64s]:
-        """Return the pairs that have a name and a value, and the position of the separator between
-        the two."""
+        """Return the numbers of the properties that have both a name and a value. Also return, for
+        each, the position of the separator between name and value."""
         pairs = np.flatnonzero(self._ends > self._begins)
         begins, ends = self._begins[pairs], self._ends[pairs]
         marks = np.flatnonzero(self._blob == _NAME_END)
@@ -164,8 +166,8 @@ class PropertyColumns:
 
 
 def _blank(values: pa.Array) -> Bools:
-    """Return a mask (bool[n]) of the texts with only white space, by Java's rules. An empty text
-    counts too."""
+    """Return a mask (bool[n]) of the texts that are empty or have only white space, by Java's
+    rules."""
     ends, data = content(values)
     first = data[ends[:-1]]
     blank: Bools = (first <= _SPACE) | (first >= 0x80)
@@ -175,8 +177,8 @@ def _blank(values: pa.Array) -> Bools:
 
 
 def _distinct(rows: Int64s, names: pa.Array) -> tuple[Int64s, Int64s]:
-    """Return the first and the last of the pairs of one row with equal names. The value of the last
-    pair is valid."""
+    """Find properties of one record with equal names. For each name of a record, return the index
+    of its first occurrence, and the index of its last occurrence, whose value is valid."""
     codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
     place = rows * (int(codes.max(initial=0)) + 1) + codes
     kept = np.sort(np.unique(place, return_index=True)[1])

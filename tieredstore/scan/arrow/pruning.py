@@ -1,7 +1,7 @@
 """Ranges of numbers and times for which a condition over columns may be true. Arrow does not expose
-the parts of an expression. It only reports the fragments of a dataset for which a condition may be
-true, by the known values of each fragment. This module therefore tests the condition on artificial
-fragments of decreasing size."""
+the structure of a condition. But if the possible values in each fragment of a dataset are known,
+Arrow reports the fragments for which the condition may be true. This module therefore tests the
+condition on artificial fragments with smaller and smaller ranges of values."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
 
 
 class _Prober:
-    """Asks Arrow whether a condition may be true if one column is within given values."""
+    """Asks Arrow whether a condition may be true if the values of one column are within a given
+    range."""
 
     def __init__(self, condition: pc.Expression, schema: pa.Schema) -> None:
         self._condition = condition
@@ -89,8 +90,8 @@ class _Prober:
 
     def find_hull(self, name: str, low: int, high: int) -> tuple[int, int] | None:
         """Return the smallest and the largest column value in [low, high] for which the condition
-        may be true. Return None if it is never true. Arrow rejects a comparison of a large whole
-        number with a fraction. Then the result is (low, high)."""
+        may be true. Return None if the condition is never true. If Arrow rejects the comparison of
+        a large whole number with a fraction, return (low, high)."""
         try:
             first = self._find_end(name, low, high, is_last=False)
             if first is None:
@@ -131,7 +132,8 @@ class _Prober:
         return self._ask_all([pc.field(name).is_null()])[0]
 
     def _ask(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """Return for each span of values (both ends included) whether the condition can be true."""
+        """Return for each span of column values (both ends included) whether the condition can be
+        true within the span."""
         kind = self._schema.field(name).type
         field = pc.field(name)
         return self._ask_all(
@@ -142,7 +144,8 @@ class _Prober:
         )
 
     def _ask_all(self, known: Sequence[pc.Expression]) -> list[bool]:
-        """Return, for each part with known spans, whether the condition can be true."""
+        """Return for each restriction of a column's values whether the condition can be true under
+        it."""
         parts = [
             self._format.make_fragment(str(number), self._files, partition_expression=one)
             for number, one in enumerate(known)

@@ -32,7 +32,7 @@ from tieredstore.scan.rows import describe_body_error
 _UNITS_PER_BATCH = 1 << 16
 _INFLATED_BYTES = 64 << 20
 INFLATED_COLUMNS = frozenset({"body", "body_length", "body_error"})
-"""Columns that need the decompression of a compressed body."""
+"""Columns for which a compressed body must be decompressed."""
 
 
 def arrow_batches(
@@ -46,8 +46,8 @@ def arrow_batches(
 ) -> Generator[pa.RecordBatch]:
     """Yield record batches of one range in queue offset order. No batch is empty. Their schema is
     `arrow.schema.schema(columns)`. `with_time_ms`: append the column STORE_TIME_MS. Damage is
-    passed to `on_finding`. By default this raises Corrupt at the first damage, with segment and
-    byte. If `on_finding` returns, the message is left out. The bodies of a batch have at most 64
+    passed to `on_finding`. By default `on_finding` raises Corrupt at the first damage, with segment
+    and byte. If it returns, the damaged message is left out. The bodies of a batch have at most 64
     MiB after decompression, unless the batch has only one body. Raises Invalid for unknown columns,
     Unavailable."""
     names = choose_columns(columns)
@@ -111,7 +111,8 @@ def _from_records(
 
 
 def _select_matching(batch: MessageBatch, options: ReadOptions) -> MessageBatch:
-    """Return the messages whose own tags and keys match, because units have only hashes."""
+    """Return the messages whose tags and keys match the options. The text of each message is
+    compared, because units have only hashes of tags."""
     if options.tags is None and options.keys is None:
         return batch
     properties = ArrowColumns(batch).properties
@@ -133,9 +134,9 @@ def _is_in(values: pa.Array, wanted: tuple[str, ...]) -> Bools:
 
 
 def _inflate_parts(batch: MessageBatch, limit_bytes: int) -> Iterator[ArrowColumns]:
-    """Yield parts of a batch with the inflated bodies of their compressed rows. A body that does
-    not decompress becomes null, with the reason. If its CRC is correct, the producer sent it in
-    this form."""
+    """Yield a batch in parts, with the decompressed bodies of the compressed rows. A body that
+    cannot be decompressed becomes null, and its row has the reason. Such a body is not damage if
+    its CRC is correct, because the producer sent it in this form."""
     bodies: list[bytes | None] = []
     errors: list[str | None] = []
     first, total = 0, 0

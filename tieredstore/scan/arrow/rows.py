@@ -63,7 +63,8 @@ _LISTS = {
     "body_length": "body_lengths",
     "stored_length": "body_lengths",
 }
-"""Fields with the unchanged values of records, and their names in `RecordColumns`."""
+"""Fields whose values are copied unchanged from the records. For each field, its name in
+`RecordColumns`."""
 
 
 def _values(

@@ -39,8 +39,8 @@ TYPES: dict[str, pa.DataType] = {
 """Types by name, in the order of `rows.ALL_COLUMNS`."""
 
 STORE_TIME_MS = "store_time_ms"
-"""Column of the exact store time, epoch ms, for internal readers. Needed because 64-bit
-microseconds cannot represent all of these times. Scans do not have this column."""
+"""Column of the exact store time, epoch ms, for internal readers. The column `store_timestamp` has
+64-bit microseconds, which cannot represent all store times. A scan never returns this column."""
 
 UNIT_COLUMNS = frozenset({"topic", "queue_id", "queue_offset", "broker", "physical_offset"})
 """Columns that need only the consume queue."""

@@ -16,8 +16,8 @@ from tieredstore.scan.keys.index_files import IndexFiles, is_indexable
 from tieredstore.scan.read.batches import find_usable_units
 
 _WITNESSES = 16
-"""Maximum number of messages that one probe reads to find a key. A damaged message, or a message
-without a key, proves nothing."""
+"""Maximum number of messages that one probe reads until it finds a message with a key. A message
+that is damaged or has no key cannot show whether the index covers it."""
 _PLACES = 32
 """Number of probes in a queue if neither of its ends is indexed."""
 
@@ -51,7 +51,8 @@ def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) ->
 
 
 def _places_between(low: int, high: int) -> Iterable[int]:
-    """Yield, each once, the positions that divide the range into halves, quarters and so on."""
+    """Yield the positions that divide the range into halves, then quarters, and so on. Each
+    position is yielded once."""
     parts = 2
     while parts <= _PLACES:
         for part in range(1, parts, 2):
@@ -64,7 +65,7 @@ def _places_between(low: int, high: int) -> Iterable[int]:
 def _is_indexed(
     reader: QueueReader, index: IndexFiles, numbers: Iterable[int], *, newest_first: bool = False
 ) -> bool:
-    """Return whether the first of these messages with a key is indexed."""
+    """Return whether the index has the first of the given messages that has a key."""
     for number in numbers:
         try:
             units, usable = find_usable_units(reader, reader.read_units(number, 1), number)

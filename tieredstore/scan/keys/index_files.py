@@ -55,8 +55,8 @@ class IndexFiles:
             file.close()
 
     def split(self) -> list[Self]:
-        """Return the runs of consecutive files, cut where a file is missing. The runs share the
-        open files."""
+        """Divide the index files where a file is missing, and return each group of consecutive
+        files. The groups share the open files."""
         borders = [
             number
             for number, (before, after) in enumerate(pairwise(self._extents), 1)
@@ -71,9 +71,9 @@ class IndexFiles:
         return one
 
     def find_gaps(self, least_ms: int) -> list[tuple[int, int]]:
-        """Return the ranges [since, until) of store times, between two files, that no file covers.
-        A gap is returned if it is longer than `least_ms`, or if a file between the two is missing.
-        Raises Corrupt, Unavailable."""
+        """Return the ranges [since, until) of store times between two consecutive files that no
+        file covers. A range is returned if it is longer than `least_ms`, or if a file is missing
+        between the two files. Raises Corrupt, Unavailable."""
         gaps: list[tuple[int, int]] = []
         latest, end = 0, None
         for extent, (file, _) in zip(self._extents, self._files, strict=True):

@@ -15,7 +15,7 @@ from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import UNITS_PER_READ, find_usable_units
 
 _UNITS_A_HIT = 512
-"""Number of units that cost about as much to read as the head of one message."""
+"""Number of units whose read costs about as much as the read of the head of one message."""
 
 
 class Places(NamedTuple):
@@ -46,7 +46,8 @@ def find_places(reader: QueueReader, low: int, high: int, starts: Int64s, ends: 
 
 
 def _match_units(reader: QueueReader, low: int, high: int, starts: Int64s, numbers: Int64s) -> None:
-    """Read all units to find the queue offsets of those positions that have a unit."""
+    """Read all units of [low, high), and store in `numbers` the queue offset of each position in
+    `starts` to which a unit refers."""
     for first in range(low, high, UNITS_PER_READ):
         count = min(UNITS_PER_READ, high - first)
         units, _ = find_usable_units(reader, reader.read_units(first, count), first)

@@ -36,8 +36,8 @@ from tieredstore.scan.time_search.modes import SearchTimes
 _log = logging.getLogger(__name__)
 
 INDEX_LAG_MS = 3_600_000
-"""Maximum time between consecutive index files of one broker. In a longer gap either no message was
-stored, or messages were not indexed."""
+"""Maximum time between consecutive index files of one broker that is not searched. In a longer gap
+there may be messages that were not indexed."""
 SMALL_QUEUE_BYTES = 256 << 10
 """Commit log size below which reading the log is faster than querying the index."""
 _GAP_BYTES = 512 << 10
@@ -110,8 +110,9 @@ def plan_unindexed(
 
 
 class _Planner:
-    """Plans one queue after the other, in several threads. `unindexed`: number of messages that the
-    index files lack, by queue. Messages after the newest file are not counted."""
+    """Plans the reads of single queues, from several threads. `unindexed`: for each queue, the
+    number of messages that the index files lack. Messages after the newest index file are not
+    counted."""
 
     def __init__(
         self,
@@ -174,16 +175,16 @@ class _Planner:
         return list(plan(self._provider, [queue], whole))
 
     def _is_read_without(self, queue: QueueFiles, ranges: Iterable[ScanRange]) -> bool:
-        """Return whether ranges are read without the index. This holds for small ranges, and for
-        keys that are never indexed."""
+        """Return whether ranges are read completely, without the index. This is so if they are
+        small, or if a key is never indexed."""
         is_small = sum(one.size_bytes for one in ranges) <= SMALL_QUEUE_BYTES
         return is_small or not all(is_indexable(queue.topic, key) for key in self._keys)
 
     def _find_unindexed(
         self, reader: QueueReader, whole: ScanRange
     ) -> tuple[list[Interval], Interval]:
-        """Divide a run of units into the intervals that are missing in the index and those that are
-        indexed. Returns both."""
+        """Divide a range of units by the index. Returns the intervals that the index lacks, and the
+        interval in which messages are indexed."""
         low, high = whole.from_offset, whole.until_offset
         found = [find_indexed(reader, run, low, high) for run in self._runs]
         indexed = [(start, end) for start, end in found if start < end]
@@ -201,8 +202,8 @@ class _Planner:
         return _join([(low, first), *gaps, (until, high)]), (first, until)
 
     def _plan_piece(self, reader: QueueReader, whole: ScanRange) -> list[ScanRange]:
-        """Return the ranges to read in one run of units. Messages with lost units may have had any
-        key."""
+        """Return the ranges to read in one range of units. A range of lost units is always read,
+        because its messages may have had any key."""
         if whole.is_lost:
             return [whole]
         low, high = whole.from_offset, whole.until_offset
@@ -235,8 +236,8 @@ class _Planner:
 
     def tell_unrecorded(self, queues: Sequence[QueueFiles]) -> None:
         """Log a warning about large queues without recorded store times, with the number of record
-        heads that must be read there. The heads are read only if the search is exact and covers
-        times between index files. Raises Unavailable."""
+        heads that must be read in these queues. No-op unless the search is exact and covers times
+        between index files. Raises Unavailable."""
 
         def find(queue: QueueFiles) -> list[search.Unrecorded]:
             with open_queue(self._provider, queue) as reader:
@@ -250,8 +251,8 @@ class _Planner:
             search.warn_unrecorded(chain.from_iterable(map_ahead(self._provider, find, large)))
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:
-        """Return those queue offsets in [first, until) whose messages were stored at a time between
-        two index files."""
+        """Return the intervals of queue offsets in [first, until) whose messages were stored in a
+        gap between two index files."""
         if not self._windows or first >= until:
             return []
         with open_queue(self._provider, queue) as reader:
@@ -274,7 +275,8 @@ class _Planner:
         return find_places(reader, first, until, starts, ends)
 
     def _find_items(self, topic: str) -> Items:
-        """Return all index items of the wanted keys in a topic. The items are looked up once."""
+        """Return all index items of the wanted keys in a topic. Each topic is looked up in the
+        index only once."""
         with self._lock:
             lock, found = self._items.setdefault(topic, (Lock(), []))
         with lock:
@@ -294,7 +296,7 @@ def _clip_gaps(gaps: Iterable[tuple[int, int]], bounds: ScanBounds) -> Iterator[
 
 
 def _join(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return ascending intervals that do not touch each other, without empty ones."""
+    """Sort intervals and merge those that touch each other. Empty intervals are left out."""
     found: list[Interval] = []
     for start, end in sorted(one for one in intervals if one[0] < one[1]):
         add_interval(found, start, end)
@@ -302,8 +304,8 @@ def _join(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _group(hits: Places, read: list[Interval]) -> list[Places]:
-    """Divide index hits into groups that are read together. Hits within the ranges `read` are left
-    out."""
+    """Divide index hits into groups that are read together. Hits in the intervals `read` are left
+    out, because these are read completely."""
     borders = np.array([border for interval in read for border in interval], dtype=np.int64)
     regions = np.searchsorted(borders, hits.numbers, side="right")
     outside = regions % 2 == 0

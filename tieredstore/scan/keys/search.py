@@ -36,7 +36,7 @@ from tieredstore.tier.index.watermarks import FileState, find_capacity
 from tieredstore.tier.reading import run
 
 FIRST_MS, LAST_MS = -(2**63), 2**63
-"""Bounds of all store times: before 1970 too, and up to the last one of a record."""
+"""Bounds that include every store time that a record can have, also times before 1970."""
 _MOST_ITEMS = 1 << 20
 
 
@@ -50,8 +50,9 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class UnsealedFiles:
-    """Index files of a state directory that are not uploaded yet, and the configured capacity.
-    `states`: watermark entries of the files, by begin timestamp."""
+    """Index files of a state directory that are not uploaded yet. `slots`, `max_items`: configured
+    capacity of a file. `states`: watermark entries of the files, by the begin timestamp of the
+    file."""
 
     directory: Path
     slots: int
@@ -163,8 +164,8 @@ def _items(
     wanted: Wanted,
     on_finding: OnFinding,
 ) -> Iterator[list[IndexItem]]:
-    """Yield the items of each index file, newest file first. Files that were merged since their
-    listing are found by another listing."""
+    """Yield the items of each index file, newest file first. If files were merged after they were
+    listed, the tier is listed again."""
     if unsealed is not None:
         for path in sorted(unsealed.directory.glob("[0-9]*"), reverse=True):
             try:
@@ -201,8 +202,8 @@ def _message_at(
     *,
     is_id: bool,
 ) -> StoredMessage | None:
-    """Return the message of an index item, or None if it does not exist or does not have the
-    key."""
+    """Return the message of an index item. Return None if the message does not exist, or does not
+    have the key."""
     place, size = np.array([item.offset]), np.array([item.size])
     with open_queue(provider, queue) as reader:
         if not find_whole_records(queue, place, size)[0]:
@@ -238,7 +239,8 @@ def _tell_missing(reader: QueueReader, place: Int64s, size: Int64s, on_finding: 
 def _check_message(
     reader: QueueReader, message: StoredMessage, offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """Return the message if its body has the right CRC and its queue's unit refers to it."""
+    """Return the message if its body has the right CRC and a unit of its queue refers to it.
+    Otherwise report damage and return None."""
     reason = ""
     try:
         message.check_body()
@@ -277,8 +279,8 @@ def _is_named(reader: QueueReader, message: StoredMessage, offset: int) -> bool:
 def _message_starting_at(
     provider: SegmentProvider, queue: QueueFiles, physical_offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """Return the message that starts at the given byte of the queue's log, according to its unit. A
-    lost unit is reported."""
+    """Return the message whose unit says that it starts at the given byte of the queue's commit
+    log. Lost units are reported."""
     with open_queue(provider, queue) as reader:
         for start, end in queue.unit_spans():
             offset = bisect.bisect_left(
@@ -344,8 +346,8 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
 
 
 def _chain(fd: int, slots: int, key_hash: int, first: int, items: int) -> Iterable[tuple[int, ...]]:
-    """Yield the items of a slot, newest first. Ends at a link that does not lead to an older item.
-    `first`: number of the file's first item."""
+    """Yield the items of a key's hash slot, newest first. The chain ends at an item whose link does
+    not lead to an older item. `first`: number of the file's first item."""
     slot = os.pread(fd, 4, tiered.HEADER_SIZE + key_hash % slots * tiered.SLOT_SIZE)
     number, limit = int.from_bytes(slot, "big", signed=True), first + items
     for _ in range(MAX_CHAIN_ITEMS):

@@ -21,8 +21,8 @@ from tieredstore.scan.selection import Selection
 @dataclass(slots=True)
 class Unindexed:
     """Result of a search in messages that are not indexed. `hits`: found messages by queue and
-    offset. `messages`: number of messages read. `left_messages`: number of messages beyond the
-    limit."""
+    offset. `messages`: number of messages that were read. `left_messages`: number of messages that
+    were not read, because the search reached its limit."""
 
     hits: list[Hit]
     messages: int = 0
@@ -86,8 +86,8 @@ def _look_at(
     *,
     is_id: bool,
 ) -> int:
-    """Search a range backwards, starting at its end. Return the number of messages that were not
-    read because the search stopped."""
+    """Search a range backwards, from its end, and add the hits to `found`. Returns the number of
+    messages of the range that were read."""
     batch_bytes = min(BATCH_BYTES, most_bytes - found.size_bytes)
     batches = read_batches_backwards(provider, one, batch_bytes=batch_bytes, on_finding=on_finding)
     with closing(batches):

@@ -21,9 +21,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """Messages of one queue over one buffer, in queue offset order. Arrays have one item each.
-    `buffer`: commit log bytes, starting at `base_offset` of the queue's log. `columns`: positions
-    are bytes in the buffer. `tags_codes`: from the consume queue."""
+    """Messages of one queue in one buffer, in queue offset order. Each array has one item for each
+    message. `buffer`: commit log bytes, starting at `base_offset` of the queue's log. `columns`:
+    fields of the records. Positions in them are bytes in the buffer. `tags_codes`: tags codes of
+    the units."""
 
     queue: QueueFiles
     buffer: memoryview
@@ -40,7 +41,7 @@ class MessageBatch:
         return int(self.columns.sizes.sum())
 
     def owners(self) -> Iterator[tuple[QueueFiles, int]]:
-        """Yield the only queue of the batch, and the number of rows."""
+        """Yield one pair: the queue of the batch, and its number of messages."""
         yield self.queue, len(self)
 
     def message(self, index: int) -> StoredMessage:
@@ -66,7 +67,7 @@ class MessageBatch:
         return found
 
     def rows(self, mask: Bools | slice) -> MessageBatch:
-        """Return the messages of a mask or a slice, over the same buffer."""
+        """Return the messages that a mask or a slice selects, over the same buffer."""
         numbers, codes = self.queue_offsets[mask], self.tags_codes[mask]
         columns = self.columns.take(mask)
         return MessageBatch(self.queue, self.buffer, self.base_offset, numbers, codes, columns)
@@ -83,7 +84,7 @@ class UnitRun:
     tags_codes: Int64s
 
     def take(self, rows: Bools | npt.NDArray[np.intp] | slice) -> UnitRun:
-        """Return the units of a mask, of indices or of a slice."""
+        """Return the units that a mask, indices or a slice selects."""
         return UnitRun(
             self.queue_offsets[rows], self.offsets[rows], self.sizes[rows], self.tags_codes[rows]
         )
@@ -98,15 +99,17 @@ class UnitRun:
 
 
 def find_borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
-    """Return the first byte of each commit log segment, and the byte after the last segment."""
+    """Return the offsets of the first byte of each commit log segment, and of the byte after
+    each."""
     bases = [extent.base_offset for extent in queue.commit_log] or [0]
     ends = [extent.end_offset for extent in queue.commit_log] or [0]
     return np.array(bases, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
 def find_owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
-    """Return the index of the segment that contains each offset, or one index if all are equal.
-    Offsets before the first segment belong to the first."""
+    """Return for each offset the index of the segment that contains it. If all offsets are in the
+    same segment, return one index. Offsets before the first segment count as in the first
+    segment."""
     if len(bases) == 1:
         return np.int64(0)
     if len(offsets):
@@ -145,9 +148,9 @@ def deliver_in_order(
     *,
     backwards: bool = False,
 ) -> Iterator[Part]:
-    """Yield the rows, and report each finding when the rows reach its queue offset. Findings
-    without an offset are reported first. `take`: selects rows. `backwards`: start at the highest
-    offset."""
+    """Yield units or messages in parts, and report each finding between the parts, at its queue
+    offset. Findings without a queue offset are reported first. `take`: function that returns the
+    part of a slice. `backwards`: whether to start at the highest offset."""
     low, high = 0, 0 if found is None else len(found.queue_offsets)
     for finding in _sort(findings, backwards=backwards):
         if found is not None and finding.queue_offset is not None:

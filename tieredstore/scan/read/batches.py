@@ -46,8 +46,8 @@ BATCH_ROWS = 1 << 13
 cache."""
 UNITS_PER_READ = 1 << 14
 _FIRST_UNITS = 1 << 11
-"""Number of units in the first read of a range. This read is small, because the first messages wait
-for its end."""
+"""Number of units in the first read of a range. This read is small, because the caller waits for it
+before it gets the first message."""
 _GAP_BYTES = 64 << 10
 """Maximum gap between two messages, bytes. The bytes in such a gap are read too, so that one read
 covers both messages."""
@@ -64,8 +64,8 @@ def read_batches(
 ) -> Generator[MessageBatch]:
     """Read one range in batches, within its time bounds. `tags_codes`: leave out messages whose
     unit shows that they have no tag with one of these hashes. Remaining messages may have other
-    tags. Damage is passed to `on_finding`. By default this raises Corrupt at the first damage. If
-    `on_finding` returns, the damaged record is left out and the read continues. Memory: one batch
+    tags. Damage is passed to `on_finding`. By default `on_finding` raises Corrupt at the first
+    damage. If it returns, the damaged record is left out and the read continues. Memory: one batch
     and 16,384 units. On an object store, four more batches are read ahead. Raises Unavailable."""
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
@@ -96,10 +96,10 @@ def read_batches_backwards(
     first_units: int = _FIRST_UNITS,
     ahead: bool = True,
 ) -> Generator[MessageBatch]:
-    """Read a range like `read_batches`, but from its end: the last batch first, with the messages
-    of each batch in offset order. Messages before the requested ones are not read, only their
-    units. `first_units`: messages of the first read. `ahead`: read batches in advance, over a
-    network. Damage is reported after the messages of higher offsets."""
+    """Read a range like `read_batches`, but the last batch first. Within a batch, messages are in
+    offset order. If the caller stops early, earlier messages are not read. `first_units`: number of
+    units in the first read. `ahead`: whether batches are read in advance over a network. Damage is
+    reported after the messages of higher offsets."""
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         tell_judged = Judge(provider, scan_range, on_finding)
@@ -137,7 +137,8 @@ def _read_run(
     body_crcs: bool = True,
     backwards: bool = False,
 ) -> Iterator[MessageBatch]:
-    """Read like `read_checked_run`, and report damage in the order of the messages."""
+    """Read a run of messages like `read_checked_run`, but report damage at its place in the order
+    of the messages."""
     findings: list[Finding] = []
     found = read_checked_run(reader, run, load, findings.append, body_crcs=body_crcs)
     return deliver_in_order(found, MessageBatch.rows, findings, on_finding, backwards=backwards)
@@ -146,7 +147,8 @@ def _read_run(
 def _parts_from_end(
     reader: QueueReader, scan_range: ScanRange, first_units: int
 ) -> Iterator[ScanRange]:
-    """Cut a range into growing parts, the last part first."""
+    """Divide a range into parts, and yield the last part first. Each part is larger than the part
+    before it, up to a limit."""
     low, high = scan_range.from_offset, scan_range.until_offset
     if not scan_range.is_searched:
         since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
@@ -172,8 +174,8 @@ def load_runs(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]],
     on_finding: OnFinding,
 ) -> Iterator[LoadedRun]:
-    """Yield the runs of `runs_of`, each with a function that reads its bytes. Over a network, runs
-    are read ahead."""
+    """Yield the runs of units that `runs_of` finds, each with a function that reads the bytes of
+    its messages. Over a network, the bytes of the next runs are read in advance."""
     if waits_for_network(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
     return _load_here(reader, runs_of, on_finding)
@@ -220,7 +222,8 @@ def unit_blocks(
 
 
 def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[int, int]]:
-    """Yield the first unit and the number of units of each read."""
+    """Divide spans of units into reads. Yield the first queue offset and the number of units of
+    each read."""
     most = _FIRST_UNITS
     for start, end in spans:
         first = start
@@ -231,8 +234,8 @@ def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[in
 
 
 def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
-    """Return the units, and a mask of the units whose message is within one segment. The first unit
-    has queue offset `first`."""
+    """Return units as a `UnitRun`, and a mask of the usable units, whose messages are each within
+    one segment. `first`: queue offset of the first unit."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = find_borders(reader.queue)
@@ -280,8 +283,9 @@ def runs_of_units(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterat
 def cut_runs(
     queue: QueueFiles, offsets: Int64s, sizes: Int64s, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[slice]:
-    """Cut whole records into runs. Each run is read in one piece: it is in one segment, ascending,
-    without large gaps, and has at most `batch_bytes` (but at least one record)."""
+    """Divide records into runs. The records of a run are read together. They are in one segment, in
+    ascending order without large gaps, and have at most `batch_bytes`, unless the run has only one
+    record."""
     bases, _ = find_borders(queue)
     owner = find_owners(bases, offsets)
     ends = offsets + sizes
@@ -300,7 +304,7 @@ def cut_runs(
 
 
 def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
-    """Split ascending numbers into runs at gaps."""
+    """Divide ascending numbers into runs of consecutive numbers."""
     if not len(rows):
         return []
     return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)

@@ -1,6 +1,6 @@
-"""Joint read of many small ranges. Their messages are checked together. The joint read only finds
-the ranges that need a separate read, and the separate read of a range finds its damage. Sound
-ranges, nearly all of a tier, then cost two reads each, and share the work on columns."""
+"""Joint read of many small ranges, whose messages are checked together. Nearly all ranges are
+sound. A sound range costs two requests, and the work on columns is done once for many ranges. A
+range that is not sound is read again, separately, to find its damage."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from tieredstore.scan.read.batches import BATCH_BYTES, BATCH_ROWS
 from tieredstore.scan.read.record_checks import find_right_heads, find_right_topics
 
 MOST_BYTES = 256 << 10
-"""Maximum commit log bytes of a range that is read together with others."""
+"""Maximum commit log bytes of a range that is read together with other ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedBatch:
-    """Messages of several ranges over one buffer, range by range, in offset order. `queues`: the
+    """Messages of several ranges in one buffer, range by range, in offset order. `queues`: the
     queue of each range. `counts`: int64[ranges], number of messages in each range. `tags_codes`:
-    tags codes of the units. `columns`: positions are bytes in the buffer."""
+    tags codes of the units. `columns`: fields of the records. Positions in them are bytes in the
+    buffer."""
 
     queues: tuple[QueueFiles, ...]
     counts: Int64s
@@ -52,8 +53,8 @@ class JoinedBatch:
 
 
 class _Piece(NamedTuple):
-    """A range with the bytes of its units, and the log bytes of its messages, from offset `start`
-    on."""
+    """A range with its bytes. `units`: bytes of its units. `log`: bytes of its messages. `start`:
+    commit log offset at which `log` begins."""
 
     range: ScanRange
     units: memoryview
@@ -62,8 +63,8 @@ class _Piece(NamedTuple):
 
 
 def group_small(ranges: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
-    """Group adjacent ranges that may be read together, to about one batch of messages. Any other
-    range is a group of its own."""
+    """Group adjacent small ranges, so that each group has about one batch of messages and is read
+    together. Any other range is a group of its own."""
     group: list[ScanRange] = []
     size_bytes = rows = 0
     for one in ranges:
@@ -84,9 +85,10 @@ def group_small(ranges: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
 def read_joined(
     provider: SegmentProvider, ranges: Sequence[ScanRange]
 ) -> tuple[list[bool], JoinedBatch | None]:
-    """Find the sound ranges. In a sound range the units refer to adjacent whole records that belong
-    to them, and bodies have the right CRC. Times are not compared. Returns whether each range is
-    sound, and the messages of the sound ranges (None without a sound range). Raises Unavailable."""
+    """Read ranges and find the sound ones. In a sound range, the units refer to whole, adjacent
+    records, each record belongs to its unit, and each body has the right CRC. Bounds of store times
+    are ignored. Returns whether each range is sound, and the messages of the sound ranges (None
+    without a sound range). Raises Unavailable."""
     found = list(map_ahead(provider, lambda one: _read(provider, one), ranges))
     sound = np.array([piece is not None for piece in found], np.bool_)
     batch, right = _check([piece for piece in found if piece is not None])
@@ -172,7 +174,7 @@ def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
 
 
 def _check_rest(pieces: Sequence[_Piece], bad: Int64s) -> tuple[JoinedBatch | None, Bools]:
-    """Repeat the check without the bad pieces."""
+    """Repeat the check of the ranges without those that were found to be bad."""
     sound = np.ones(len(pieces), np.bool_)
     sound[bad] = False
     batch, right = _check([pieces[number] for number in np.flatnonzero(sound).tolist()])

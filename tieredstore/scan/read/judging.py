@@ -1,7 +1,7 @@
 """Distinguishes damage from messages that have expired or were not completely written. Bytes may be
-missing because their messages expired after the plan. A crash, or a running write, leaves units
-without messages at the end of a queue. Readers neither serve such units nor fail because of them,
-and the writer overwrites them. Messages that the metadata records did exist."""
+missing because their messages expired after the read was planned. A crash, or a running write,
+leaves units without messages at the end of a queue. Readers skip such units without an error, and
+the writer overwrites them later. A missing message that the metadata records is damage."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _NO_UNIT = "units-missing"
 
 
 class Judge:
-    """Filters the findings of one range before they reach another `OnFinding`. It raises Expired
-    for messages that have expired or belong to a recreated topic, and turns an unwritten tail into
-    a note. The queue is listed again at the first damage."""
+    """Filters the findings of one range before they reach another `OnFinding`. At the first damage
+    the queue is listed again. If the damaged messages have expired, or the topic was recreated,
+    raises Expired. Units at the end of the queue whose messages were never written become a
+    note."""
 
     def __init__(self, provider: SegmentProvider, read: ScanRange, on_finding: OnFinding) -> None:
         self._provider = provider
@@ -99,8 +100,8 @@ class Judge:
 def cut_unwritten_tail(
     reader: QueueReader, scan_range: ScanRange, on_finding: OnFinding
 ) -> ScanRange:
-    """Cut a range of units after the last existing message, if the range ends at the end of the
-    queue. Messages recorded in the metadata stay in the range. The check reads the head of one
+    """Remove units without messages from the end of a range, if the range ends at the end of the
+    queue. Units of messages that the metadata records are kept. The function reads the head of one
     record. Raises Unavailable."""
     queue, until = reader.queue, scan_range.until_offset
     spans = queue.unit_spans()

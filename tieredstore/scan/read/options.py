@@ -11,19 +11,19 @@ from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.read.batches import BATCH_BYTES
 
 MOST_BATCH_BYTES = 1 << 30
-"""Maximum size of a batch, because Arrow's offsets have 32 bits, and a batch is in memory several
-times."""
+"""Maximum size of a batch in bytes. Arrow's offsets have 32 bits, and several copies of a batch are
+in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options for reading a range. Picklable. Raises Invalid for batches of more than 1 GiB.
-    `batch_bytes`: maximum commit log bytes of a batch. `body_crcs`: compare bodies with their CRCs.
-    `body_limit_bytes`: maximum size of one decompressed body. `tags`: only messages with one of
-    these TAGS values. `keys`: only messages with one of these as UNIQ_KEY or in KEYS.
-    `verify_records`: read and check every record, even if the consume queue has all columns.
-    `limit`: maximum number of rows of one range. `on_damage`: reaction to damage if no `on_finding`
-    is given."""
+    `batch_bytes`: maximum commit log bytes of a batch. `body_crcs`: whether bodies are compared
+    with their CRCs. `body_limit_bytes`: maximum size of one decompressed body. `tags`: only
+    messages with one of these TAGS values. `keys`: only messages with one of these keys, as
+    UNIQ_KEY or in KEYS. `verify_records`: whether every record is read and checked, even if all
+    columns are in the consume queue. `limit`: maximum number of rows of one range. `on_damage`:
+    reaction to damage if no `on_finding` is given."""
 
     batch_bytes: int = BATCH_BYTES
     body_crcs: bool = True

@@ -1,6 +1,6 @@
-"""Reads later runs ahead while the caller works on the current run. An object store takes many
-times longer to answer than the check of a record takes. But it answers several concurrent requests
-in about the time of one."""
+"""Reads the next runs of messages in advance, while the caller works on the current run. An answer
+of an object store takes much longer than the check of the messages in it. But several concurrent
+requests take about as long as one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ RUNS_AHEAD_IN_ALL = 16
 """Maximum number of runs that all readers of the process read ahead, in addition to one run per
 reader. With runs of 4 MiB this is 64 MiB."""
 RUNS_PLANNED = 16
-"""Number of runs whose units are read before their messages."""
+"""Maximum number of runs for which the units are read in advance, before their messages are
+requested."""
 
 Read: TypeAlias = Callable[[UnitRun], Callable[[], memoryview]]
-"""Function that prepares the read of a run. The returned function may be called in another
-thread."""
+"""Function that takes a run, and returns a function that reads its bytes. The returned function may
+be called in another thread."""
 
 
 class LoadedRun(NamedTuple):
-    """A run and the read of its bytes. `load` returns the bytes, or raises the error of the read.
-    It must be called before the next run is requested."""
+    """A run, and a function that returns its bytes. `load` returns the bytes or raises the error of
+    the read. Call `load` before you request the next run."""
 
     run: UnitRun
     load: Callable[[], memoryview]
@@ -41,9 +42,9 @@ _Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryv
 def load_ahead(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]], read: Read, on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
-    """Yield the runs in order, and read the next few runs in the meantime. `runs_of`: creates the
-    runs in its own thread. Its argument receives findings about units. Findings and errors are
-    delivered in order, as without reading ahead."""
+    """Yield the runs in order, while other threads read the next few runs. `runs_of`: function that
+    yields the runs and passes findings about units to its argument. It is called in a thread of its
+    own. The caller gets findings and errors in the same order as without reading ahead."""
     planned: SimpleQueue[_Planned] = SimpleQueue()
     room = Semaphore(RUNS_PLANNED)
     stopping = Event()
@@ -79,7 +80,7 @@ def load_ahead(
 def _window(
     planned: SimpleQueue[_Planned], pool: ThreadPoolExecutor
 ) -> Iterator[Finding | Exception | LoadedRun]:
-    """Yield the planned items in order while the next runs are read."""
+    """Yield the planned runs, findings and errors in order, while threads read the next runs."""
     window: deque[Finding | Exception | LoadedRun] = deque()
     loading, is_end = 0, False
     with _Share() as share:
@@ -109,7 +110,7 @@ _IN_ALL = Semaphore(RUNS_AHEAD_IN_ALL)
 
 
 class _Share:
-    """Share of one reader in the runs that all readers may read ahead."""
+    """Share of one reader in the number of runs that all readers together may read ahead."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -130,7 +131,7 @@ class _Share:
         return loading <= self._count
 
     def reduce(self, loading: int) -> None:
-        """Release the part of the share that `loading` runs do not need."""
+        """Reduce the share to `loading` runs, so that other readers can use the rest."""
         while self._count > loading:
             self._count -= 1
             _IN_ALL.release()

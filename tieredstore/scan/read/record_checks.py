@@ -35,7 +35,8 @@ def check_run(
     body_crcs: bool = True,
 ) -> MessageBatch | None:
     """Compare records with their units, and bodies with their CRCs unless `body_crcs` is false.
-    `buffer` begins at tiered offset `start`."""
+    `buffer`: bytes of the queue's commit log in the tier, from offset `start` on. Returns the
+    messages that pass the checks, or None. Reports the others to `on_finding`."""
     checks = _RunChecks(queue, buffer, start, run, body_crcs=body_crcs)
     batch = checks.batch()
     for finding in sorted(checks.findings, key=lambda finding: finding.queue_offset or 0):
@@ -63,7 +64,8 @@ def place_of(queue: QueueFiles, offset: int) -> tuple[SegmentId, int]:
 
 
 class _RunChecks:
-    """Checks of one run. Findings are collected and reported in queue offset order."""
+    """Checks of the records of one run. The findings are collected, and the caller reports them in
+    the order of queue offsets."""
 
     def __init__(
         self, queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun, *, body_crcs: bool
@@ -224,7 +226,7 @@ def decode_columns(
 
 
 def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
-    """Return whether each record has the topic."""
+    """Return a mask (bool[n]) of the records that have the topic."""
     name = topic.encode(errors="surrogateescape")
     same: Bools = columns.topic_lengths == len(name)
     rows = slice(None) if same.all() else np.flatnonzero(same)
@@ -241,7 +243,8 @@ def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
 def find_right_topics(
     buffer: memoryview, columns: RecordColumns, topics: Sequence[str], owners: Int64s
 ) -> Bools:
-    """Return whether each message has its topic: `topics[owner]`."""
+    """Return a mask (bool[n]) of the messages that have the expected topic. The expected topic of
+    message i is `topics[owners[i]]`."""
     names = [topic.encode(errors="surrogateescape") for topic in topics]
     lengths = np.array([len(name) for name in names], dtype=np.int64)
     right: Bools = columns.topic_lengths == lengths[owners]

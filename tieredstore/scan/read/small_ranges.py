@@ -21,12 +21,12 @@ run by run."""
 AHEAD_BYTES = 16 << 20
 """Maximum commit log bytes of the ranges that are read ahead."""
 _BATCHES = 2
-"""Number of batches of a range that are requested ahead. A small range has one batch, and the
-second request finds its end."""
+"""Number of batches of a range that are requested in advance. A small range usually has only one
+batch. The request for a second batch then finds the end of the range."""
 
 Read: TypeAlias = Callable[[T, OnFinding], Generator[R]]
-"""Function that reads an item in batches. Only one thread at a time reads the batches of an item,
-but it may be another thread each time."""
+"""Function that reads an item in batches. The batches of an item may be read by different threads,
+but never by two threads at the same time."""
 
 
 def read_small_ahead(

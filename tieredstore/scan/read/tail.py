@@ -1,6 +1,7 @@
-"""Finds the end of a queue: its last consume queue unit whose message exists. Writers append to the
-commit log before they append the units. The length of a file is no proof: a write may be running,
-or a crash may have left a file longer than its data."""
+"""Finds the end of a queue: its last consume queue unit whose message exists. A writer appends a
+message to the commit log before it appends the unit. The length of a file does not show where its
+valid data ends, because a write may be running, or a crash may have left the file longer than its
+data."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 class Proof(enum.Enum):
-    """Required proof that the message of a unit exists. HEAD: its record begins with the unit's
-    size and a magic, or with damage (bytes that an interrupted write cannot leave). An expired
-    message counts, and an unreadable segment raises Corrupt. RECORD: its record is whole and
-    belongs to the message of the queue, or its head is damaged. BODY: in addition, the body has the
-    right CRC. With RECORD and BODY, expired and unreadable messages do not count."""
+    """Required proof that the message of a unit exists. HEAD: its record begins with the size from
+    the unit and a magic, or is damaged in a way that an interrupted write cannot cause. Expired
+    messages count as existing, and an unreadable segment raises Corrupt. RECORD: its record is
+    whole and is the expected message of the queue, or its head is damaged. BODY: as RECORD, and the
+    body has the right CRC. With RECORD and BODY, expired and unreadable messages do not count."""
 
     HEAD = "head"
     RECORD = "record"
@@ -50,10 +51,10 @@ def find_tail(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> QueueTail | None:
     """Return the end of the last existing message at or after queue offset `floor`, or None if no
-    message exists there. The search reads backwards from the end of the consume queue, usually one
-    unit and one record. `lists_again`: list the commit log once more if units refer to bytes beyond
-    its listing (then `reader.queue` has the longer listing). Raises Unavailable. With HEAD also
-    Corrupt."""
+    message exists there. The search reads backwards from the end of the consume queue, usually only
+    one unit and one record. `lists_again`: whether to list the commit log again if units refer to
+    bytes after its listed end. `reader.queue` then has the new listing. Raises Unavailable. With
+    HEAD also Corrupt."""
     search = _TailSearch(reader, proof, lists_again)
     for start, end in reversed(reader.queue.unit_spans()):
         found = find_last_message(
@@ -83,8 +84,8 @@ class _TailSearch(NamedTuple):
             return np.empty(0, dtype=UNIT_DTYPE)
 
     def find_candidates(self, units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Return the units whose message is within the listed bytes. With `Proof.HEAD`, also units
-        whose message has expired."""
+        """Return a mask of the units whose message is within the listed bytes of the commit log.
+        With `Proof.HEAD`, the mask includes units whose message has expired."""
         candidates = self._find_listed(units)
         if self.lists_again and not candidates[-1] and self.reader.see_growth():
             candidates = self._find_listed(units)
@@ -147,11 +148,11 @@ def read_message(
 def find_committed_end(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> int:
-    """Return the queue offset after the last message that exists (`find_tail`) or is recorded in
-    the metadata. Readers then report lost messages. Without a message the result is the start of
-    the queue, and without a commit log the end of all units. `floor`: an end that was proven
-    before. Lower offsets are not read. Logs a warning for units without messages at the end, which
-    are left by a crash."""
+    """Return the queue offset after the last message that exists (`find_tail`) or that the metadata
+    records. Readers that read up to this offset report recorded messages that are lost. Without a
+    message the result is the start of the queue, and without a commit log the end of all units.
+    `floor`: an end that was found before. Messages below it are not read. Logs a warning for units
+    without messages at the end, which are left by a crash."""
     written = find_written_end(reader, proof, floor=floor, lists_again=lists_again)
     behind = reader.max_offset()
     end = behind if written is None else min(written, behind)

@@ -1,4 +1,4 @@
-"""Finds the store times of the copied part of a segment, for its metadata entry."""
+"""Finds the smallest and largest store time of a copied segment, for its metadata entry."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def segment_times(
     origin: FileSegmentMetadata | None,
     target: FileSegmentMetadata | None,
 ) -> Times:
-    """Return the store times of all copied messages of a segment. The origin's times are used if
-    its state describes the same bytes. Otherwise the call reads the messages that neither the
-    origin's nor the target's entry covers. Raises Unavailable, and Corrupt if a segment is
+    """Return the smallest and largest store time of all copied messages of a segment. `origin`,
+    `target`: the segment's metadata entries in the tier that was copied and in the copy. Only
+    messages that neither entry covers are read. Raises Unavailable, and Corrupt if a segment is
     missing."""
     times, covered = NO_TIMES, 0
     for entry in (target, origin):

@@ -1,6 +1,7 @@
 """Exact search for the start and end of a time range in a queue. Store times of a queue may
-decrease, because clocks are set back and brokers fail over. Time bounds that the writer recorded
-exclude pieces of a queue. In a piece without bounds, every head is read."""
+decrease, because clocks are set back and brokers fail over. If the writer recorded the smallest and
+largest time of a piece of a queue, the piece can be excluded without a read. In a piece without
+recorded times, the head of every message is read."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Window(NamedTuple):
         )
 
     def select(self, found: StoreTimes) -> np.ndarray:
-        """Return a mask (bool[n]) of the known times within the bounds."""
+        """Return a mask (bool[n]) of the times that are known and within the window."""
         wanted = found.known.copy()
         if self.since_ms is not None:
             wanted &= found.times >= self.since_ms
@@ -70,14 +71,14 @@ class Piece(NamedTuple):
 
 
 def join_times(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the smallest time and the largest time of both pairs. None if one of the pairs is
-    unknown."""
+    """Combine two pairs of smallest and largest time. Return None if one of the pairs is None
+    (unknown)."""
     return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
 def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -> int:
     """Return a queue offset such that all messages before it are stored before `since_ms`. An
-    unreadable message has the time of the message before it. Raises Unavailable."""
+    unreadable message counts as stored at the time of the message before it. Raises Unavailable."""
     window, begin = Window(since_ms, None), low
     for piece in pieces:
         if not piece.may_have(window):
@@ -97,7 +98,8 @@ def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -
 
 def find_end(heads: Heads, pieces: Sequence[Piece], high: int, until_ms: int) -> int:
     """Return a queue offset such that all messages at or after it are stored at or after
-    `until_ms`. An unreadable message has the time of the message after it. Raises Unavailable."""
+    `until_ms`. An unreadable message counts as stored at the time of the message after it. Raises
+    Unavailable."""
     window, end = Window(None, until_ms), high
     for piece in reversed(pieces):
         if not piece.may_have(window):
@@ -129,7 +131,7 @@ def find_first_within(heads: Heads, pieces: Iterable[Piece], window: Window) -> 
 
 
 def steps(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut messages [start, end) into steps of one read each. Yield the first message and the count
-    of each step."""
+    """Divide messages [start, end) into reads. Yield the first message and the number of messages
+    of each read."""
     for at in range(start, end, _AT_ONCE):
         yield at, min(_AT_ONCE, end - at)

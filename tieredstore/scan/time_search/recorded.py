@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 class RecordedTimes:
     """Time records of a queue. Each record is read once, when its segment is needed. An unreadable
-    record, or a record about other messages, is ignored."""
+    record is ignored, and so is a record that does not match the messages of the queue."""
 
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
@@ -55,8 +55,8 @@ class RecordedTimes:
 
 
 def load_ranges(reader: QueueReader) -> list[TimedRange]:
-    """Return the ranges of a queue that have recorded times, ascending. Each reader loads them
-    once."""
+    """Return the ranges of a queue that have recorded times, in ascending order. A reader loads
+    them at the first call, and then keeps them."""
     if reader.recorded_times is None:
         recorded = RecordedTimes(reader)
         ascending: list[TimedRange] = []
@@ -69,7 +69,8 @@ def load_ranges(reader: QueueReader) -> list[TimedRange]:
 
 
 def make_read(reader: QueueReader) -> Read:
-    """Return a function that reads the commit log of a queue, to check recorded times."""
+    """Return a function that reads bytes of a queue's commit log. The bytes are used to check
+    recorded times."""
 
     def read(offset: int, length: int) -> memoryview:
         extent = reader.commit_log.extent_at(offset)
@@ -84,7 +85,8 @@ def make_read(reader: QueueReader) -> Read:
 
 
 def cut_pieces(spans: Iterable[Interval], ranges: Iterable[TimedRange]) -> list[Piece]:
-    """Cut spans of queue offsets at the ends of ranges. Spans and ranges ascend."""
+    """Divide spans of queue offsets into pieces at the starts and ends of ranges with recorded
+    times. Spans and ranges must be in ascending order."""
     pieces: list[Piece] = []
     known = list(ranges)
     number = 0

@@ -2,8 +2,8 @@
 Samples cover the queue, and are closer together near the start and the end of the range. The start
 is accepted only if all samples before it, and all possible times between these samples, are earlier
 than the range. For the end, all later samples and times must be later than the range. A queue whose
-times do not ascend therefore needs more reads. The reader then compares each message within the
-bounds."""
+times are not in ascending order therefore needs more samples. The reader later checks the time of
+each message between start and end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.time_search.store_times import read_times_at
 
 STEP_MS = 60_000
-"""Maximum clock change that may stay undetected. The bounds that a search returns are wider by this
-time."""
+"""Largest clock change that cannot make the search miss messages. The search looks for a time range
+that is longer by this time at both ends."""
 _BLOCK_BYTES = 1 << 20
 """Approximate commit log bytes of a gap between two samples. A smaller gap is not divided
 further."""
@@ -28,7 +28,7 @@ _FIRST_SAMPLES = 64
 _PARTS = 8
 """Number of parts into which new samples divide the gap between two samples."""
 _TRIES = 4
-"""Maximum number of messages to try for one sample if the first ones are damaged."""
+"""Maximum number of consecutive messages that are read for one sample, until one is readable."""
 
 
 def narrow_by_samples(
@@ -59,8 +59,9 @@ def _median_around(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 class SampledSearch:
-    """Known times of messages of a queue, by position. A position is a number among the searched
-    messages, counted from 0 over all spans."""
+    """Search in samples: the known store times of some messages of a queue, by position. The
+    position of a message is its index among all searched messages, counted from 0 over all
+    spans."""
 
     def __init__(self, reader: QueueReader, low: int, high: int) -> None:
         self._reader = reader
@@ -87,7 +88,8 @@ class SampledSearch:
         return self._widen_begin(begin, since_ms)
 
     def find_end(self, until_ms: int) -> int:
-        """Return the first position at and after which no message is stored before `until_ms`."""
+        """Return a position such that, as far as the samples show, no message at or after it is
+        stored before `until_ms`."""
         while True:
             early = np.flatnonzero(self._guess_bounds()[0] < until_ms + STEP_MS)
             gap = int(early[-1]) if len(early) else 0
@@ -131,7 +133,8 @@ class SampledSearch:
         return self._take_samples(list(range(low + step, high, step)))
 
     def _take_samples(self, places: list[int]) -> bool:
-        """Read the times at some positions, or just after positions that cannot be read."""
+        """Read the store times of the messages at some positions. If a message cannot be read, one
+        just after it is read. Returns whether a sample was added."""
         before = len(self._places)
         for tried in range(_TRIES):
             wanted = [place + tried for place in places if place + tried < self.count]
@@ -149,16 +152,16 @@ class SampledSearch:
         self._places = joined
 
     def _widen_begin(self, begin: int, since_ms: int) -> int:
-        """Return `begin`, or the start of an earlier segment if its latest time in the metadata is
-        in the range."""
+        """Return the position `begin`. Return the start of an earlier segment if, according to the
+        metadata, its latest message is stored at or after `since_ms`."""
         for extent in self._reader.queue.commit_log:
             if extent.times is not None and extent.times[1] >= since_ms:
                 return self._place_behind(extent.base_offset, 0, begin)
         return begin
 
     def _widen_end(self, end: int, until_ms: int) -> int:
-        """Return `end`, or the end of a later segment if its earliest time in the metadata is in
-        the range."""
+        """Return the position `end`. Return the end of a later segment if, according to the
+        metadata, its earliest message is stored before `until_ms`."""
         for extent in reversed(self._reader.queue.commit_log):
             if extent.times is not None and extent.times[0] < until_ms:
                 return self._place_behind(extent.end_offset, end, self.count)

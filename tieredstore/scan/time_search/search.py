@@ -21,21 +21,20 @@ from tieredstore.tier.recorded_times import MOST_UNRECORDED_BYTES
 _log = logging.getLogger(__name__)
 
 READ_WHOLE_BYTES = 8 << 20
-"""Maximum commit log size of a queue whose times are all read, because a search would take as
-long."""
+"""Commit log size up to which the times of all messages of a queue are read. For such a small
+queue, a search would take as long."""
 TOLD_BYTES = 16 << 20
 """Minimum size of a queue without recorded times for a warning, in bytes of its commit log.
 Messages that a writer has not recorded yet do not count."""
 _NEAR: Final = 8
-"""Maximum number of consecutive pieces without wanted messages, all with recorded times, that are
-read together with the wanted pieces before and after them. One read then covers all of these
-pieces."""
+"""Maximum number of consecutive pieces with recorded times and without wanted messages that are
+read too, so that one read covers the wanted pieces before and after them."""
 
 
 class Unrecorded(NamedTuple):
     """Number of messages of one queue that have no recorded times, and number of their commit log
-    bytes. `is_growing`: whether they are the last messages of a queue whose writer records times,
-    and few enough to wait for the next record."""
+    bytes. `is_growing`: whether these messages are the last ones of a queue whose writer records
+    times, and are so few that the writer has not recorded them yet."""
 
     queue: str
     messages: int
@@ -53,9 +52,9 @@ def narrow_by_time(
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> tuple[int, int]:
     """Return a range of queue offsets within [low, high). No message outside of the range is stored
-    within [since, until), epoch ms. Messages in the range may have other times. Damaged messages
-    have the times of their neighbours. SAMPLED reads only some messages of a queue above 8 MiB (see
-    `narrow_by_samples`). Raises Unavailable."""
+    within [since, until), epoch ms. Messages in the range may have other times. A damaged message
+    counts as stored at the time of its neighbour. SAMPLED reads only some messages of a queue above
+    8 MiB (see `narrow_by_samples`). Raises Unavailable."""
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
         return narrow_by_samples(reader, low, high, since_ms, until_ms)
     return _narrow(reader, find_pieces(reader, low, high), low, high, since_ms, until_ms)
@@ -64,8 +63,8 @@ def narrow_by_time(
 def narrow_by_heads(
     reader: QueueReader, low: int, high: int, since_ms: int | None, until_ms: int | None
 ) -> tuple[int, int]:
-    """Return the result of an exact `narrow_by_time`, computed only from the head of each
-    message."""
+    """Do an exact `narrow_by_time` that reads the head of each message instead of recorded
+    times."""
     pieces = [exact.Piece(*span) for span in clip_spans(reader.queue.unit_spans(), low, high)]
     return _narrow(reader, pieces, low, high, since_ms, until_ms)
 
@@ -94,7 +93,7 @@ def _narrow(
 
 
 def find_pieces(reader: QueueReader, low: int, high: int) -> list[exact.Piece]:
-    """Return the messages of [low, high) in pieces with their recorded times."""
+    """Divide the messages [low, high) into pieces, each with its recorded times or without any."""
     spans = clip_spans(reader.queue.unit_spans(), low, high)
     return cut_pieces(spans, [] if is_read_whole(reader.queue) else load_ranges(reader))
 
