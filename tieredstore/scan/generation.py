@@ -1,5 +1,6 @@
 """Detects that a topic was deleted and recreated between the plan of a read and its end. In a tier
-that Java writes, both generations use the same names and offsets, so a read could mix them."""
+that Java writes, the deleted topic and the new one use the same names and offsets, so a read could
+mix messages of both."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from tieredstore.scan.extents import QueueReader, find_message
 
 
 class Witness(NamedTuple):
-    """A message that identifies the generation of its queue. `head`: the first bytes of its record,
-    which include its store time. `position`: of the record in its segment, bytes."""
+    """A message by which a reader recognises that its queue is still the one of the plan. `head`:
+    the first bytes of its record, which include its store time. `position`: position of the record
+    in its segment (bytes)."""
 
     queue_offset: int
     extent: SegmentExtent
@@ -26,7 +28,8 @@ class Witness(NamedTuple):
 
 
 def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:
-    """Read the head of a message. Returns None if it is damaged or missing. Raises Unavailable."""
+    """Read the head of a message. Returns None if the head is damaged or missing. Raises
+    Unavailable."""
     try:
         unit = reader.read_units(queue_offset, 1)[0]
         place = find_message(reader, int(unit["physical_offset"]))
@@ -42,8 +45,8 @@ def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:
 def require_same_generation(
     provider: SegmentProvider, queue: QueueFiles, witness: Witness | None
 ) -> None:
-    """Read a witness again, and raise Expired if another message is there. If the witness has
-    expired, nothing shows the generation. Raises Unavailable."""
+    """Read the message of a witness again, and raise Expired if another message is in its place. If
+    the witness itself has expired, a recreated topic is not detected. Raises Unavailable."""
     if witness is None:
         return
     extent = witness.extent
