@@ -1,11 +1,9 @@
-"""Journal beside the metadata JSON: changes since the snapshot.
-
-The journal holds sizes and times. If no Java broker reads the metadata file, the journal also holds
-created and deleted topics, queues and segments. The journal consists of JSON lines. The first line
-has the format version and the SHA-256 of the snapshot that the journal extends. A journal of
-another snapshot is ignored. Each further line has the current values of one entry, and their
-CRC-32. The last line may be torn. Format: `docs/formats/metadata.md`.
-"""
+"""Journal beside the metadata JSON: changes since the snapshot. The journal holds sizes and times.
+If no Java broker reads the metadata file, the journal also holds created and deleted topics, queues
+and segments. The journal consists of JSON lines. The first line has the format version and the
+SHA-256 of the snapshot that the journal extends. A journal of another snapshot is ignored. Each
+further line has the current values of one entry, and their CRC-32. The last line may be torn.
+Format: `docs/formats/metadata.md`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Parser of Java's metadata JSON: strict, limited, and tolerant of bare integer keys.
-
-Java's writers (fastjson 1 and 2) write integer keys without quotes, and on Windows paths with
-backslashes. Both are accepted. Any other deviation from `docs/formats/metadata.md` raises Corrupt.
-"""
+"""Parser of Java's metadata JSON: strict, limited, and tolerant of bare integer keys. Java's
+writers (fastjson 1 and 2) write integer keys without quotes, and on Windows paths with backslashes.
+Both are accepted. Any other deviation from `docs/formats/metadata.md` raises Corrupt."""
 
 from __future__ import annotations
 

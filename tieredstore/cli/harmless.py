@@ -19,9 +19,7 @@ _FORMULA: Final = re.compile(r"[=+\-@\t\r\n\0\uff0b\uff0d\uff1d\uff20]")
 
 def make_harmless(text: str) -> str:
     r"""Escape control characters, and characters that change the direction of text, as `\u001b`.
-
-    Tab and line feed stay. A JSON text keeps its value.
-    """
+    Tab and line feed stay. A JSON text keeps its value."""
     return _HOSTILE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 

@@ -1,9 +1,7 @@
-"""BackupPlace: storage for backups of a broker's files, beside the segments of its tier.
-
-A backup name is unique for ever. The name consists of the writer epoch (0 where epochs have no
-number), a sequence number within that epoch, and the kind of the content. A late backup of a fenced
-writer therefore replaces nothing, and sorts before all backups of later epochs.
-"""
+"""BackupPlace: storage for backups of a broker's files, beside the segments of its tier. A backup
+name is unique for ever. The name consists of the writer epoch (0 where epochs have no number), a
+sequence number within that epoch, and the kind of the content. A late backup of a fenced writer
+therefore replaces nothing, and sorts before all backups of later epochs."""
 
 from __future__ import annotations
 

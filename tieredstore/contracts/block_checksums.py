@@ -1,8 +1,6 @@
-"""Checksums of blocks. A provider keeps them for segments whose format has no checksums.
-
-A read of a segment verifies the blocks that it touches, if they have checksums, and raises
-`BlocksDamaged` on a mismatch. The error contains the damaged bytes, for callers that want them.
-"""
+"""Checksums of blocks. A provider keeps them for segments whose format has no checksums. A read of
+a segment verifies the blocks that it touches, if they have checksums, and raises `BlocksDamaged` on
+a mismatch. The error contains the damaged bytes, for callers that want them."""
 
 from __future__ import annotations
 
@@ -37,12 +35,10 @@ class DamagedBlock:
 
 
 class BlocksDamaged(Corrupt):
-    """Error of a read that touches blocks with a wrong checksum.
-
-    `id`: the segment. `blocks`: the damaged blocks, by ascending position, at least one. `found`:
-    the requested bytes as they are stored, some of them wrong. Never serve these bytes. Use them
-    only to find boundaries of records, or if other checks show which bytes are good.
-    """
+    """Error of a read that touches blocks with a wrong checksum. `id`: the segment. `blocks`: the
+    damaged blocks, by ascending position, at least one. `found`: the requested bytes as they are
+    stored, some of them wrong. Never serve these bytes. Use them only to find boundaries of
+    records, or if other checks show which bytes are good."""
 
     def __init__(
         self,

@@ -20,10 +20,8 @@ class QueueKey(NamedTuple):
 
 
 class QueueRange(NamedTuple):
-    """Queue offsets [min_offset, max_offset) of the messages that may be dispatched.
-
-    `max_offset` never exceeds the flushed messages of the local store.
-    """
+    """Queue offsets [min_offset, max_offset) of the messages that may be dispatched. `max_offset`
+    never exceeds the flushed messages of the local store."""
 
     min_offset: int
     max_offset: int
@@ -104,11 +102,9 @@ class LiteSource(Protocol):
 
 class ArrivedRuns(NamedTuple):
     """Arrived messages, grouped into runs. A run has messages of one queue with consecutive
-    offsets.
-
-    Each field has one value per run: queue, offset of the first message, number of messages, bytes
-    of their records, store time of the first message (epoch ms). A run may be reported twice.
-    """
+    offsets. Each field has one value per run: queue, offset of the first message, number of
+    messages, bytes of their records, store time of the first message (epoch ms). A run may be
+    reported twice."""
 
     queues: Sequence[QueueKey]
     offsets: npt.NDArray[np.int64]
@@ -169,12 +165,10 @@ class HistorySource(Protocol):
         find_deleted_ends: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
         """Set the functions that find the history of a queue in other places, such as a tier. A
-        queue that is new to the store begins at the end of this history.
-
-        `find_end_offsets`: returns the queues of a topic that have a history elsewhere, with the
-        end offset of each. Called at the first put of a queue, and at the deletion of a topic.
-        `find_deleted_ends`: the same for queues that existed elsewhere and were deleted.
-        """
+        queue that is new to the store begins at the end of this history. `find_end_offsets`:
+        returns the queues of a topic that have a history elsewhere, with the end offset of each.
+        Called at the first put of a queue, and at the deletion of a topic. `find_deleted_ends`: the
+        same for queues that existed elsewhere and were deleted."""
 
     def begin_log_at(self, physical_offset: int) -> None:
         """Begin the log of a new store at the first file boundary at or after a byte offset. The

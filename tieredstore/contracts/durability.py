@@ -1,7 +1,5 @@
-"""Durability of a put: its status, and the completion of its flush.
-
-All puts of one flush round share one FlushFuture, so a put allocates no future of its own.
-"""
+"""Durability of a put: its status, and the completion of its flush. All puts of one flush round
+share one FlushFuture, so a put allocates no future of its own."""
 
 from __future__ import annotations
 

@@ -66,14 +66,11 @@ class MessageFilter(Protocol):
 
 class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     """Outcome of one put or one batch. A msgspec Struct, because it is cheap to create, and each
-    message needs one.
-
-    `physical_offset`, `queue_offset`: offsets of the first message. `wrote_bytes`, `message_count`:
-    totals of all messages of the put. `durable`: completes when the messages are as durable as the
-    flush mode promises. `reason`: why nothing was stored, or empty. `ok`: whether the status is
-    PUT_OK. `ok` is a field and not a property, because fields are faster to read and each caller
-    reads `ok`.
-    """
+    message needs one. `physical_offset`, `queue_offset`: offsets of the first message.
+    `wrote_bytes`, `message_count`: totals of all messages of the put. `durable`: completes when the
+    messages are as durable as the flush mode promises. `reason`: why nothing was stored, or empty.
+    `ok`: whether the status is PUT_OK. `ok` is a field and not a property, because fields are
+    faster to read and each caller reads `ok`."""
 
     status: PutMessageStatus
     physical_offset: int
@@ -105,13 +102,11 @@ keeps the original."""
 
 
 class ArrivedMessages(NamedTuple):
-    """New readable messages of one queue, with consecutive offsets.
-
-    `tags_codes`, `store_timestamps_ms` (epoch ms): arrays of 64 bits, one value for each message.
-    `properties`: one encoded value for each message (`tieredstore.message.properties`). Java's
+    """New readable messages of one queue, with consecutive offsets. `tags_codes`,
+    `store_timestamps_ms` (epoch ms): arrays of 64 bits, one value for each message. `properties`:
+    one encoded value for each message (`tieredstore.message.properties`). Java's
     MessageArrivingListener also gets a bitmap that a broker's filter computes. No filter of this
-    project computes a bitmap.
-    """
+    project computes a bitmap."""
 
     topic: str
     queue_id: int
@@ -133,12 +128,10 @@ that publishes the messages, so it must return quickly."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
-    """Request for the messages of a queue that match a filter, starting at a queue offset.
-
-    The answer has at most `max_count` messages, and at most `max_bytes` of records (RocketMQ's
+    """Request for the messages of a queue that match a filter, starting at a queue offset. The
+    answer has at most `max_count` messages, and at most `max_bytes` of records (RocketMQ's
     maxTotalMsgSize), unless the first message is larger. The transfer limits of a store apply too.
-    `group`: the consumer group, for metrics.
-    """
+    `group`: the consumer group, for metrics."""
 
     topic: str
     queue_id: int
@@ -340,14 +333,11 @@ more than 10 s."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
-    """Figures of a local store.
-
-    `min_offset`, `max_offset`: first and last byte of the commit log. `flush_behind_bytes`: bytes
-    that are not flushed. `dispatch_behind_bytes`: bytes of messages that have no unit yet.
-    `put_times`: number of measured puts since the store was opened, one for each bound of
-    PUT_TIMES_MS and one for longer puts. `put_max_ms`: longest put. `refused_puts`: number of
-    refused puts.
-    """
+    """Figures of a local store. `min_offset`, `max_offset`: first and last byte of the commit log.
+    `flush_behind_bytes`: bytes that are not flushed. `dispatch_behind_bytes`: bytes of messages
+    that have no unit yet. `put_times`: number of measured puts since the store was opened, one for
+    each bound of PUT_TIMES_MS and one for longer puts. `put_max_ms`: longest put. `refused_puts`:
+    number of refused puts."""
 
     min_offset: int = 0
     max_offset: int = 0

@@ -98,12 +98,9 @@ class FileSegmentMetadata:
 
 @runtime_checkable
 class MetadataStore(Protocol):
-    """Metadata of one tier. Thread-safe.
-
-    Returned objects are copies, and only the methods change the metadata. Creations, rolls,
-    deletions and topic ids are on disk when the call (or the outermost `batch()`) returns. Sizes
-    and times may be written later, by `flush`.
-    """
+    """Metadata of one tier. Thread-safe. Returned objects are copies, and only the methods change
+    the metadata. Creations, rolls, deletions and topic ids are on disk when the call (or the
+    outermost `batch()`) returns. Sizes and times may be written later, by `flush`."""
 
     def load(self) -> None:
         """Read the stored metadata without changing it. Raises Corrupt. A later write that replaces

@@ -1,9 +1,6 @@
-"""PluginMessageStore: base class of store plugins (`messageStorePlugIn`).
-
-A plugin is a store that wraps the next store. The registry creates the plugin with the class method
-`from_config(next_store, loaded, clock)`. The first name of `messageStorePlugIn` is the outermost
-plugin.
-"""
+"""PluginMessageStore: base class of store plugins (`messageStorePlugIn`). A plugin is a store that
+wraps the next store. The registry creates the plugin with the class method `from_config(next_store,
+loaded, clock)`. The first name of `messageStorePlugIn` is the outermost plugin."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Request model: the number of requests that a provider would send, computed without its backend.
-
-A planner passes simulated writes of queues to the model, with simulated times. The model counts the
-requests that the provider would send.
-"""
+"""Request model: the number of requests that a provider would send, computed without its backend. A
+planner passes simulated writes of queues to the model, with simulated times. The model counts the
+requests that the provider would send."""
 
 from __future__ import annotations
 

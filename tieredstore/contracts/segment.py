@@ -128,13 +128,11 @@ class FileSegment(Protocol):
         exist. Raises Unavailable instead of guessing."""
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        """Write the concatenation of `buffers` at `position`, and create the segment if needed.
-
-        On a rewritable provider the segment ends after these bytes: the rest of a torn write is
-        gone. `position` beyond the size is Invalid, because segments have no holes. An unknown
-        outcome is returned as UnknownWrite and never raised. Unavailable is raised only if it is
-        certain that nothing was written.
-        """
+        """Write the concatenation of `buffers` at `position`, and create the segment if needed. On
+        a rewritable provider the segment ends after these bytes: the rest of a torn write is gone.
+        `position` beyond the size is Invalid, because segments have no holes. An unknown outcome is
+        returned as UnknownWrite and never raised. Unavailable is raised only if it is certain that
+        nothing was written."""
 
     def read(self, position: int, length: int) -> memoryview:
         """Read exactly `length` bytes. Raises Corrupt if the segment ends earlier, Unavailable on a
@@ -194,13 +192,10 @@ class WriterEpoch(Protocol):
 
     def confirm(self) -> None:
         """Check ownership with a fence check that begins after this call. On return, all bytes that
-        were stored before the call are confirmed.
-
-        One fence check may serve many calls. A backend whose epoch cannot pass to another writer
-        unnoticed, such as a file lock, need not send a request. Raises Fenced if ownership was
-        lost, Unavailable if the check failed. After Unavailable the stored bytes stay stored, and a
-        later call may confirm them.
-        """
+        were stored before the call are confirmed. One fence check may serve many calls. A backend
+        whose epoch cannot pass to another writer unnoticed, such as a file lock, need not send a
+        request. Raises Fenced if ownership was lost, Unavailable if the check failed. After
+        Unavailable the stored bytes stay stored, and a later call may confirm them."""
 
     def release(self) -> None: ...
 
@@ -231,11 +226,9 @@ class SegmentProvider(Protocol):
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> WriterEpoch:
         """Take the writer epoch of a broker prefix. Raises Fenced with the name of a live owner.
-
         `take_over`: end the epoch of a live owner if the backend can. `record`: claims of the state
         directory that the caller has locked. An epoch that was claimed with this record is taken
-        over. A backend whose epochs end with the process ignores the record.
-        """
+        over. A backend whose epochs end with the process ignores the record."""
 
     def close(self) -> None: ...
 

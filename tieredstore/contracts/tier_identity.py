@@ -1,10 +1,8 @@
-"""Identity and change number of a broker's part of a tier.
-
-The first writer gives the part a permanent random identity. The change number is the number of the
-newest writer epoch, and only grows. Each epoch has a unique token, so two histories of one tier
-differ even if their numbers are equal. A state directory records the epochs that it took (claims).
-With these claims, a restarted writer continues without an operator.
-"""
+"""Identity and change number of a broker's part of a tier. The first writer gives the part a
+permanent random identity. The change number is the number of the newest writer epoch, and only
+grows. Each epoch has a unique token, so two histories of one tier differ even if their numbers are
+equal. A state directory records the epochs that it took (claims). With these claims, a restarted
+writer continues without an operator."""
 
 from __future__ import annotations
 
@@ -29,14 +27,12 @@ class WriterKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriterMark:
-    """Mark that a writer leaves in the tier with its epoch.
-
-    `identity`: identity of the tier, found or created by this writer. `token`: unique to this
-    epoch. `store`: identity of the store, or empty for a job. `after`: change number of the tier
-    when the writer compared its own state with the tier. The new epoch is taken only if `after` is
-    still the newest change number. `is_after_start`: whether epoch `after` belonged to a starting
-    store. If so, the new epoch is taken only if that store has not begun to accept messages since.
-    """
+    """Mark that a writer leaves in the tier with its epoch. `identity`: identity of the tier, found
+    or created by this writer. `token`: unique to this epoch. `store`: identity of the store, or
+    empty for a job. `after`: change number of the tier when the writer compared its own state with
+    the tier. The new epoch is taken only if `after` is still the newest change number.
+    `is_after_start`: whether epoch `after` belonged to a starting store. If so, the new epoch is
+    taken only if that store has not begun to accept messages since."""
 
     identity: str
     token: str
@@ -48,15 +44,12 @@ class WriterMark:
 
 @dataclass(frozen=True, slots=True)
 class TierMark:
-    """Identity and last writers of a broker's part of a tier.
-
-    `identity`: None if no writer created one (Java, older versions). `number`: number of the newest
-    epoch, or 0 without one. `writers`: marks of the newest epochs by number. None for an epoch
-    without a mark. `older`: epochs up to this number are not in `writers`. `older_store`: the
-    newest of these older epochs that a store took, as far as known, or 0. `is_empty`: whether the
-    part has neither an epoch nor a segment. `is_missing`: whether the location of the tier does not
-    exist.
-    """
+    """Identity and last writers of a broker's part of a tier. `identity`: None if no writer created
+    one (Java, older versions). `number`: number of the newest epoch, or 0 without one. `writers`:
+    marks of the newest epochs by number. None for an epoch without a mark. `older`: epochs up to
+    this number are not in `writers`. `older_store`: the newest of these older epochs that a store
+    took, as far as known, or 0. `is_empty`: whether the part has neither an epoch nor a segment.
+    `is_missing`: whether the location of the tier does not exist."""
 
     identity: str | None = None
     number: int = 0
@@ -101,13 +94,11 @@ class WatchedEpoch(Protocol):
 
 
 class EpochRecord(Protocol):
-    """Claims to writer epochs that were made with one locked state directory.
-
-    Each claim is a unique string. A provider whose epochs outlive the process saves a claim before
-    it takes an epoch. If the claim of an existing epoch is in the record, the owner of the
-    directory may take over that epoch. The process that took the epoch has ended, because it no
-    longer holds the lock of the directory.
-    """
+    """Claims to writer epochs that were made with one locked state directory. Each claim is a
+    unique string. A provider whose epochs outlive the process saves a claim before it takes an
+    epoch. If the claim of an existing epoch is in the record, the owner of the directory may take
+    over that epoch. The process that took the epoch has ended, because it no longer holds the lock
+    of the directory."""
 
     @property
     def mark(self) -> WriterMark | None:

@@ -1,9 +1,7 @@
-"""TimesPlace: storage for the recorded store times of commit log segments.
-
-The name of a record consists of the base offset of its segment and the number of bytes of the
-segment that the record covers. If the segment has grown since, readers scan the bytes that the
-record does not cover. `message.time_records` defines the content of a record.
-"""
+"""TimesPlace: storage for the recorded store times of commit log segments. The name of a record
+consists of the base offset of its segment and the number of bytes of the segment that the record
+covers. If the segment has grown since, readers scan the bytes that the record does not cover.
+`message.time_records` defines the content of a record."""
 
 from __future__ import annotations
 

@@ -64,12 +64,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
-    """Requests of one kind, retries included.
-
-    `operation`: the backend's name (`PutObject`). `file_type`: COMMIT_LOG, CONSUME_QUEUE, INDEX,
-    EPOCH (writer epochs), or OTHER, for example for listings of several types. `failed`: requests
-    that got an error or no answer.
-    """
+    """Requests of one kind, retries included. `operation`: the backend's name (`PutObject`).
+    `file_type`: COMMIT_LOG, CONSUME_QUEUE, INDEX, EPOCH (writer epochs), or OTHER, for example for
+    listings of several types. `failed`: requests that got an error or no answer."""
 
     operation: str
     file_type: str

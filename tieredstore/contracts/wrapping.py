@@ -1,10 +1,8 @@
-"""Wrappers around a provider, a segment, a writer epoch or a metadata store.
-
-Each base class forwards every method of its contract, which a test checks. A subclass overrides the
-methods that it counts, throttles, refuses or lets fail. The methods of optional protocols (Probed,
-MeteredProvider) are not forwarded. `find_layer` finds the outermost wrapper that supports such a
-protocol. Stores are wrapped in the same way: the local store is the innermost layer.
-"""
+"""Wrappers around a provider, a segment, a writer epoch or a metadata store. Each base class
+forwards every method of its contract, which a test checks. A subclass overrides the methods that it
+counts, throttles, refuses or lets fail. The methods of optional protocols (Probed, MeteredProvider)
+are not forwarded. `find_layer` finds the outermost wrapper that supports such a protocol. Stores
+are wrapped in the same way: the local store is the innermost layer."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """Reads of files from an event loop. Bytes in the page cache are read in the loop's thread, other
-bytes in a worker thread.
-
-Bytes of a file are at hand if the file is open and the bytes are in the page cache. Only Linux has
-reads that never wait for the disk. If a read would have to wait, it raises NotAtHand, and the whole
-read function is called again in a worker thread. The function must therefore change nothing before
-it has all its bytes.
-"""
+bytes in a worker thread. Bytes of a file are at hand if the file is open and the bytes are in the
+page cache. Only Linux has reads that never wait for the disk. If a read would have to wait, it
+raises NotAtHand, and the whole read function is called again in a worker thread. The function must
+therefore change nothing before it has all its bytes."""
 
 from __future__ import annotations
 

@@ -162,12 +162,10 @@ class FileOperations:
     ) -> None:
         """Replace the content of a file with `data`, durably. After a crash or an error the file
         has either the old or the new content. If several writers replace a file, the last rename
-        wins.
-
-        `mode`: mode of the file, before the umask is applied. Default: the mode of the replaced
-        file, or 0o644 for a new file. `backup`: name under which the old version is kept. If no old
-        version exists, the new version is also written to `backup`, so that a backup always exists.
-        """
+        wins. `mode`: mode of the file, before the umask is applied. Default: the mode of the
+        replaced file, or 0o644 for a new file. `backup`: name under which the old version is kept.
+        If no old version exists, the new version is also written to `backup`, so that a backup
+        always exists."""
         temporary: Path | None = None
         try:
             kept_mode = self._find_mode(path) if mode is None else None

@@ -26,12 +26,10 @@ _LOCK_FIELDS: Final = 8
 
 def lock_file(path: str | Path, mode: int = 0o644) -> int:
     """Open a file, create it if it does not exist, and take its exclusive `flock`. `unlock_file`
-    releases the lock. A forked child does not share the lock.
-
-    The locked file is always the file at `path`. If the file is removed or replaced during the
-    call, the new file is opened and locked. Raises BlockingIOError if any process, including this
-    one, holds the lock, and other OSErrors as the system does.
-    """
+    releases the lock. A forked child does not share the lock. The locked file is always the file at
+    `path`. If the file is removed or replaced during the call, the new file is opened and locked.
+    Raises BlockingIOError if any process, including this one, holds the lock, and other OSErrors as
+    the system does."""
     with hold_forks():
         for _ in range(_MAX_ATTEMPTS):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), mode)

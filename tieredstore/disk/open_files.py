@@ -1,9 +1,6 @@
 """Bounded set of open file descriptors, by path. A store may have more files than a process may
-open. Descriptors are closed in least-recently-used order.
-
-The set never returns the descriptor of a file that was deleted through the set, because bytes
-written to that descriptor would be lost.
-"""
+open. Descriptors are closed in least-recently-used order. The set never returns the descriptor of a
+file that was deleted through the set, because bytes written to that descriptor would be lost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Offsets of queues as users write them: JSON by topic, broker and queue.
-
-{"orders": {"broker-a": {"0": 112, "1": 4}}}
-
-The offsets of a stream's checkpoint are in `tieredstore.spark.stream.checkpoint`.
-"""
+"""Offsets of queues as users write them: JSON by topic, broker and queue. {"orders": {"broker-a":
+{"0": 112, "1": 4}}} The offsets of a stream's checkpoint are in
+`tieredstore.spark.stream.checkpoint`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """TierBackup: keeps, in the tier, the files that a broker needs to start again after the loss of
-its disk.
-
-The backup copies files of the state directory's `config/` unchanged: topics, groups, consumer
-offsets, and the metadata of the tier. The backup leaves out users and passwords, because readers of
-the tier need not know them. It also leaves out progress in the local log (delayed messages,
-transactions), because the log is lost with the disk.
-"""
+its disk. The backup copies files of the state directory's `config/` unchanged: topics, groups,
+consumer offsets, and the metadata of the tier. The backup leaves out users and passwords, because
+readers of the tier need not know them. It also leaves out progress in the local log (delayed
+messages, transactions), because the log is lost with the disk."""
 
 from __future__ import annotations
 

@@ -43,14 +43,11 @@ class ExpiryOutcome:
 
 class TierExpiry:
     """Deletes messages after their retention in hours: the topic's `reserve.time` if it is above 0,
-    otherwise `tieredStoreFileReservedTime`.
-
-    `retention_is_explicit`: whether `tieredStoreFileReservedTime` is set. If not, topics without a
-    `reserve.time` keep everything, because Java's default of 72 hours would delete an uploaded
-    backlog in the first run. The outcome and the log name these topics. `reserve_hours`: the
-    current `reserve.time` of the topics. `retention_clock` determines ages, so a wall clock that
-    jumps ahead deletes nothing.
-    """
+    otherwise `tieredStoreFileReservedTime`. `retention_is_explicit`: whether
+    `tieredStoreFileReservedTime` is set. If not, topics without a `reserve.time` keep everything,
+    because Java's default of 72 hours would delete an uploaded backlog in the first run. The
+    outcome and the log name these topics. `reserve_hours`: the current `reserve.time` of the
+    topics. `retention_clock` determines ages, so a wall clock that jumps ahead deletes nothing."""
 
     def __init__(
         self,

@@ -167,10 +167,8 @@ _Live = dict[int, tuple[Reading[T], list[SegmentRead]]]
 
 def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
     """Join readings into one reading that returns the outcome of each, in order: its value, or the
-    error that it raised.
-
-    If a step fails, its readings continue one by one, so that each reading gets its own error.
-    """
+    error that it raised. If a step fails, its readings continue one by one, so that each reading
+    gets its own error."""
     if len(readings) == 1:
         try:
             return [(yield from readings[0])]

@@ -286,11 +286,9 @@ class SegmentTimes:
 def record_times(
     place: TimesPlace, path: str, bases: Sequence[int], new: Sequence[TimedRange], read: Read
 ) -> int:
-    """Record the times of committed messages of a queue, and delete outdated records.
-
-    `bases`: base offsets of the queue's commit log segments, ascending. `new`: the new messages,
-    ascending. Returns the number of records that were written. Raises Unavailable.
-    """
+    """Record the times of committed messages of a queue, and delete outdated records. `bases`: base
+    offsets of the queue's commit log segments, ascending. `new`: the new messages, ascending.
+    Returns the number of records that were written. Raises Unavailable."""
     records = QueueRecords(place, path)
     made = 0
     for base, behind in zip(bases, [*bases[1:], 1 << 63], strict=True):

@@ -18,10 +18,8 @@ def find_earliest(*values: int) -> int:
 @dataclass(frozen=True, slots=True)
 class TimeSide:
     """One store's messages of a queue, with the queue offsets [low, high), for searches by time.
-
     `search`: returns an offset in [low, high]. `time_at`: returns the store time of a message,
-    epoch ms. `holes`: ranges [first missing, next existing) of offsets, which `search` skips.
-    """
+    epoch ms. `holes`: ranges [first missing, next existing) of offsets, which `search` skips."""
 
     low: int
     high: int

@@ -1,11 +1,8 @@
-"""Files of a tier's writer in its state directory.
-
-The lock file lets only one process at a time write to the directory. `tieredstore.epochs` records,
-as JSON, the writer epochs that were taken with the directory: `format`, `lock` (inode of the lock
-file, which a copy of the directory does not have) and `claims` (oldest first). Because of the
-shutdown snapshot, the next start need not list the tier. The number of written bytes is for `stat`
-(`docs/cli.md`).
-"""
+"""Files of a tier's writer in its state directory. The lock file lets only one process at a time
+write to the directory. `tieredstore.epochs` records, as JSON, the writer epochs that were taken
+with the directory: `format`, `lock` (inode of the lock file, which a copy of the directory does not
+have) and `claims` (oldest first). Because of the shutdown snapshot, the next start need not list
+the tier. The number of written bytes is for `stat` (`docs/cli.md`)."""
 
 from __future__ import annotations
 

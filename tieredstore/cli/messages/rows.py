@@ -119,12 +119,10 @@ def last_rows(
 ) -> tuple[list[dict[str, object]], Corrupt | None]:
     """Return the rows of the `count` selected messages with the latest store times, ordered by
     store time. Also returns the first error for damage among these messages, or None. If there is
-    damage, only rows of messages after it are returned.
-
-    Each queue is read backwards from its end until `count` messages are found. A message further
-    back is not found, even if its store time is later because a clock was set back. Memory: twice
-    `count` messages, or a bounded multiple for few messages. Raises Unavailable.
-    """
+    damage, only rows of messages after it are returned. Each queue is read backwards from its end
+    until `count` messages are found. A message further back is not found, even if its store time is
+    later because a clock was set back. Memory: twice `count` messages, or a bounded multiple for
+    few messages. Raises Unavailable."""
     from tieredstore.scan.ahead import map_ahead
 
     def read(numbered: tuple[int, QueueFiles]) -> tuple[list[Placed], Corrupt | None]:

@@ -37,13 +37,10 @@ def add_defaults(
 ) -> dict[str, Any]:
     """Return the options of the command line. Missing options are taken from the environment or a
     profile. In the result, `origins` has the source of each such value, and `properties` has the
-    settings from a profile.
-
-    A source that names a different tier is ignored, because its state and configuration belong to
-    that tier. If the tier is known without the default profile, an unreadable default profile is
-    only reported to `on_problem`. Raises Invalid and Unavailable for any other unreadable profile,
-    and Invalid if --profile names a profile for a different tier.
-    """
+    settings from a profile. A source that names a different tier is ignored, because its state and
+    configuration belong to that tier. If the tier is known without the default profile, an
+    unreadable default profile is only reported to `on_problem`. Raises Invalid and Unavailable for
+    any other unreadable profile, and Invalid if --profile names a profile for a different tier."""
     properties: Mapping[str, str] = {}
     found, origins = dict(given), dict[str, str]()
     profile = found.pop("profile", None)

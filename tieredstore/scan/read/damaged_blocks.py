@@ -1,10 +1,8 @@
-"""Messages in blocks with a wrong checksum, for providers with checksums.
-
-A damaged block may have intact messages, but they cannot be told apart from damaged ones, so no
-message in the block is served. Messages that fail another check are reported. If a unit is in a
-damaged block and its record passes all checks, the unit is right except for its tags code, which is
-computed again from the record.
-"""
+"""Messages in blocks with a wrong checksum, for providers with checksums. A damaged block may have
+intact messages, but they cannot be told apart from damaged ones, so no message in the block is
+served. Messages that fail another check are reported. If a unit is in a damaged block and its
+record passes all checks, the unit is right except for its tags code, which is computed again from
+the record."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Store times of messages, read from the heads of their records.
-
-A head is valid if it matches its consume queue unit: size, magic, queue and offsets. Other bytes
-(zeros of a crash, damage, another message) have no time.
-"""
+"""Store times of messages, read from the heads of their records. A head is valid if it matches its
+consume queue unit: size, magic, queue and offsets. Other bytes (zeros of a crash, damage, another
+message) have no time."""
 
 from __future__ import annotations
 

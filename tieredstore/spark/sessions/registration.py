@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 
 def enable(spark: SparkSession) -> None:
-    """Make `spark.read.format("rocketmq_tiered")` work in a session.
-
-    The session may be a Spark Connect session. The package is sent to the executors, the source is
-    registered, and filters are pushed down. A warning names S3A settings of the session, because
-    the source does not use them.
-    """
+    """Make `spark.read.format("rocketmq_tiered")` work in a session. The session may be a Spark
+    Connect session. The package is sent to the executors, the source is registered, and filters are
+    pushed down. A warning names S3A settings of the session, because the source does not use
+    them."""
     from tieredstore.spark.options import warn_of_ignored_hadoop_settings
     from tieredstore.spark.source import RocketmqTieredDataSource
 

@@ -1,10 +1,8 @@
-"""Compares metadata with the records of deleted topics, before the metadata is used.
-
-Metadata may be older than a deletion: the metadata may be a restored copy, or the writer may have
-been killed after it wrote the record and before it changed the metadata. No segment is deleted
-because of such metadata alone. A segment is deleted only if the record shows that it belongs to a
-deleted generation.
-"""
+"""Compares metadata with the records of deleted topics, before the metadata is used. Metadata may
+be older than a deletion: the metadata may be a restored copy, or the writer may have been killed
+after it wrote the record and before it changed the metadata. No segment is deleted because of such
+metadata alone. A segment is deleted only if the record shows that it belongs to a deleted
+generation."""
 
 from __future__ import annotations
 

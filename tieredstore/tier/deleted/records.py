@@ -1,10 +1,8 @@
 """Records of deleted topics. The tier keeps them for ever. Format:
-`docs/formats/topic-deletion.md`.
-
-A topic that is recreated is another generation of that name. The topic id in the metadata and the
-positions in the queue's files distinguish generations. The commit log of a generation begins after
-the commit logs of all earlier generations, so no segment name is used twice.
-"""
+`docs/formats/topic-deletion.md`. A topic that is recreated is another generation of that name. The
+topic id in the metadata and the positions in the queue's files distinguish generations. The commit
+log of a generation begins after the commit logs of all earlier generations, so no segment name is
+used twice."""
 
 from __future__ import annotations
 

@@ -99,13 +99,11 @@ def read_named(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read the messages of `units`, the first of which has queue offset `start`.
-
-    The block has at least one message, and as many as span at most `limit_bytes` of the commit log
-    and weigh at most `room_bytes`. Without units, `start` is in a hole: the block has no message,
-    and reaches to the end of the hole. `check_bodies`: leave out messages whose body does not match
-    its CRC. Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
-    """
+    """Read the messages of `units`, the first of which has queue offset `start`. The block has at
+    least one message, and as many as span at most `limit_bytes` of the commit log and weigh at most
+    `room_bytes`. Without units, `start` is in a hole: the block has no message, and reaches to the
+    end of the hole. `check_bodies`: leave out messages whose body does not match its CRC. Raises
+    Unavailable, and Corrupt when the bytes of a whole range are missing."""
     key = QueueKey(file.topic, file.queue_id)
     if not len(units):
         return _hole(file, key, start)

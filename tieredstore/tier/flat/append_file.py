@@ -1,8 +1,6 @@
-"""Flat file: an ordered list of segments of one type. It grows at its end.
-
-Offsets are bytes of the whole file. A segment's base offset is the file offset of its first byte.
-Layout and names: `docs/formats/tier-layout.md`. `metadata`: `docs/formats/metadata.md`.
-"""
+"""Flat file: an ordered list of segments of one type. It grows at its end. Offsets are bytes of the
+whole file. A segment's base offset is the file offset of its first byte. Layout and names:
+`docs/formats/tier-layout.md`. `metadata`: `docs/formats/metadata.md`."""
 
 from __future__ import annotations
 

@@ -19,13 +19,10 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Consecutive messages of one queue, in the form of the tier.
-
-    `first_offset`: queue offset of the first. `buffer`: the adjacent records, with the physical
-    offsets of the tier. Arrays with one value per message: `starts` and `ends` (bytes in `buffer`),
-    `sizes` (bytes), `offsets` (bytes in the queue's commit log), `tags_codes`, `store_timestamps`
-    (ms).
-    """
+    """Consecutive messages of one queue, in the form of the tier. `first_offset`: queue offset of
+    the first. `buffer`: the adjacent records, with the physical offsets of the tier. Arrays with
+    one value per message: `starts` and `ends` (bytes in `buffer`), `sizes` (bytes), `offsets`
+    (bytes in the queue's commit log), `tags_codes`, `store_timestamps` (ms)."""
 
     first_offset: int
     buffer: memoryview
@@ -73,11 +70,9 @@ def prepare(
     path: str,
 ) -> RecordBatch:
     """Copy records into one buffer and give them physical offsets that start at
-    `commit_log_offset`. A single writable buffer is not copied.
-
-    `units`: the consume queue units of the records, for sizes and tags codes. Raises Corrupt,
-    naming `path` and the queue offset, if sizes or magics in the records differ from the units.
-    """
+    `commit_log_offset`. A single writable buffer is not copied. `units`: the consume queue units of
+    the records, for sizes and tags codes. Raises Corrupt, naming `path` and the queue offset, if
+    sizes or magics in the records differ from the units."""
     sizes = units["size"].astype(np.int64)
     ends = sizes.cumsum()
     starts = ends - sizes

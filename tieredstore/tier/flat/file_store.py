@@ -57,10 +57,8 @@ _log = logging.getLogger(__name__)
 
 
 class FlatFileStore:
-    """The flat files of a broker, by topic and queue. Thread-safe.
-
-    Opening and reading write nothing. A writer calls `become_writer` first.
-    """
+    """The flat files of a broker, by topic and queue. Thread-safe. Opening and reading write
+    nothing. A writer calls `become_writer` first."""
 
     def __init__(
         self,

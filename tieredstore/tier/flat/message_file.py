@@ -1,8 +1,6 @@
-"""FlatMessageFile: one queue in the tier, a commit log and a consume queue that move together.
-
-This module creates and deletes the queue. `queue_writer` appends messages, and `queue_view` reads
-them.
-"""
+"""FlatMessageFile: one queue in the tier, a commit log and a consume queue that move together. This
+module creates and deletes the queue. `queue_writer` appends messages, and `queue_view` reads
+them."""
 
 from __future__ import annotations
 
@@ -120,12 +118,9 @@ class FlatMessageFile(QueueWriter):
         most: int | None = None,
     ) -> list[SegmentId]:
         """Delete the segments whose newest message is older than `before_ms`, at most `most`
-        segments (None for all).
-
-        The consume queue's segments are deleted first. Offsets continue, even if all messages have
-        expired. Segments that the backend cannot delete, or that remain at a stop, are left to
-        `FlatFileStore.sweep_deleted`. Returns the removed segments.
-        """
+        segments (None for all). The consume queue's segments are deleted first. Offsets continue,
+        even if all messages have expired. Segments that the backend cannot delete, or that remain
+        at a stop, are left to `FlatFileStore.sweep_deleted`. Returns the removed segments."""
         return self._remove(self.take_expired(before_ms, most), is_stopping)
 
     def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:

@@ -154,12 +154,9 @@ class QueueView:
     @property
     def consume_queue_min_offset(self) -> int:
         """Queue offset of the first message that can be read, or the commit offset if no message
-        can be read.
-
-        This offset is the consume queue's minimum, or the offset of the first message that the
-        commit log still has, whichever is greater. After messages expired, this property may read 8
-        bytes once, blocking, and raises Unavailable or Corrupt.
-        """
+        can be read. This offset is the consume queue's minimum, or the offset of the first message
+        that the commit log still has, whichever is greater. After messages expired, this property
+        may read 8 bytes once, blocking, and raises Unavailable or Corrupt."""
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:
@@ -272,12 +269,9 @@ class QueueView:
         return found
 
     def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> Reading[int]:
-        """Find the queue offset for a store time.
-
-        LOWER: the first message at or after the time, or the commit offset if none exists. UPPER:
-        the last message at or before the time, or the min offset if none exists.
-        (`docs/differences.md`, D10, D27)
-        """
+        """Find the queue offset for a store time. LOWER: the first message at or after the time, or
+        the commit offset if none exists. UPPER: the last message at or before the time, or the min
+        offset if none exists. (`docs/differences.md`, D10, D27)"""
         ranges = yield from self._ranges()
         if boundary is BoundaryType.LOWER:
             found = yield from find_first_at_or_after(

@@ -342,11 +342,9 @@ class QueueWriter(QueueView):
 
     def commit(self) -> bool:
         """Write the commit log, then the consume queue, in one request if the provider supports it.
-
         Then confirm the epoch to commit both. Returns True if all appended messages are committed,
         False if another thread is committing. Raises Unavailable, Fenced, Corrupt. After
-        Unavailable, call this again or call `rollback`. Stored bytes are not written again.
-        """
+        Unavailable, call this again or call `rollback`. Stored bytes are not written again."""
         if not self.lock.acquire(blocking=False):
             return False
         try:

@@ -1,7 +1,5 @@
-"""The segments of one file, and reads across segments.
-
-Offsets are bytes of the whole file. A segment's base offset is the file offset of its first byte.
-"""
+"""The segments of one file, and reads across segments. Offsets are bytes of the whole file. A
+segment's base offset is the file offset of its first byte."""
 
 from __future__ import annotations
 
@@ -31,13 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class FlatSegment:
-    """One segment of a flat file: its handle, and its committed part.
-
-    `commit_position`: in bytes. `begin_ms`, `end_ms`: store times of the committed messages,
-    NEVER_WRITTEN_MS if there are none. `real_size_bytes`: size in the backend when the segment was
-    opened. `recorded_size_bytes`, `recorded_begin_ms`: size and begin time in the metadata at that
-    time.
-    """
+    """One segment of a flat file: its handle, and its committed part. `commit_position`: in bytes.
+    `begin_ms`, `end_ms`: store times of the committed messages, NEVER_WRITTEN_MS if there are none.
+    `real_size_bytes`: size in the backend when the segment was opened. `recorded_size_bytes`,
+    `recorded_begin_ms`: size and begin time in the metadata at that time."""
 
     __slots__ = (
         "base_offset",
@@ -195,14 +190,12 @@ class FlatSegments:
     def read(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Reading[memoryview]:
-        """Read the committed bytes starting at `offset`, across any number of segments.
-
-        The result is shorter than `length` if the file or a run of contiguous segments ends. The
-        result is empty if the offset has expired, is in a hole or is not committed. Bytes in
-        damaged blocks are returned unchanged, for callers that search for structure. `damaged`:
-        receives the ranges of these bytes, for callers that serve messages. Raises the errors of
-        the segments.
-        """
+        """Read the committed bytes starting at `offset`, across any number of segments. The result
+        is shorter than `length` if the file or a run of contiguous segments ends. The result is
+        empty if the offset has expired, is in a hole or is not committed. Bytes in damaged blocks
+        are returned unchanged, for callers that search for structure. `damaged`: receives the
+        ranges of these bytes, for callers that serve messages. Raises the errors of the
+        segments."""
         at_hand = self.read_nowait(offset, length)
         if at_hand is not None:
             return at_hand

@@ -26,10 +26,8 @@ _log = logging.getLogger(__name__)
 
 def take_heads(buffer: memoryview, starts: Int64s, ends: Int64s) -> dict[int, bytes]:
     """Find for each range of `make_ranges` the first bytes of its first message. Returns them by
-    message index.
-
-    `starts` and `ends`: int64[n], bytes of the commit log. `buffer`: begins at the first message.
-    """
+    message index. `starts` and `ends`: int64[n], bytes of the commit log. `buffer`: begins at the
+    first message."""
     begin = int(starts[0]) if len(starts) else 0
     places = [int(starts[low]) for low, _ in cut_ranges(starts, ends)]
     return {at: bytes(buffer[at - begin : at - begin + HEAD_BYTES]) for at in places}

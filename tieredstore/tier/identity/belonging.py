@@ -166,14 +166,12 @@ def find_other_broker(provider: SegmentProvider, broker: str) -> str | None:
 
 
 class Belonging:
-    """Checks that a tier belongs to a state directory and, for a broker, to the store in it.
-
-    Used while the state directory is locked. `kind`: kind of the new owner. `source`: the store, or
-    None for a job, and for a store without marks. `is_told`: `tieredStoreAdopt`. `gives_offsets`:
+    """Checks that a tier belongs to a state directory and, for a broker, to the store in it. Used
+    while the state directory is locked. `kind`: kind of the new owner. `source`: the store, or None
+    for a job, and for a store without marks. `is_told`: `tieredStoreAdopt`. `gives_offsets`:
     whether the store takes messages. A store that a job creates does not. `is_named`: whether the
     configuration names the broker. Otherwise the broker has the name of the host. For a tier that
-    ends with the process, nothing is compared or recorded.
-    """
+    ends with the process, nothing is compared or recorded."""
 
     def __init__(
         self,

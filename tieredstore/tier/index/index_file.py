@@ -25,10 +25,8 @@ class IndexStatus(Enum):
 
 
 class IndexStoreFile:
-    """Common part of `LocalIndexStoreFile` and `UploadedIndexStoreFile`.
-
-    `begin_ms`: time to which the items' times are relative, and the name of a local file.
-    """
+    """Common part of `LocalIndexStoreFile` and `UploadedIndexStoreFile`. `begin_ms`: time to which
+    the items' times are relative, and the name of a local file."""
 
     def __init__(self, begin_ms: int, status: IndexStatus) -> None:
         self.begin_ms = begin_ms

@@ -62,12 +62,10 @@ def relink(
     count: int,
     trusted: int,
 ) -> int:
-    """Rebuild slot heads and chains for items above `trusted`, up to `count`.
-
-    `heads`: the slots' item numbers. `items`: the items by number. Both are views of the file, and
-    only differences are written. Items up to `trusted` and their links are on disk, so a head that
-    points to one of them is correct. Returns the number of slots in use.
-    """
+    """Rebuild slot heads and chains for items above `trusted`, up to `count`. `heads`: the slots'
+    item numbers. `items`: the items by number. Both are views of the file, and only differences are
+    written. Items up to `trusted` and their links are on disk, so a head that points to one of them
+    is correct. Returns the number of slots in use."""
     right = heads.astype(np.int32)
     unsure = (right > trusted) | (right < 0)
     right[unsure] = 0
@@ -129,12 +127,10 @@ class IndexRows:
 
 
 class LocalIndexStoreFile(IndexStoreFile):
-    """One mapped file. Puts come from one thread at a time. Queries may run at the same time.
-
-    The mapping exists while the object is referenced, so a query may continue after `destroy`.
+    """One mapped file. Puts come from one thread at a time. Queries may run at the same time. The
+    mapping exists while the object is referenced, so a query may continue after `destroy`.
     `item_count`: number of items. `synced_items`: number of items on disk. `covered_items`: number
-    of items below the watermarks when the file was opened.
-    """
+    of items below the watermarks when the file was opened."""
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
         super().__init__(begin_ms, IndexStatus.UNSEALED)

@@ -114,12 +114,10 @@ class IndexSegments:
         self._progress: _Progress | None = None
 
     def load(self, *, is_writer: bool = True) -> list[UploadedIndexStoreFile]:
-        """Open all segments that contain an index file, by ascending base offset.
-
-        A segment may be registered although its size is not in the metadata. If the bytes of such a
-        segment are complete, the segment is used, and the tier's writer records its size. Otherwise
-        the next upload overwrites the segment.
-        """
+        """Open all segments that contain an index file, by ascending base offset. A segment may be
+        registered although its size is not in the metadata. If the bytes of such a segment are
+        complete, the segment is used, and the tier's writer records its size. Otherwise the next
+        upload overwrites the segment."""
         listings = self._listings()
         files = []
         for entry in self._entries():
@@ -132,13 +130,11 @@ class IndexSegments:
     def upload(
         self, index_file: UploadableIndex, is_ending: Callable[[], bool] = lambda: False
     ) -> UploadedIndexStoreFile:
-        """Write a compacted file as the next segment, in pieces, and record it durably.
-
-        After a failure, or if the process is ending (checked before each piece), the next call
-        continues where this call stopped. Raises Unavailable if the upload should be retried later,
-        Fenced if another writer holds the position, Corrupt if the compacted file or the existing
-        bytes are wrong.
-        """
+        """Write a compacted file as the next segment, in pieces, and record it durably. After a
+        failure, or if the process is ending (checked before each piece), the next call continues
+        where this call stopped. Raises Unavailable if the upload should be retried later, Fenced if
+        another writer holds the position, Corrupt if the compacted file or the existing bytes are
+        wrong."""
         entry = self._announce()
         segment = self._provider.open(entry.id)
         try:
@@ -341,10 +337,8 @@ def _seal(segment: FileSegment) -> None:
 
 def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int:
     """Return the number of bytes after which an upload may continue, on a backend that cannot
-    overwrite bytes.
-
-    The existing bytes are compared, and removed if they are not the beginning of this file.
-    """
+    overwrite bytes. The existing bytes are compared, and removed if they are not the beginning of
+    this file."""
     size = segment.size()
     if size <= index_file.size_bytes:
         for position, piece in index_file.pieces(0, PIECE_BYTES):
@@ -361,11 +355,8 @@ def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int
 
 def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
     """Write the compacted form of a sealed file to `directory/<begin>`, with the same bytes as
-    Java.
-
-    An existing complete file is used. A failed upload leaves such a file, and a start removes it.
-    Raises Unavailable if the disk fails or is full.
-    """
+    Java. An existing complete file is used. A failed upload leaves such a file, and a start removes
+    it. Raises Unavailable if the disk fails or is full."""
     size = compacted_size(file.slots, file.item_count)
     path = directory / str(file.begin_ms)
     compacted = CompactedIndex(path, size, file.begin_ms, file.end_ms)

@@ -109,14 +109,11 @@ _HOUR_MS = 3_600_000
 
 class IndexStoreService:
     """Key index of a tier. Thread-safe. Call `recover` first, `stop` last. `start` runs the
-    background loop.
-
-    `root`: the broker's `storePathRootDir`. `retention_hours`: returns the longest retention of any
-    topic, at each expiry. Without this function, or if it returns None, nothing expires.
-    `retention_clock`: determines ages. `check_writer`: raises Fenced if the epoch is known to be
-    lost. Called before each upload and expiry. `confirm_writer`: like `WriterEpoch.confirm`. Called
-    before an upload counts. `problems`: parts that recovery could not use, one line each.
-    """
+    background loop. `root`: the broker's `storePathRootDir`. `retention_hours`: returns the longest
+    retention of any topic, at each expiry. Without this function, or if it returns None, nothing
+    expires. `retention_clock`: determines ages. `check_writer`: raises Fenced if the epoch is known
+    to be lost. Called before each upload and expiry. `confirm_writer`: like `WriterEpoch.confirm`.
+    Called before an upload counts. `problems`: parts that recovery could not use, one line each."""
 
     def __init__(
         self,
@@ -271,14 +268,11 @@ class IndexStoreService:
         indexed_until: int | None,
     ) -> int:
         """Index messages of one queue, with one row per key of a message. Returns the number of
-        added rows.
-
-        `hashes`: `tiered_key_hash` of the keys. Offsets and sizes are bytes in the queue's tiered
-        commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset below which,
-        after this call, all keys of the queue are in the index. Calls for one queue are in the
-        order of its commit log. After an error, put the whole batch again. Raises Invalid for
-        invalid arguments, Unavailable if the disk fails or is full.
-        """
+        added rows. `hashes`: `tiered_key_hash` of the keys. Offsets and sizes are bytes in the
+        queue's tiered commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset
+        below which, after this call, all keys of the queue are in the index. Calls for one queue
+        are in the order of its commit log. After an error, put the whole batch again. Raises
+        Invalid for invalid arguments, Unavailable if the disk fails or is full."""
         if not len(hashes) == len(offsets) == len(sizes) == len(store_timestamps):
             raise Invalid(
                 f"index: {len(hashes)} keys, {len(offsets)} offsets, {len(sizes)} sizes and "

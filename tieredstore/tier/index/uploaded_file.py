@@ -171,11 +171,9 @@ def header_of(segment: FileSegment, data: memoryview) -> tiered.IndexHeader:
 
 
 def check_whole(segment: FileSegment, size_bytes: int, header: tiered.IndexHeader) -> None:
-    """Raise Corrupt unless a segment contains one complete compacted file.
-
-    The first slot must point to the end of the slots, and the items of the last slot must end at
-    the end of the file. A truncated file cannot fulfil this.
-    """
+    """Raise Corrupt unless a segment contains one complete compacted file. The first slot must
+    point to the end of the slots, and the items of the last slot must end at the end of the file. A
+    truncated file cannot fulfil this."""
     end = tiered.find_content_end(size_bytes, header.items, segment.read)
     slots = tiered.infer_slots(end, header.items)
     if slots is None:

@@ -73,11 +73,9 @@ def _find_parent(queue: str) -> str:
 
 class LiteService:
     """The runs of one broker. Thread-safe. Call `load` first, `stop` last. Only a writer calls
-    `start`.
-
-    `find_lite_topics`: returns the parents. `find_ranges`: returns the queues of a parent in the
-    local store. `forget_deletions`: called with the light queues whose deletion is finished.
-    """
+    `start`. `find_lite_topics`: returns the parents. `find_ranges`: returns the queues of a parent
+    in the local store. `forget_deletions`: called with the light queues whose deletion is
+    finished."""
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
-"""Encodes and decodes blocks of a trace.
-
-A block has the arrivals and reads of a few seconds. The format is in `docs/formats/trace.md`.
-Blocks are independent, so a damaged or torn block affects no other block.
-"""
+"""Encodes and decodes blocks of a trace. A block has the arrivals and reads of a few seconds. The
+format is in `docs/formats/trace.md`. Blocks are independent, so a damaged or torn block affects no
+other block."""
 
 from __future__ import annotations
 

@@ -166,11 +166,8 @@ _FILES: Final = 8
 
 
 class TraceFiles:
-    """Appends blocks to files in a folder.
-
-    Used by one thread at a time. Each process begins a new file. `limit_bytes`: limit of all files
-    together.
-    """
+    """Appends blocks to files in a folder. Used by one thread at a time. Each process begins a new
+    file. `limit_bytes`: limit of all files together."""
 
     def __init__(self, folder: Path, limit_bytes: int, files: FileOperations = FILES) -> None:
         self._folder = folder

@@ -44,10 +44,8 @@ _log = logging.getLogger(__name__)
 
 class MessageStoreDispatcher:
     """Copies the messages of the local store into the tier, queue by queue. `on_committed`: as in
-    `QueueUpload`.
-
-    Thread-safe. One thread at a time uploads a queue. After a Fenced error nothing is uploaded.
-    """
+    `QueueUpload`. Thread-safe. One thread at a time uploads a queue. After a Fenced error nothing
+    is uploaded."""
 
     def __init__(
         self,
@@ -190,11 +188,9 @@ class MessageStoreDispatcher:
     # Scans
 
     def scan(self, force: bool = False) -> list[DispatchOutcome]:
-        """Run an upload round for all queues that need one. Returns the outcome of each.
-
-        `force`: flush the local store first, and do not wait for a batch to fill. Raises Fenced
-        when epoch ownership is lost.
-        """
+        """Run an upload round for all queues that need one. Returns the outcome of each. `force`:
+        flush the local store first, and do not wait for a batch to fill. Raises Fenced when epoch
+        ownership is lost."""
         if not self.is_enabled:
             return []
         self._check_fenced()

@@ -1,9 +1,7 @@
 """Puts the keys of uploaded messages into the index, and puts the missing ones again after a crash.
-
 The index has a watermark for each queue: the commit log offset below which its keys are in the
 index (`find_indexed_end`). The watermark is on disk before a queue gets its first byte. After a
-crash the keys above it are put again, from messages that are read back from the tier.
-"""
+crash the keys above it are put again, from messages that are read back from the tier."""
 
 from __future__ import annotations
 
@@ -168,11 +166,9 @@ def _find_hashes(
 
 
 class KeyUpload:
-    """Puts the keys of a queue's messages into the index, in the order of its commit log.
-
-    Keys that fail are put later, from messages that are read back from the tier. Because this is
-    expensive, failures are retried at growing intervals, and never while the index refuses keys.
-    """
+    """Puts the keys of a queue's messages into the index, in the order of its commit log. Keys that
+    fail are put later, from messages that are read back from the tier. Because this is expensive,
+    failures are retried at growing intervals, and never while the index refuses keys."""
 
     def __init__(self, index: KeyIndex, clock: Clock, metrics: Metrics) -> None:
         self.index = index

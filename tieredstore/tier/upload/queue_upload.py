@@ -157,12 +157,9 @@ class QueueUpload:
     # A round: plan a step, execute it
 
     def run(self, round: UploadRound) -> DispatchOutcome:
-        """Upload the due messages.
-
-        Between two writes other threads may use the queue. Returns the outcome, with the error that
-        ended the round. Messages that were committed before the error stay committed. The other
-        messages are read again in the next round.
-        """
+        """Upload the due messages. Between two writes other threads may use the queue. Returns the
+        outcome, with the error that ended the round. Messages that were committed before the error
+        stay committed. The other messages are read again in the next round."""
         outcome = round.outcome
         try:
             while round.done not in _LAST_STEPS:

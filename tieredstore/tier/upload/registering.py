@@ -31,12 +31,10 @@ def register_queues(
     is_ending: Callable[[], bool],
 ) -> Registered:
     """Register the queues that the metadata lacks, until `is_ending` returns True. `find_first`:
-    returns the queue offset at which a new queue begins.
-
-    A new queue may need a request to the backend. If the backend was unavailable for GIVE_UP_AFTER
-    new queues in a row, the other new queues are left for later. Raises the errors of the write.
-    After such an error nothing is registered.
-    """
+    returns the queue offset at which a new queue begins. A new queue may need a request to the
+    backend. If the backend was unavailable for GIVE_UP_AFTER new queues in a row, the other new
+    queues are left for later. Raises the errors of the write. After such an error nothing is
+    registered."""
     registered = Registered()
     new: list[FlatMessageFile] = []
     unavailable = 0

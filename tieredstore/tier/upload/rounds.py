@@ -1,8 +1,6 @@
-"""Selection of the queues of a scan, and their distribution among its workers.
-
-Often only a few of 100,000 queues have new messages since the last scan. If the source reports
-changes, a queue is checked when it has changed, and again in each scan until it has no more work.
-"""
+"""Selection of the queues of a scan, and their distribution among its workers. Often only a few of
+100,000 queues have new messages since the last scan. If the source reports changes, a queue is
+checked when it has changed, and again in each scan until it has no more work."""
 
 from __future__ import annotations
 
