@@ -1,6 +1,7 @@
 """Copies the data that a `restore` from the copy needs in addition to the segments: the ends of
-expired queues, and the backups. The backup of topics, groups and offsets is copied from the origin.
-The backup of the metadata is made from the metadata of the copy."""
+expired queues, the runs of lite topics, and the backups. The backup of topics, groups and
+offsets is copied from the origin. The backup of the metadata is made from the metadata of the
+copy."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.backups import BackupKind, BackupPlace
+from tieredstore.contracts.backups import BackupKind, BackupName, BackupPlace, RangedBackups
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import (
     STATUS_DELETED,
@@ -29,9 +31,22 @@ from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.metadata.former import FormerEnds, FormerMetadata, make_segments
 from tieredstore.jobs.options import list_names
 from tieredstore.jobs.restoring.backups import find_backup, find_former_metadata
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.lite_runs import (
+    UNIT_DTYPE,
+    CoveredRange,
+    RunNotes,
+    encode_run,
+    find_deletions,
+    merge_contents,
+    sort_units,
+)
 from tieredstore.message.names import queue_path
 from tieredstore.scan.location import load_config
 from tieredstore.tier.backup import TierBackup
+from tieredstore.tier.lite.merging import ChosenRuns, merge_part
+from tieredstore.tier.lite.runs import LiteRun, join_covered, load_runs
+from tieredstore.tier.lite.service import PART_UNITS
 from tieredstore.tier.writing import TierWriter
 
 _log = logging.getLogger(__name__)
@@ -57,8 +72,10 @@ class BackupCopy:
             former = self._find_former()
             expired = self._find_expired(former)
             self._record_ends(writer, former, expired)
-            if (names or expired) and not self._has_store():
-                self._back_up(writer)
+            if not self._has_store():
+                self._copy_light_runs(writer)
+                if names or expired:
+                    self._back_up(writer)
         except Fenced:
             raise
         except TieredStoreError as error:
@@ -138,6 +155,58 @@ class BackupCopy:
             for kind in FileSegmentType
         }
         return [it for it in entries if not it.size and it.base_offset < last[it.type]]
+
+    def _copy_light_runs(self, writer: TierWriter) -> None:
+        """Write the origin's runs of lite topics as one run, since only runs show which lite topics
+        are deleted. Runs with messages that the target lacks are left out, except their deletions.
+        A broker reads such messages back. The parents have the same ids as in the origin."""
+        place, broker = find_layer(self.target.provider, RangedBackups), self.tier.broker
+        groups = load_runs(self.origin, broker).directory.list_groups()
+        known = load_runs(self.target.provider, broker).directory
+        ids = {topic.topic: topic.topic_id for topic in self.target.metadata.topics()}
+        ranges: list[CoveredRange] = []
+        whole: list[LiteRun] = []
+        for group in groups.values():
+            covered = [
+                one
+                for run in group
+                for one in run.notes.covered
+                if ids.get(one.topic) == one.topic_id
+            ]
+            if all(one.end <= self._find_end(QueueKey(one.topic, one.queue_id)) for one in covered):
+                ranges += covered
+                whole += group
+        found = [run for group in groups.values() for run in group]
+        deleted = find_deletions(run.names for run in found)
+        joined = join_covered(ranges)
+        before = join_covered(one for run in known.runs for one in run.notes.covered)
+        is_known = find_deletions(run.names for run in known.runs) == deleted and before == joined
+        if place is None or is_known:
+            return
+        parts = max(-(-sum(run.unit_count for run in whole) // PART_UNITS), 1)
+        begins = {(one.topic_id, one.queue_id): 0 for one in joined}
+        names = [BackupName(writer.epoch_number, 1 + n, BackupKind.LITE) for n in range(parts)]
+        merged = tuple(str(run.name) for run in known.runs)
+        chosen = ChosenRuns(whole, 1, keeps_deleted=True)
+        writer.check()
+        for part, name in enumerate(names):
+            low, high = (part << 64) // parts, ((part + 1) << 64) // parts
+            here = {key: end for key, end in deleted.items() if low <= key < high}
+            only = sort_units(np.zeros(0, np.uint64), np.zeros(0, UNIT_DTYPE), here)
+            content = merge_contents(
+                [merge_part(chosen, begins, part, parts), only], keeps_deleted=True
+            )
+            notes = RunNotes(1, str(names[0]), part, parts)
+            if not part:
+                notes = msgspec.structs.replace(notes, covered=joined, merged=merged)
+            place.write_backup(broker, name, encode_run(notes, content))
+        writer.confirm()
+        place.delete_backups(broker, [run.name for run in known.runs])
+
+    def _find_end(self, key: QueueKey) -> int:
+        """Return the queue offset after the last message of a queue in the target."""
+        units = (it for it in self._list_entries(key) if it.type is FileSegmentType.CONSUME_QUEUE)
+        return max((it.base_offset + it.size for it in units), default=0) // UNIT_SIZE
 
     def _has_store(self) -> bool:
         """Return whether a store has written to the target. The backups of that store are newer

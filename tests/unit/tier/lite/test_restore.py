@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit.command_line import tieredstore
 from tests.kit.lite_tier import LiteTier, queue_of, write_topics
+from tieredstore import jobs
 from tieredstore.tier.lite import merging
 
 BODIES = [b"%03d" % number + b"x" * 300 for number in range(9)]
@@ -42,6 +43,40 @@ def test_restore_keeps_offsets_of_lite_topics_and_continues_them(
     assert it.store.get_max_offset_in_queue(queue_of("s"), 0) == 7
     it.put_lite("s", b"new")
     assert it.read_lite("s") == [*BODIES[:5], *BODIES[7:], b"new"]
+    it.close()
+
+
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_a_copy_knows_which_lite_topics_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_merged: bool
+) -> None:
+    monkeypatch.setattr(merging, "FAN_IN", 2 if is_merged else 8)  # a merge drops a deletion
+    it = LiteTier(tmp_path, tieredStoreBackupInterval=60_000)
+    it.put_lite("s", *BODIES[:5])
+    it.put_lite("t", *BODIES[5:7])
+    it.upload_runs()
+    it.store.delete_topics({queue_of("s")})
+    it.put_lite("s", b"again")
+    it.upload_runs()
+    assert it.lite.find_deleted_end(queue_of("s")) == (0 if is_merged else 5)
+    it.put_lite("t", b"not in a run")
+    it.upload()
+    monkeypatch.setattr(it.lite, "_write", lambda: None)
+    it.close()
+    tier, copied = it.root / "tier", it.root / "copied"
+    for _ in range(2):
+        jobs.copy(f"file://{tier}", f"file://{copied}", to_state=it.root / "state")
+    assert len([*copied.rglob("*.lite")]) == 1
+    for folder in (tier, it.root / "store"):
+        shutil.rmtree(folder)
+    copied.rename(tier)
+    assert not jobs.restore(f"file://{tier}", it.root / "store")["problems"]
+    write_topics(it.root, "P")
+    it.open()
+    for _ in range(2):
+        assert it.read_lite("s") == [b"again"]
+        assert it.read_lite("t") == [*BODIES[5:7], b"not in a run"]
+        it.lite.run_once()
     it.close()
 
 
