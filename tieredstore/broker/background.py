@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class PeriodicTask:
     """Awaits `run` every `interval_ms`. Each consecutive error doubles the interval, at most
     `max_doublings` times. `interval_ms` is a number, or, for a setting that can change, a function
-    that returns the interval before each round."""
+    that returns the interval and is called before each wait."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class PeriodicTask:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Start the task on the event loop of the caller. The first round begins after one
+        """Start the task on the event loop of the caller. The first call of `run` begins after one
         interval."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._loop(), name=self.name)
 
     def wake(self) -> None:
-        """Begin the next round now, without waiting for the interval."""
+        """Begin the next call of `run` now, without waiting for the interval."""
         self._wake.set()
 
     async def stop(self) -> None:
-        """Stop the task and cancel a running round. Idempotent."""
+        """Stop the task and cancel a call of `run` that has not ended. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

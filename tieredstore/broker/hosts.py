@@ -15,8 +15,9 @@ quarters of all slots."""
 
 
 def name_host(address: str) -> str:
-    """Return the host of an address `ip:port` or `[ip]:port`, or an address without a port. An IPv6
-    host is its /64 network, because it may use each address of that network."""
+    """Return the host of an address `ip:port` or `[ip]:port`, or an address without a port. For an
+    IPv6 address the result is the /64 network, because one host may use all addresses of that
+    network."""
     host = address.rpartition(":")[0] if address.count(":") == 1 or "]" in address else address
     host = host.strip("[]").partition("%")[0]
     if ":" not in host:

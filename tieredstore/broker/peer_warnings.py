@@ -31,8 +31,8 @@ class PeerWarnings:
         self._periods: WeakKeyDictionary[asyncio.AbstractEventLoop, _Period] = WeakKeyDictionary()
 
     def note(self, kind: str, text: str, error: BaseException | None = None) -> None:
-        """Warn of a peer. `kind`: kind of the warning, such as "connections closed". There are only
-        a few kinds. `text`: the peer and its fault. `error`: its traceback is logged if the warning
+        """Warn of a peer. `kind`: one of a few kinds of warnings, such as "connections closed".
+        `text`: the peer and its fault. `error`: the error whose traceback is logged, if the warning
         is logged immediately."""
         text = text[:_MOST_CHARACTERS]
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""Ports of a broker and file descriptors of the process. Ports are bound before anything else. A
-port in use then ends a start immediately, and the store's records can contain a port that the
-system chose."""
+"""Ports of a broker and file descriptors of the process. A start binds the ports before anything
+else, for two reasons. A port in use ends the start immediately. And the port is then known before
+the store writes it into records, even if the system chose the port."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tieredstore.errors import Unavailable
 from tieredstore.message.hosts import join_address, strip_brackets
 
 RESERVED: Final = 256
-"""Number of file descriptors that are reserved for files. If a quarter of the process's limit is
-smaller than this number, that quarter is reserved."""
+"""Number of file descriptors that are reserved for files, or a quarter of the process's limit,
+whichever is smaller."""
 
 
 FAST_DISTANCE: Final = 2
@@ -33,9 +33,9 @@ CLIENTS: Final = HostShares()
 
 
 def count_room(descriptor: int) -> int:
-    """Return the number of descriptors that further clients may get after `descriptor` was given to
-    a new client. The remaining descriptors stay free for files. The system gives a new descriptor
-    the lowest free number, so all lower numbers are in use."""
+    """Return the number of further clients that may connect after a new client has got
+    `descriptor`. The other descriptors stay free for files. The function assumes that all lower
+    descriptors are in use, because the system always assigns the lowest free one."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -89,8 +89,8 @@ def bind_ports(settings: BrokerSettings, closing: AsyncExitStack) -> Sockets:
 def _bind_free_pair(
     bind: Callable[[int], socket.socket],
 ) -> tuple[socket.socket, socket.socket | None]:
-    """Bind a port that the system chooses, and the second port of remoting below it. After several
-    attempts in which the second port was in use, return None for the second port."""
+    """Bind a port that the system chooses, and the second port of remoting below it. Tries several
+    ports. If the second port is in use each time, returns None for the second port."""
     for _ in range(_TRIES):
         remoting = bind(0)
         with suppress(Unavailable):

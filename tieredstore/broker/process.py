@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 STOP_SECONDS: Final = 20.0
 """Time limit of a stop, in seconds."""
 STOP_START_SECONDS: Final = 8.0
-"""Time limit (seconds) for the rest of a start after a signal to stop. A start may wait for another
-writer's epoch or recover a large store, and a signal interrupts neither."""
+"""Time limit (seconds) for the rest of a start after a signal to stop. A signal does not interrupt
+a start that waits for another writer's epoch or recovers a large store."""
 _log = logging.getLogger("tieredstore.broker")
 
 

@@ -96,8 +96,8 @@ MAX_WATCHES: Final = 100_000
 
 
 class Watch:
-    """One waiting read. To miss no message, enter the watch (`with`), then read, and call `wait` if
-    the read found nothing."""
+    """One read that waits for messages. The caller enters the watch (`with`), reads, and calls
+    `wait` if the read found nothing. In this order it misses no message."""
 
     __slots__ = ("_future", "_hold", "_is_woken", "_keys", "_message_filter", "host")
 
@@ -276,7 +276,8 @@ class PullRequest(msgspec.Struct, frozen=True):
 
 def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
     """Return whether a reader should wait, because the message at `offset` has not arrived yet.
-    Also True for a missing queue, unless the store sends the reader to another offset."""
+    Also True for a missing queue, unless the result tells the reader to continue at another
+    offset."""
     return result.status in _NOT_YET or (
         result.status in _NO_QUEUE and result.next_begin_offset == offset
     )

@@ -142,7 +142,7 @@ def _read_offsets(directory: Path) -> dict[str, object]:
 
 
 def _read_acls(directory: Path) -> dict[str, object]:
-    """Return the permissions in the form of this project's own file."""
+    """Return the permissions of all users, in the format of this project's file `authAcls.json`."""
     return {
         "acls": {
             subject: {

@@ -107,9 +107,9 @@ def describe_plan(plan: RecoveryPlan) -> str:
 
 
 FUTURE_TOLERANCE_MS: Final = 3_600_000
-"""Maximum time by which the last message may be ahead of the clock, ms. Within this limit, new
-messages get the last message's time until the clock has reached it. Beyond the limit they get the
-clock's time."""
+"""Maximum time (ms) by which the store time of the last message may be ahead of the clock. Up to
+this limit, new messages get the last message's time until the clock reaches that time. Above the
+limit, new messages get the clock's time."""
 _KNOWN: Final = frozenset(
     {
         COMMIT_LOG_DIRECTORY,

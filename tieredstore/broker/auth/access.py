@@ -122,8 +122,8 @@ class AccessControl:
             )
 
     def authenticate(self, credentials: Credentials | None) -> User:
-        """Return the user that signed a request. Raises NotAuthenticated, with the same text for a
-        wrong user and for a wrong signature."""
+        """Return the user that signed a request. Raises NotAuthenticated, with the same text for an
+        unknown user and for a wrong signature."""
         user = None if credentials is None else self.users.find_user(credentials.username)
         # An unknown user takes as long as a known one.
         key = user.password.encode() if user is not None else b"none"
@@ -138,7 +138,8 @@ class AccessControl:
         return user
 
     def is_current(self, signer: User | None) -> bool:
-        """Return whether a user who signed a request earlier could sign it now."""
+        """Return whether the signature of an earlier request is still valid. It is not if the
+        signer was deleted or disabled since, or has a new password."""
         user = None if signer is None else self.users.find_user(signer.username)
         if user is None or signer is None or user.user_status is UserStatus.DISABLE:
             return False
@@ -146,8 +147,8 @@ class AccessControl:
 
     def allows(self, signer: User | None, want: Want, source_ip: str) -> bool:
         """Return whether the signer of a request has a permission. A super user has every
-        permission. A user has none if, since the request, the user was deleted or disabled, or
-        changed the password."""
+        permission. A user who was deleted or disabled after the request, or has a new password, has
+        no permissions."""
         if signer is None or not self.is_current(signer):
             return False
         username = signer.username

@@ -73,8 +73,8 @@ def want_group(name: str, *actions: Action) -> Want:
 
 
 def want_light_queues(properties: bytes) -> Iterator[Want]:
-    """Yield the permissions that a sender needs for the light queues that the properties of a
-    message name. Such a message enters these queues and its own topic."""
+    """Yield the permissions that a sender needs on light queues. A message enters its own topic,
+    and also each light queue that its properties name."""
     names = find_text(properties, INNER_MULTI_DISPATCH.encode())
     for name in names.split(",") if names else ():
         yield want_topic(name, Action.PUB)

@@ -62,9 +62,10 @@ STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
 def allocate_for_pop(
     strategy: Strategy, client_id: str, queues: Queues, client_ids: Sequence[str], share_count: int
 ) -> list[AssignedQueue]:
-    """Return the queues that a client pops. Several members may pop one queue: the client pops its
-    own queues and those of the next `share_count` members. If `share_count` is 0 or less, or covers
-    all other members, it pops all queues, with one entry for each broker."""
+    """Return the queues that a client pops. Several members of a group may pop one queue: the
+    client pops its own queues and those of the next `share_count` members. If `share_count` is 0 or
+    less, or at least the number of other members, the client pops all queues. The result then has
+    one entry for each broker."""
     if share_count <= 0 or share_count >= len(client_ids) - 1:
         return list(dict.fromkeys(queue._replace(queue_id=ALL_QUEUES) for queue in queues))
     if client_id not in client_ids:

@@ -78,9 +78,9 @@ class ProducerManager:
     def find_session(
         self, group: str, may_see: Callable[[ClientSession], bool] = lambda _: True
     ) -> ClientSession | None:
-        """Return a connected producer of a group to ask about a message, or None. The producers
-        take turns. `may_see`: returns whether a client may see that message. It is needed because
-        any client may name any producer group."""
+        """Return a connected producer of a group, which the broker can ask about a message, or
+        None. Successive calls return different producers. `may_see`: returns whether a client may
+        see the message. This check is needed because any client may name any producer group."""
         sessions = [session for session in self._groups.get(group, ()) if may_see(session)]
         if not sessions:
             return None

@@ -43,7 +43,8 @@ _ILLEGAL: Final = PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
 class DelayHook:
     """Stores delayed messages in other topics until they are due. `delays_ms`: delay of each level,
     level 1 first. `is_open`: returns whether messages of clients may be delivered to a topic.
-    `find_queue`: returns the queue for a message that was accepted for a topic and a queue."""
+    `find_queue`: takes the topic and the queue id of an accepted message, and returns the id of the
+    queue that finally gets the message."""
 
     def __init__(
         self,

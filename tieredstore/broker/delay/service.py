@@ -30,7 +30,7 @@ from tieredstore.service_thread import ServiceHealth
 from tieredstore.skipped_records import SkippedRecords
 
 PUT_OFF_STEPS: Final = 60
-"""Number of steps before a refused message is put again. A step lasts `_STEP_MS` (one second)."""
+"""Time after which a refused message is put again, in steps of `_STEP_MS` (one second)."""
 _STEP_MS: Final = 1000
 _NEVER: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}

@@ -124,7 +124,7 @@ class TimerProgress(ConfigManager):
         self.delivered_until_ms = 0
         self.first_offset = 0
         self.position: int | None = None
-        """End of the topic that this process has read."""
+        """Queue offset up to which this process has read the timer topic."""
         self.slots = TimerSlots()
 
     async def load(self) -> None:
@@ -317,8 +317,8 @@ def _find_out_ms(message: StoredMessage) -> int | None:
 
 def _find_slot_ms(message: StoredMessage) -> int | None:
     """Return the time (epoch ms) at which a message is taken from the timer topic. This is its
-    delivery time. If the delivery time is more than ROLL_WINDOW_MS after the store time, the time
-    is the end of that window, and the message is then put into the timer topic again. None if the
+    delivery time. If the delivery time is more than ROLL_WINDOW_MS after the store time, the
+    message is taken at the end of that window and put into the timer topic again. None if the
     message has no delivery time."""
     out_ms = _find_out_ms(message)
     if out_ms is None:

@@ -59,5 +59,6 @@ def list_methods() -> list[MethodDescriptor]:
 
 
 def find_class(descriptor: Descriptor) -> type[ProtocolMessage]:
-    """Return the class of the messages that a descriptor of this pool describes."""
+    """Return the class of a message type. `descriptor`: its descriptor in the pool of this
+    module."""
     return message_factory.GetMessageClass(descriptor)

@@ -321,8 +321,8 @@ def make_message(stored: StoredMessage) -> Message:
 
 def make_transaction_message(stored: StoredMessage, topics: Iterable[Resource]) -> Message:
     """Return the message for a transaction check. `stored`: the half message. `topics`: resources
-    that the producer named. If one of them is the message's topic, the message gets the topic in
-    the producer's form, because the producer repeats it in its answer."""
+    that the producer named. If the producer named the message's topic, the returned message has the
+    topic exactly as the producer wrote it, because the producer repeats the topic in its answer."""
     real_topic = stored.get_property(props.REAL_TOPIC) or stored.topic
     named = (topic for topic in topics if read_topic(topic) == real_topic)
     message = _make_message(stored, next(named, Resource(name=real_topic)))

@@ -45,7 +45,8 @@ _TYPES_OF_MIXED: Final = (
     pb.MessageType.DELAY,
     pb.MessageType.TRANSACTION,
 )
-"""Message types that a route lists for a topic of type MIXED. The topic accepts every type."""
+"""Message types that a route lists for a topic of type MIXED. A topic of type MIXED accepts every
+type of message."""
 _RESOLUTIONS: Final = {
     pb.TransactionResolution.COMMIT: CommitOrRollback.COMMIT,
     pb.TransactionResolution.ROLLBACK: CommitOrRollback.ROLLBACK,
@@ -110,8 +111,8 @@ class Producing:
     def _submit(
         self, message: StoreMessage, kind: pb.MessageType
     ) -> SendResult | pb.Status | Awaitable[SendResult]:
-        """Put a message. Returns the result, a status that refuses the message, or an awaitable of
-        the result."""
+        """Put a message. Returns the result, an awaitable of the result, or (for a refused message)
+        the status of the refusal."""
         # A producer has no group in this protocol. The topic replaces it, as in RocketMQ's proxy.
         request = SendRequest(group=message.topic, message=message)
         is_half = kind == pb.MessageType.TRANSACTION

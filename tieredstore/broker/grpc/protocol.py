@@ -78,7 +78,8 @@ class Rejected(TieredStoreError):
 
 
 def make_status(code: Code, text: str = "") -> Status:
-    """Return a Status. The default text is the name of the code."""
+    """Return a Status message with a code and a text. The text is the name of the code by
+    default."""
     return Status(code=code.name, message=text or code.name)
 
 

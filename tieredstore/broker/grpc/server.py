@@ -136,7 +136,8 @@ class _Side(asyncio.Protocol):
             other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Forward the end of the stream. Once both streams have ended, close both sides."""
+        """Forward the end of this side's stream to the other side. Once both streams have ended,
+        close both sides."""
         self.has_ended = True
         other = self.other
         if other is None or other.transport is None or other.has_ended:
@@ -155,8 +156,8 @@ class _Side(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def limit_stall(self) -> None:
-        """End the connection after STALL_TIMEOUT_S, because a peer that never reads would keep its
-        slot."""
+        """End the connection after STALL_TIMEOUT_S. Otherwise a peer that never reads would use one
+        of the limited connections for ever."""
         if self.transport is not None and self._stall is None:
             loop = asyncio.get_running_loop()
             self._stall = loop.call_later(STALL_TIMEOUT_S, self.transport.abort)

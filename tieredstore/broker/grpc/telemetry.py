@@ -57,8 +57,8 @@ def merge_settings(
     checks_types: bool = True,
 ) -> pb.Settings:
     """Return a client's settings with the values that the server decides. `group`: the consumer
-    group, or None for a producer. Metrics are always switched off. Settings without publishing or
-    subscription are otherwise unchanged. Never raises."""
+    group, or None for a producer. Metrics are always switched off. If the settings are neither
+    those of a producer nor those of a consumer, nothing else changes. Never raises."""
     merged = pb.Settings()
     merged.CopyFrom(asked)
     merged.metric.on = False
@@ -85,8 +85,8 @@ def merge_settings(
 
 def find_body_limit(max_message_bytes: int, log_file_bytes: int) -> int:
     """Return the maximum body size for producers (bytes): `maxMessageSize`, or less if a commit log
-    file has no room for such a body and the rest of the record. In a small file the result is at
-    least half of the room in the file."""
+    file has no room for such a body and the rest of the record. If the file is small, the result is
+    half of the file's space for records."""
     room = log_file_bytes - BLANK_SIZE
     return min(max_message_bytes, max(room - RECORD_SLACK_BYTES, room // 2))
 
@@ -181,9 +181,10 @@ class Telemetry:
         request: pb.HeartbeatRequest,  # noqa: ARG002
         call: Call,
     ) -> pb.HeartbeatResponse:
-        """Record a heartbeat. An unknown client also gets OK, because it has just lost its stream
-        and will open another stream. Raises Rejected and Refused for a client that lost the
-        permissions for its settings. That client is removed after the silence limit."""
+        """Record a heartbeat. The result for an unknown client is also OK, because that client has
+        just lost its stream and will open another one. Raises Rejected and Refused for a client
+        that no longer has the permissions for its settings. The heartbeats of that client do not
+        count, so it is removed after a while."""
         session = self._sessions.find(call)
         if session is not None and session.settings is not None:
             if self._access is not None:

@@ -26,8 +26,9 @@ _log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class LiteExpiry:
     """Deletes lite topics whose last message is older than their parent's `lite.topic.expiration`,
-    even if the messages were not consumed. A step of the wall clock deletes none. All lite topics
-    are searched once in the shortest expiration, for those that expire until the next search."""
+    even if the messages were not consumed. A jump of the wall clock deletes none. The interval
+    between two searches is the shortest expiration, and a search finds the lite topics that expire
+    until the next search."""
 
     store: MessageStore
     settings: BrokerSettings

@@ -235,8 +235,7 @@ class RegisteredBrokers:
         return [queues for queues in found if queues is not None]
 
     def list_topics(self, cluster: str | None = None) -> dict[str, int]:
-        """Return the topics of a cluster, or of all clusters. The values are the topics' system
-        flags."""
+        """Return the topics of a cluster, or of all clusters, each with its system flags."""
         return {
             topic: queues.topic_sys_flag
             for broker in self._brokers.values()

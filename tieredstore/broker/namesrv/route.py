@@ -93,8 +93,9 @@ class RouteTable:
         return self._address()
 
     def find_topic(self, topic: str) -> TopicConfig | None:
-        """Return a topic that has a route. The retry topic of a group is created on request,
-        because a consumer asks before its first heartbeat and again only after 30 s."""
+        """Return a topic that has a route. The retry topic of a group is created by this call. A
+        consumer asks for its route before the first heartbeat, and would ask again only after 30
+        s."""
         found = self._topics.find_topic(topic)
         if found is not None or not topic.startswith(RETRY_PREFIX) or self._is_of_pop(topic):
             return found
@@ -180,8 +181,7 @@ class RouteTable:
         return msgspec.json.encode({"brokerMemberGroup": group})
 
     def list_topics(self, cluster: str | None = None) -> dict[str, int]:
-        """Return all topics, or the topics of a cluster. The values are the topics' system
-        flags."""
+        """Return all topics, or the topics of a cluster, each with its system flags."""
         topics = self.others.list_topics(cluster)
         if cluster in {None, self._settings.broker_cluster_name}:
             topics |= {

@@ -249,8 +249,8 @@ _Key: TypeAlias = tuple[str, Labels]
 
 
 class Deltas:
-    """Remembers the sent values, to compute the growth since then. Growth that a receiver did not
-    accept is included in the next transmission."""
+    """Remembers the sent values of series, to compute by how much the series have grown since.
+    Growth that a receiver did not accept is included in the next transmission."""
 
     def __init__(self) -> None:
         self._sent: dict[_Key, float | Histogram] = {}

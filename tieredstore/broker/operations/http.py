@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
 ALWAYS_ADMITTED: Final = 4
-"""Number of connections that are accepted even if files use all other descriptors. Health checks
-therefore get an answer. Without an answer, a working broker would be restarted."""
+"""Number of connections that are accepted even if files use all other descriptors. A health check
+therefore always gets an answer. Otherwise an operator's tool would restart a broker that works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def make_peer_logger() -> logging.Logger:
 
 
 class Fronts:
-    """Connections of one server. Those that wait for a request are ordered by waiting time, longest
-    first."""
+    """Connections of one server. The connections that wait for a request are ordered by waiting
+    time, longest first."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits

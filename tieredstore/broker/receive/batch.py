@@ -62,7 +62,7 @@ class _Burial(enum.Enum):
     DONE = 0
     LATER = 1
     NOWHERE = 2
-    """No topic for dead letters exists. The message is delivered again."""
+    """The message is delivered again, because no topic for dead letters exists."""
 
 
 class DeadLetters(Protocol):
@@ -105,7 +105,7 @@ class Batch:
 
     async def take(self, progress: QueueProgress, end_offset: int) -> None:
         """Take messages from a queue up to the queue's end offset. Raises the errors of the store
-        and the journal. After an error no message was taken from the queue."""
+        and the journal. If an error is raised, all messages stay in the queue."""
         room = self.request.max_count - len(self.received)
         popped: list[tuple[Entry, int, int]] = []
         progress.is_read = True
@@ -344,9 +344,9 @@ class Batch:
         return "" if progress.is_lite else get_message_group(message)
 
     def _find_generation(self, progress: QueueProgress, messages: Sequence[StoredMessage]) -> int:
-        """Return the delivery number (generation) for the messages of one queue. This is the
-        batch's number. If one of the messages may already have been delivered under that number,
-        the batch gets a new number."""
+        """Return the delivery number (generation) for the messages of one queue. All queues of a
+        batch share one number. But if one of the messages may already have been delivered under
+        that number, the batch gets a new number."""
         found = map(progress.entries.get, map(progress.offset_of, messages))
         entries = [entry for entry in found if entry is not None]
         if self._generation is not None:

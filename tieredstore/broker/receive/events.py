@@ -13,8 +13,8 @@ from tieredstore.message.crc import raw_crc32
 
 
 class Opened(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """A group begins to read a queue at `offset`, or begins again there. Earlier deliveries no
-    longer count."""
+    """A group begins to read a queue at `offset`, for the first time or again. Earlier deliveries
+    of the queue's messages to the group no longer count."""
 
     queue: int
     group: str
@@ -90,7 +90,7 @@ class Closed(msgspec.Struct, array_like=True, tag=7, frozen=True):
 class Kept(msgspec.Struct, array_like=True, tag=8, frozen=True):
     """Unacknowledged message, in a snapshot. `is_counted`: whether `attempts` includes the last
     delivery. `lowest_ms` and `highest_ms`: earliest and latest time of the message's deliveries
-    (epoch ms). Older releases neither read nor wrote these two."""
+    (epoch ms). Files of older releases do not have these two times."""
 
     queue: int
     offset: int
@@ -115,7 +115,8 @@ class Attempted(msgspec.Struct, array_like=True, tag=9, frozen=True):
 
 
 class Counted(msgspec.Struct, array_like=True, tag=10, frozen=True):
-    """The last delivery number (generation) that was given, in a snapshot. `queue` is unused."""
+    """Last delivery number (generation) that the broker has assigned, in a snapshot. `queue` is
+    unused."""
 
     queue: int
     generation: int

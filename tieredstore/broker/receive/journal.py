@@ -90,8 +90,8 @@ class ReceiveJournal:
 
     @property
     def needs_rotation(self) -> bool:
-        """Whether `rotate` should be called, because the journal is large, or because a write or a
-        sync of it failed."""
+        """Whether `rotate` should be called. True if the journal is large, or if a write to the
+        journal or a sync of it failed."""
         return self._is_failed or self._size > self._max_bytes
 
     async def load(self) -> list[Event]:
@@ -134,9 +134,9 @@ class ReceiveJournal:
             await asyncio.shield(self._syncing)
 
     async def rotate(self, snapshot: Callable[[], Iterable[Event]]) -> None:
-        """Begin a new pair of files. `snapshot`: returns the events that describe the state at its
-        call. Other tasks run while these events are encoded, and may append further events. Raises
-        Exhausted or Unavailable. After an error the old files stay readable."""
+        """Begin a new pair of files. `snapshot`: function that returns the events that describe the
+        current state. While these events are encoded, other tasks run and may append further
+        events. Raises Exhausted or Unavailable. After an error the old files stay readable."""
         async with self._rotating:
             number = self._number + 1
             try:
@@ -294,8 +294,8 @@ class ReceiveJournal:
 
     def _load_snapshot(self, numbers: list[int]) -> tuple[list[Event], int]:
         """Return the events and the number of the newest complete snapshot. If no snapshot is
-        complete, the number is above those of all files, because a journal without its snapshot is
-        useless."""
+        complete, return a number above those of all files. No journal is then read, because a
+        journal without its snapshot is useless."""
         for number in numbers:
             path = self._snapshot(number)
             if self._files.size(path) is None:

@@ -24,10 +24,10 @@ _MIN_LOCKS: Final = 64
 
 @dataclass(eq=False)
 class LiteQueues:
-    """For each client, the light queues that may have messages for it. While messages of a queue
-    are delivered and not acknowledged, the queue waits until they are acknowledged or due again. A
-    queue without such messages and without new ones is in no table. `wake`: wakes the waiting
-    receives of a client."""
+    """For each client, the light queues that may have messages for the client. A queue with
+    delivered but unacknowledged messages is not read until these messages are acknowledged or due
+    again. A queue with neither unacknowledged nor new messages takes no memory. `wake`: wakes the
+    waiting receives of a client."""
 
     state: ReceiveState
     store: MessageStore
@@ -90,9 +90,9 @@ class LiteQueues:
                 yield progress
 
     def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
-        """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether waiting
-        receives read immediately. Otherwise they read within a second, so that a receive that reads
-        nothing does not wake itself."""
+        """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether to wake
+        the waiting receives immediately. Otherwise they read within a second. A receive that has
+        read nothing passes False, so that it does not wake itself."""
         if progress.locked_until_ms() > self.clock.now_ms():
             self._lock(progress)
         elif self._is_available(progress) and not progress.is_read:
@@ -178,7 +178,8 @@ class LiteQueues:
                 self._set_timer()
 
     def _forget_old_locks(self) -> None:
-        """Drop outdated entries from the list of locks once most entries are outdated."""
+        """Drop outdated entries from the list of locked queues once the list has grown to twice its
+        size."""
         if len(self._locked) > self._most_locks:
             self._locked = sorted(filter(self._is_noted, set(self._locked)))
             self._most_locks = _MIN_LOCKS + 2 * len(self._locked)

@@ -49,7 +49,8 @@ class ParkedPolls:
         return self._shares.total
 
     def has_room(self, key: PollKey) -> bool:
-        """Return whether a receive of the current host may wait with this key."""
+        """Return whether the current host may have one more receive that waits with this key
+        (group, topic and queue)."""
         group, host = self._groups.get(key), HOST.get()
         return self._shares.has_room(host) and (group is None or group.shares.has_room(host))
 

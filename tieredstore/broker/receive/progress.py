@@ -45,19 +45,20 @@ class Entry:
         self.generation = generation
 
     def is_unused(self, pop_ms: int) -> bool:
-        """Return whether a new delivery of the message may use the time `pop_ms`. True if the time
-        lies outside the range of the earlier delivery times."""
+        """Return whether a new delivery of the message may have the time `pop_ms` (epoch ms). It
+        must lie before or after the times of all earlier deliveries of the message."""
         return not self.lowest_ms <= pop_ms <= self.highest_ms
 
 
 MAX_AHEAD_MS: Final = 500
-"""Maximum number of ms by which the recorded time of a delivery may lie ahead of the clock. It is
-below the shortest invisible time, so that no consumer drops a delivery as expired."""
+"""Maximum difference (ms) by which the recorded time of a delivery may lie ahead of the clock. This
+limit is below the shortest invisible time, so that no consumer drops a delivery as expired."""
 
 
 def choose_pop_ms(now_ms: int, entries: Iterable[Entry]) -> int:
-    """Return a time (epoch ms) that no delivery of these messages had: the current time if
-    possible, otherwise a slightly later time, or a time before all their deliveries."""
+    """Return a delivery time (epoch ms) that none of the given messages has had yet. This is the
+    current time if possible, otherwise a slightly later time. If that is too far ahead of the
+    clock, it is a time before all earlier deliveries."""
     entries = list(entries)
     if all(entry.is_unused(now_ms) for entry in entries):
         return now_ms
@@ -126,9 +127,9 @@ class QueueProgress:
         return entry
 
     def waits(self, message_group: str, taken: Container[int]) -> bool:
-        """Return whether a new message of a message group must wait. It waits if an earlier message
-        of the group is unacknowledged, unless that message is among the `taken` offsets, which are
-        delivered together with the new message."""
+        """Return whether a new message of a message group must wait, because an earlier message of
+        the group is unacknowledged. `taken`: offsets of the messages that are delivered together
+        with the new message. The new message need not wait for these."""
         order = self._orders.get(message_group)
         # Only the first messages of a message group are delivered, so the last one stands for all.
         return order is not None and next(reversed(order)) not in taken
@@ -144,8 +145,8 @@ class QueueProgress:
         return None
 
     def pop_due(self, now_ms: int, max_count: int) -> list[Entry]:
-        """Take at most `max_count` messages for redelivery. Pass those that are not delivered to
-        `push_due`."""
+        """Take at most `max_count` messages for redelivery. If the caller then does not deliver
+        some of them, it must pass these messages to `push_due`."""
         taken: dict[int, Entry] = {}
         while self._dues and self._dues[0][0] <= now_ms and len(taken) < max_count:
             visible_at_ms, generation, offsets = heapq.heappop(self._dues)
@@ -167,8 +168,8 @@ class QueueProgress:
             heapq.heappush(self._dues, (entry.visible_at_ms, entry.generation, [entry.offset]))
 
     def is_held_up(self, entry: Entry, now_ms: int) -> bool:
-        """Return whether a message must wait for an earlier message of its message group that is
-        not delivered now."""
+        """Return whether a message must wait, because an earlier message of its message group is
+        still invisible."""
         for earlier in self._orders.get(entry.message_group or "", {}).values():
             if earlier is entry:
                 return False

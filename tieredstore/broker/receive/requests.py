@@ -87,8 +87,8 @@ def name_source(group: str, topic: str, source: Source, lite_topic: str = "") ->
 
 
 def split_source(group: str, name: str) -> tuple[str, Source]:
-    """Reverse `name_source`: return the requested topic and the source for the topic `name`. A name
-    that is not the name of a retry topic of the group is itself the requested topic."""
+    """Reverse `name_source`: return the requested topic and the source for the topic `name`. If
+    `name` is not a retry topic of the group, `name` is the requested topic."""
     if not name.startswith(RETRY_PREFIX):
         lite = parse_lite_topic(name)
         return (name, Source.TOPIC) if lite is None else (lite.parent, Source.LITE)
@@ -128,8 +128,8 @@ def find_pop_ms(generation: int) -> int:
 
 
 def encode_generation(pop_ms: int, number: int) -> int:
-    """Return the delivery number (generation) for a time (epoch ms). Only the low bits of `number`
-    are used."""
+    """Return the delivery number (generation) for a time (epoch ms) and a counter, `number`. Only
+    the low bits of the counter are used."""
     return pop_ms << _GENERATION_BITS | number & (1 << _GENERATION_BITS) - 1
 
 

@@ -75,7 +75,7 @@ class ChangedTime(NamedTuple):
 
 RENEW_EVERY_MS: Final = 5_000
 RENEW_BEFORE_MS: Final = 10_000
-"""Time (ms) before the end of an invisible time from which on the broker renews it."""
+"""Remaining part of an invisible time (ms) at which the broker renews the invisible time."""
 RELEASE_MS: Final = 1_000
 """Time (ms) after which the messages of a disconnected client are redelivered."""
 _UPKEEP_EVERY_MS: Final = 1_000
@@ -372,7 +372,7 @@ class ReceiveService:
 
     async def _take(self, request: ReceiveRequest, faults: list[str]) -> list[Received]:
         """Take available messages from one queue after the other. Each call begins with a different
-        queue. `faults`: a list that the call replaces with the reasons why messages cannot be
+        queue. `faults`: list that the call clears and fills with the reasons why messages cannot be
         read."""
         faults.clear()
         config = self.topics.find_consumed(request.topic)

@@ -31,9 +31,9 @@ class QueueSources:
     def list_sources(
         self, request: ReceiveRequest, config: TopicConfig
     ) -> Iterator[tuple[str, int]]:
-        """Yield topics and queue ids in the order of reading. Retry topics that a Java broker left
-        come first, but last for a topic with priorities. `config`: configuration of the requested
-        topic."""
+        """Yield topics and queue ids in the order of reading. Retry topics of a former Java broker
+        come first. For a topic with priorities they come last. `config`: configuration of the
+        requested topic."""
         has_priorities = self._has_priorities(request, config)
         if not request.fifo and not has_priorities:
             yield from self._list_retry_queues(request)
@@ -74,8 +74,8 @@ class QueueSources:
                 yield retry_topic, queue_id
 
     def _list_retry_topics(self, group: str, topic: str) -> list[str]:
-        """Return the existing topics to which a Java broker copied messages for redelivery. The
-        older form of the name may be the name of another group's retry topic. Such a topic is left
+        """Return the existing topics to which a Java broker copied messages for redelivery. A name
+        in the older form may also be that of another group's retry topic. Such a topic is left
         out."""
         names = []
         for source in RETRY_SOURCES:

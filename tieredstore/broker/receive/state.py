@@ -225,8 +225,8 @@ class ReceiveState:
             self._idle.pop(progress.number, None)
 
     def commit(self, progress: QueueProgress) -> None:
-        """Commit the consumer offset of a progress. If a client has set the consumer offset, leave
-        that offset unchanged."""
+        """Commit the consumer offset of a group in a queue. An offset that a client has set stays
+        unchanged."""
         offset = progress.done_offset
         if offset != progress.committed_offset and not self._is_set_by_others(progress):
             progress.committed_offset = offset
@@ -268,8 +268,8 @@ class ReceiveState:
         return self.clock.now_ms() - self.clock.monotonic_ms()
 
     def make_generation(self, entries: Iterable[Entry] = ()) -> int:
-        """Return a new delivery number (generation) for messages. The time in it differs from those
-        in the numbers of their earlier deliveries, because clients tell deliveries apart by it.
+        """Return a new delivery number (generation) for messages. The number contains a time, which
+        no earlier delivery of the messages had. Clients distinguish deliveries by this time.
         Numbers are never reused, even after a restart."""
         pop_ms = choose_pop_ms(self.clock.now_ms(), entries)
         self._generation = encode_generation(pop_ms, self._generation + 1)
@@ -342,7 +342,8 @@ class ReceiveState:
         self.offsets.commit_offset(group, topic, queue_id, progress.committed_offset)
 
     def _limit_times(self, progress: QueueProgress) -> None:
-        """Redeliver soon all messages that were delivered while the clock was far ahead."""
+        """Shorten the invisible time of messages that were delivered while the clock was far ahead,
+        so that they are redelivered soon."""
         now_ms = self.clock.now_ms()
         found = progress.list_invisible(now_ms + MAX_INVISIBLE_MS)
         offsets = [offset for offsets in found.values() for offset in offsets]

@@ -208,8 +208,8 @@ class Connection(asyncio.Protocol):
         self._count_held()
 
     def _find_room_bytes(self) -> int:
-        """Return the number of bytes that may still be written until the peer has read earlier
-        output."""
+        """Return the number of bytes that may be written before the connection has too many unsent
+        bytes."""
         unsent_bytes = self._transport.get_write_buffer_size() if self._transport else 0
         return self._limits.high_water_bytes - unsent_bytes
 

@@ -57,8 +57,8 @@ _Header_co = TypeVar("_Header_co", bound="RequestHeader", covariant=True)
 
 class RequestHeader(msgspec.Struct, rename="camel", gc=False):
     """Fields of a request: Java's custom header for the request's code. A subclass declares each
-    field once. Permissions are checked for each field of type Topic or Group. A handler reads
-    topics and groups only from its header, so it reads only checked ones. Numbers arrive as
+    field once. Permissions are checked for each field of type Topic or Group. A handler must read
+    topics and groups only from this header, so that each of them was checked. Numbers arrive as
     text."""
 
     @classmethod
@@ -164,12 +164,13 @@ def _explain(command: RemotingCommand, kind: type[RequestHeader], error: Excepti
 
 
 _UNSIGNED_BEFORE: Final = 399
-"""Last version number of clients that do not sign the header field `_UNIQUE_KEY_QUERY`: 4.9.3."""
+"""Version number of 4.9.3. Clients up to this version do not sign the header field
+`_UNIQUE_KEY_QUERY`."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 Outcome: TypeAlias = Awaitable[RemotingCommand | None] | RemotingCommand | None
 Answer: TypeAlias = Callable[["Connection", RemotingCommand], Outcome]
-"""Function that answers one request. `respond_to_error` converts the errors that it raises into
-responses."""
+"""Function that answers one request. If it raises an error, `respond_to_error` makes the
+response."""
 _Header = TypeVar("_Header", bound=RequestHeader)
 Handler: TypeAlias = Callable[[Request[_Header]], Outcome]
 """Function that answers one decoded request. A plain function is called inline. A coroutine runs as

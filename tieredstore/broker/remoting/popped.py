@@ -14,8 +14,8 @@ ORDER_QUEUE: Final = 999
 """Number of the revive queue in the receipt handles of an ordered pop, as in Java. Other handles
 have 0. This broker does not use the number."""
 MAX_SPREAD: Final = 1 << 20
-"""Maximum distance between two offsets of a queue in one answer. A client acknowledges the messages
-of a queue with a bit set that has one bit for each offset between them."""
+"""Maximum distance between the first and the last offset of a queue in one answer. A client
+acknowledges these messages with a bit set, which has one bit for each offset in this range."""
 MAX_EXTRA_INFO: Final = 1_024
 _EXTRA_INFO: Final = re.compile(
     r"-?\d{1,19} (-?\d{1,19}) -?\d{1,19} (-?\d{1,19}) [^ ]* [^ ]", re.ASCII
@@ -78,8 +78,8 @@ def encode_popped(received: Sequence[Received], *, is_ordered: bool) -> PopAnswe
 
 
 def encode_lite(received: Sequence[Received]) -> PopAnswer:
-    """Encode delivered messages of lite topics, at least one. A client finds the offset of each in
-    its record."""
+    """Encode delivered messages of lite topics, at least one. A client finds the offset of a
+    message in the message's record."""
     pop_ms = received[0].receipt.pop_ms
     kept = [one for one in received if one.receipt.pop_ms == pop_ms]
     end_ms = min(one.invisible_until_ms for one in kept)
@@ -104,9 +104,10 @@ def _encode_counts(source: Source, queue_id: int, members: Sequence[Received]) -
 
 
 def _encode_record(one: Received, offset: int, queue_id: int) -> Buffer:
-    """Return the record of a message with its number of redeliveries. A redelivered message also
-    gets the given queue and offset, by which a client finds its receipt handle. At the first
-    delivery from a light queue, a client reads the offset from the properties instead."""
+    """Return the record of a message with its number of redeliveries. The record of a redelivered
+    message also gets the given queue and offset, by which a client finds the receipt handle. For
+    the first delivery from a light queue, a client reads the offset from the message's properties
+    instead."""
     earlier = max(one.delivery_attempt - 1, 0)
     if one.message.reconsume_times == earlier:
         return one.message.raw
@@ -114,7 +115,8 @@ def _encode_record(one: Received, offset: int, queue_id: int) -> Buffer:
 
 
 class ExtraInfo(NamedTuple):
-    """Part of a receipt handle, POP_CK, that the broker reads. Other fields repeat the header."""
+    """Fields of a receipt handle (POP_CK) that the broker reads. The other fields of the handle are
+    also in the request's header."""
 
     pop_ms: int
     revive_queue: int

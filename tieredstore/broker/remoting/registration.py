@@ -46,7 +46,7 @@ class NameServerRegistration:
         topics.add_listener(lambda _: self._task.wake())
 
     def start(self) -> None:
-        """Start the registrations. The first round begins immediately."""
+        """Start the registrations. The broker registers immediately for the first time."""
         self._task.start()
         self._task.wake()
 
@@ -58,7 +58,8 @@ class NameServerRegistration:
         await asyncio.gather(*(self._unregister(server) for server in servers.values()))
 
     def health(self) -> ServiceHealth:
-        """Return the health of the task: FAILED if the last round failed at a name server."""
+        """Return the health of the task: FAILED if the last attempt to register failed at a name
+        server."""
         return self._task.health()
 
     async def register(self) -> None:

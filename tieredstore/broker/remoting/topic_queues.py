@@ -1,5 +1,5 @@
-"""RoutedQueues: the queues of a topic on all brokers, found by the topic's routes, for
-assignments."""
+"""RoutedQueues: finds the queues of a topic on all brokers by the topic's routes. Used to assign
+queues to consumers."""
 
 from __future__ import annotations
 

@@ -117,10 +117,10 @@ def remove_broker_properties(properties: bytes) -> bytes:
 
 
 def was_sent_by_client(properties: bytes) -> bool:
-    """Return whether a broker of this project got a message from a client and did not change it
-    afterwards. Such a broker adds three properties at the end of the client's properties. If the
-    broker moves the message to another topic, it adds the real topic after these three. Java's
-    brokers write properties in the order of a hash table, in which these three are never last."""
+    """Return whether a message is as a broker of this project received it from a client. Such a
+    broker adds three properties after the client's properties. If the broker itself moves a message
+    to another topic, it adds the real topic after these three. Java's brokers write properties in
+    the order of a hash table, in which these three are never last."""
     names = [pair.partition(b"\x01")[0] for pair in properties.split(b"\x02") if pair]
     if names and names[-1] == b"__CRC32#":
         names.pop()

@@ -124,8 +124,8 @@ order."""
 DROPPED_OF_DEAD_LETTERS: Final = (b"RETRY_TOPIC", b"DELAY")
 """Further properties that a dead letter can lose. They are removed after DROPPED_FIRST."""
 DROPPED_OF_DELIVERIES: Final = (b"INNER_MULTI_DISPATCH",)
-"""Further property that a delayed or committed message can lose, if the message's offsets in light
-queues do not fit. The message then reaches its topic, but no light queue."""
+"""Property that a delayed or committed message loses if the properties would be too long with its
+offsets in light queues. The message then reaches its topic, but no light queue."""
 _log = logging.getLogger(__name__)
 
 

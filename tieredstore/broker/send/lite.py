@@ -56,8 +56,8 @@ def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool
 
 
 def check_lite_member(properties: bytes, topic: str) -> None:
-    """Raise Refused for a message of a batch if the message has a lite topic. No consumer would get
-    such a message."""
+    """Raise Refused if a message of a batch has a lite topic. No consumer would get such a
+    message."""
     if properties.find(_LITE_MARK) >= 0 and props.find_text(properties, _LITE):
         raise Refused(
             Reason.MESSAGE_ILLEGAL,
@@ -77,9 +77,9 @@ def _check_named_queues(properties: bytes) -> None:
 
 
 class LightQuota:
-    """Quota of light queues (`enableLmqQuota`). The queues are counted only when the quota is
-    reached, at most once in RECOUNT_MS. In between, each new queue adds one to their number, once
-    even if several messages come before the store has the queue."""
+    """Quota of light queues (`enableLmqQuota`). The light queues are counted only when the quota is
+    reached, at most once in RECOUNT_MS. Between two counts, each new queue adds one to the count. A
+    queue also counts once if several messages arrive for it before the store has created it."""
 
     def __init__(self, store: MessageStore, config: StoreConfig, clock: Clock) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class LightQuota:
         self._new: dict[str, None] = {}
 
     def check(self, properties: bytes) -> None:
-        """Raise Refused for a message that would make a light queue above the quota."""
+        """Raise Refused for a message that would create a light queue beyond the quota."""
         if not self._config.enable_lmq_quota or not self._config.fills_light_queues:
             return
         for name in (props.find_text(properties, _DISPATCH) or "").split(","):

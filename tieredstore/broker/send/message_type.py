@@ -31,9 +31,10 @@ def find_message_type(properties: Mapping[str, str]) -> str:
 
 
 def apply_priority(message: Message, write_queue_nums: int) -> None:
-    """Send a message with a priority to the queue of that number, or to the last queue if the
-    number is higher. A message of a type other than PRIORITY loses its priority. A priority that is
-    not an integer of at least 0 has no effect. `write_queue_nums`: number of queues, at least 1."""
+    """Set the queue of a message with a priority: the queue whose id is the priority, or the last
+    queue if the priority is higher. A message of a type other than PRIORITY loses its priority. A
+    priority that is not an integer of at least 0 has no effect. `write_queue_nums`: number of
+    queues, at least 1."""
     if message.properties.find(_MARK) < 0:
         return
     priority = props.find_integer(message.properties, _PRIORITY, 32)

@@ -103,8 +103,8 @@ class SendBack:
         return not is_put
 
     async def send_to_dead_letters(self, group: str, message: StoredMessage, attempts: int) -> None:
-        """Put a message into the dead letters of a group, after `attempts` consumptions. Raises
-        Refused."""
+        """Put a message into the dead letters of a group, after a consumer has failed to consume it
+        `attempts` times. Raises Refused."""
         self._find_group(group)
         await self._put_dead_letter(group, message, attempts)
 

@@ -57,8 +57,9 @@ class QueueChooser:
 
 
 def consistent_hash(key: int, buckets: int) -> int:
-    """Return the bucket of a key, as Java's proxy finds the queue of a message group. When buckets
-    are added, few keys move to a different bucket (jump consistent hash, Lamping and Veach)."""
+    """Return the bucket of a key, by the jump consistent hash (Lamping and Veach). If buckets are
+    added, few keys move to another bucket. Java's proxy uses this hash to find the queue of a
+    message group."""
     state = key & _U64
     candidate = 0
     while True:
@@ -208,9 +209,10 @@ class MessageSender:
         return message
 
     async def send_batch(self, request: SendRequest, messages: Sequence[Message]) -> SendResult:
-        """Put messages into one queue with consecutive offsets, all or none. The message in the
-        request has the values that all messages share: topic, queue, system flags, times and host.
-        Its properties are added to messages that lack them. Raises Refused."""
+        """Put messages into one queue with consecutive offsets, all or none. The message in
+        `request` has the values that all messages share: topic, queue, system flags, times and
+        host. The properties of the message in `request` are added to each message without these
+        properties. Raises Refused."""
         shared = request.message
         if shared.topic.startswith(RETRY_PREFIX):
             raise Refused(
@@ -238,8 +240,8 @@ class MessageSender:
         return sent._replace(message_id=",".join(self._list_ids(batch, result)))
 
     def _complete(self, number: int, properties: bytes, pairs: list[bytes], topic: str) -> bytes:
-        """Return the properties of one message of a batch, completed with those of the batch's
-        `pairs` that the message lacks. Raises Refused."""
+        """Return the properties of one message of a batch. `pairs`: properties of the batch. Those
+        that the message does not have itself are added. Raises Refused."""
         _split_pairs(properties, f"message {number} of the batch")
         check_lite_member(properties, topic)
         if properties.find(b"DELAY\x01") >= 0:

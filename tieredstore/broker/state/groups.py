@@ -196,8 +196,8 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
     def resets_lite(self, attribute: str) -> bool:
-        """Return whether an attribute that resets offsets is true. Such an attribute sets a case in
-        which a lite topic is read again from its first message."""
+        """Return whether the group has an attribute with the value true. `attribute`: names a case
+        in which the group reads a lite topic again from its first message."""
         return self.attributes.get(attribute, "").lower() == "true"
 
 

@@ -26,7 +26,8 @@ pair takes about 500 bytes of memory."""
 _SEPARATOR: Final = "@"
 _NAMED: Final = 10
 _NEWER_MS: Final = 60_000
-"""Minimum difference between the times of two files. Files of one copy have similar times."""
+"""Minimum difference (ms) between the times of two files from which one counts as newer. Files that
+were copied together have nearly the same time."""
 _log = logging.getLogger(__name__)
 
 
@@ -198,7 +199,8 @@ class ConsumerOffsetManager(ConfigManager):
 
 
 def _find_modified_ms(path: Path) -> int:
-    """Return the time of a file or its backup copy, the later one (epoch ms), or 0."""
+    """Return the modification time of a file or of its backup copy, whichever is later (epoch ms).
+    Return 0 if neither file exists."""
     found = (path, path.with_name(f"{path.name}.bak"))
     return max((one.stat().st_mtime_ns // 1_000_000 for one in found if one.exists()), default=0)
 

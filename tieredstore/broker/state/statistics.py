@@ -36,10 +36,10 @@ _TOTALS: Final = (BROKER_PUTS, BROKER_GETS, CLIENT_PUTS, CLIENT_GETS, STORE_PUTS
 _UNCOUNTED: Final = (DELETION_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 """Topics whose puts are not in BROKER_PUT_NUMS, as in Java."""
 _STEPS_MS: Final = {MINUTE_MS: SAMPLE_INTERVAL_MS, HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
-"""Interval between the kept records of a count, by time window."""
+"""Interval (ms) between two records of a count that are kept, by time window."""
 _SLACK_MS: Final = SAMPLE_INTERVAL_MS // 2  # records are not exactly ten seconds apart
 _FRESH_MS: Final = 1000
-"""Maximum age of cached values. Older values are read again."""
+"""Maximum age (ms) of the cached statistics of the store. Older statistics are read again."""
 
 
 class Rate(NamedTuple):
@@ -233,8 +233,9 @@ class BrokerStatistics:
             yield (name, self.cluster), read(), 0
 
     def _grow(self, key: Hashable, value: int, *names: str) -> None:
-        """Add the growth of the count `key` since the last record to the totals `names`. The count
-        of a deleted topic or group begins again at 0, and nothing is subtracted."""
+        """Add the growth of the count `key` since its last record to the totals `names`. If the
+        topic or group was deleted in between, its count begins again at 0, and no total becomes
+        smaller."""
         before = self._parts_before.get(key, 0)
         self._parts[key] = value
         for name in names:

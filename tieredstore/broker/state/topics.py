@@ -128,8 +128,9 @@ class TopicConfigManager(ConfigManager):
         return self._topics.get(topic)
 
     def find_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue for a message that was accepted for a queue of a topic. The topic may
-        have fewer queues since, and no consumer would read the former one."""
+        """Return the id of the queue into which a message is put. The message was accepted for
+        queue `queue_id`. If the topic now has fewer queues, no consumer would read that queue, so
+        another queue is returned."""
         config = self._topics.get(topic)
         if config is None or queue_id < config.queue_nums or not config.read_queue_nums:
             return queue_id
@@ -159,10 +160,11 @@ class TopicConfigManager(ConfigManager):
 
     @contextmanager
     def deleting(self, topics: Collection[str]) -> Iterator[None]:
-        """Delete topics from the table, and refuse to create them until the end of the block. A
-        creation raises Busy. The block deletes the messages of these topics, and would also delete
-        new messages. Until its end the file keeps the topics, and after an error the table has them
-        again, because messages without a topic could not be deleted by name."""
+        """Delete topics from the table at the beginning of a `with` block. The block deletes the
+        messages of these topics. Until its end, a creation of such a topic raises Busy, because the
+        block would delete new messages too. The file keeps the topics until the end of the block,
+        and an error in the block restores them in the table. Otherwise their remaining messages
+        could not be deleted by name."""
         self._being_deleted.update(topics)
         self._leaving |= {topic: self._topics[topic] for topic in topics if topic in self._topics}
         for topic in topics:

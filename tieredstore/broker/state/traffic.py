@@ -54,8 +54,9 @@ class TrafficCounts:
     def add_deliveries(
         self, topic: str, group: str, messages: int, size_bytes: int, requested: str = ""
     ) -> None:
-        """Count the messages of one answer. `requested`: topic of the request if `topic` is its
-        retry topic. The metric counts for that topic, as in Java."""
+        """Count the messages of one answer. `requested`: topic in the request, if the messages come
+        from its retry topic (`topic`). The metric counts them for the topic in the request, as in
+        Java."""
         self._metrics.count(MESSAGES_OUT, messages, topic=requested or topic, consumer_group=group)
         key = name_counted(topic), name_counted(group)
         found = self.deliveries.get(key)

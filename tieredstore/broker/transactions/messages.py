@@ -54,7 +54,7 @@ class HalfTable:
 
     def add(self, offset: int, entry: HalfEntry, renewed: bytes | None = None) -> None:
         """Add a half message that was read from its queue. `renewed`: key of the transaction
-        (`identify`), if the half message is a later copy that was put again."""
+        (`identify`) if this half message is a copy of an earlier one, otherwise None."""
         if offset not in self._ended:
             self._waiting[offset] = entry
         self.position = offset + 1
@@ -150,8 +150,8 @@ def make_half(message: Message) -> OwnMessage:
 
 
 def find_real_queue(half: StoredMessage) -> tuple[str, int] | None:
-    """Return the real topic and the real queue id that a half message names. None if it names none,
-    or if a client sent it."""
+    """Return the real topic and the real queue id that a half message names. Return None if it
+    names neither, or if a client wrote it."""
     if was_sent_by_client(half.properties_bytes):
         return None
     topic = half.get_property("REAL_TOPIC")
@@ -186,8 +186,9 @@ def make_renewed(half: StoredMessage, check_times: int) -> Message:
 def show_to_producer(
     half: Message, result: PutMessageResult, store_host: bytes, queue: tuple[str, int]
 ) -> StoredMessage:
-    """Return a half message that was just put, with the topic and queue to which its producer sent
-    it. The offsets are those of the half message."""
+    """Return a half message that was just put, as a stored message. Topic and queue are those to
+    which its producer sent it. The offsets are those of the half message in the log and in its
+    queue."""
     topic, queue_id = queue
     record = encode_record(
         msgspec.structs.replace(half, topic=topic, queue_id=queue_id),

@@ -60,11 +60,11 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Consumer group of the broker. Its offsets are the progress in the queues of half messages and op
 messages."""
 OP_INTERVAL_MS: Final = 100
-"""Delay (ms) before the outcomes of transactions are recorded, so that several share an op
-message."""
+"""Delay (ms) before the outcome of a transaction is recorded, so that one op message can record
+several outcomes."""
 MAX_LATE: Final = 65_536
-"""Maximum number of transactions that are remembered because they were committed after they were
-discarded."""
+"""Maximum number of remembered transactions that were committed after the broker had discarded
+them. They are remembered so that each is delivered only once."""
 _HOUR_MS: Final = 3_600_000
 _AHEAD_MS: Final = 60_000
 _BATCH: Final = 32

@@ -130,9 +130,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CleaningOutcome:
-    """Result of a round: deleted files of each kind. `lost_bytes`: bytes of the commit log that
-    were deleted although the tier needed them. `held_bytes`: bytes that were kept because the tier
-    needs them."""
+    """Result of one cleaning: deleted files of each kind. `lost_bytes`: bytes of the commit log
+    that were deleted although the tier needed them. `held_bytes`: bytes that were kept because the
+    tier needs them."""
 
     log_files: int = 0
     queue_files: int = 0
@@ -191,16 +191,18 @@ class CleanService:
         self._loop.stop()
 
     def health(self) -> ServiceHealth:
-        """Return the health of the loop. A failed round is retried."""
+        """Return the health of the loop. A failed cleaning is retried."""
         return self._loop.health()
 
     def execute_delete_files_manually(self) -> None:
-        """Delete expired files in the next 20 rounds, at any hour. The first round begins now."""
+        """Delete expired files in the next 20 cleanings, at any hour. The first cleaning begins
+        now."""
         self._manual_rounds = MANUAL_ROUNDS
         self._loop.wake()
 
     def run_once(self) -> CleaningOutcome:
-        """Clean now. Raises the error that stopped the round. The next round continues."""
+        """Clean the store now. Raises the error that stopped the cleaning. The next call
+        continues."""
         outcome = CleaningOutcome()
         try:
             self._clean_log(outcome)
@@ -261,8 +263,8 @@ class CleanService:
         return min(end, dispatched - dispatched % log.file_size)
 
     def _keep_needed(self, end: int, pressure: DiskPressure, outcome: CleaningOutcome) -> int:
-        """Return the end of the files that may be deleted. Files that the tier still needs are
-        included only if the disk is full."""
+        """Return the offset before which all files of the log may be deleted, at most `end`. Files
+        that the tier still needs may be deleted only if the disk is full."""
         if end <= self._log.min_offset:
             self._held_queue = None
             return end

@@ -59,8 +59,9 @@ class IndexBuilder:
         self._off_since: int | None = None  # byte of the log, or None while it takes entries
 
     def takes_entries(self, begin: int) -> bool:
-        """Return whether messages at or after the log offset `begin` get entries now. Call this
-        method for each batch, so that both ends of a gap are recorded."""
+        """Return whether messages at or after the log offset `begin` get entries now. If they do
+        not, the index has a gap, and a warning with both ends of the gap is logged later. Call this
+        method for each batch."""
         if self.is_enabled():
             if self._off_since is not None:
                 _log.warning(
@@ -82,8 +83,8 @@ class IndexBuilder:
 
     def put(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s, begin: int) -> None:
         """Put entries. On failure, mark the index as behind. `offsets`, `timestamps`: physical
-        offset and store time of each entry's message. `begin`: position in the log of the first
-        message that has no entries after a failure."""
+        offset and store time of each entry's message. `begin`: position of these messages in the
+        log. After a failure, the messages from there on have no entries."""
         if self.behind_from is not None:
             return
         try:
@@ -163,8 +164,8 @@ class RowDispatcher:
         self._is_scanning = False
 
     def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
-        """Set the observer of the messages that `counts` counts. The observer is called for each
-        run of messages."""
+        """Set the function that is called with the messages of each pass, after they are in the
+        queues. It gets each message once."""
         self._observer = observer
 
     def dispatch(self, columns: RowColumns, *, is_scanning: bool = False) -> None:
@@ -239,8 +240,8 @@ class RowDispatcher:
             self.note_units([group.key for group in groups])
 
     def _count(self, columns: RowColumns, order: Int64s, starts: Sequence[int]) -> None:
-        """Count messages, unless they were already counted before an error. `order`, `starts`: the
-        messages, grouped by queue."""
+        """Count messages. A message that was counted before an error is not counted again. `order`,
+        `starts`: the messages, grouped by queue."""
         numbers, offsets, sizes = columns.numbers, columns.offsets, columns.sizes
         counts_from = self.counts_from
         if counts_from is None:
@@ -412,7 +413,8 @@ class RowDispatcher:
 
 
 def _make_runs(groups: Sequence[QueueUnits], size: int, timestamp_ms: int) -> ArrivedRuns:
-    """Return the runs of one message that is in several queues: one run for each queue."""
+    """Return the `ArrivedRuns` of one record whose messages are in several queues, with one entry
+    for each queue."""
     counts = np.array([len(group.units) for group in groups], dtype=np.int64)
     ones = np.ones(len(groups), dtype=np.int64)
     offsets = np.array([group.offset for group in groups], dtype=np.int64)

@@ -45,8 +45,9 @@ class LogRows:
     has_light_queues: bool
 
     def read(self, offset: int, end: int) -> Iterator[tuple[RowColumns, int]]:
-        """Yield the rows of the records from `offset` to `end` (bytes of the log), up to PASS_ROWS
-        at a time, with the end of each part. Raises Corrupt if a position has no record."""
+        """Yield the rows of the records from `offset` to `end` (bytes of the log), in parts of up
+        to PASS_ROWS, each with the log offset at which the part ends. Raises Corrupt if a position
+        has no record."""
         while offset < end:
             chunk = self.log.rest_of_file(offset)[: end - offset]
             walk = walk_records(chunk)
@@ -130,7 +131,7 @@ class RowColumns(NamedTuple):
 
 
 def read_rows(rows: Rows) -> RowColumns:
-    """Decode rows of the put path. The heads of their records are in one buffer."""
+    """Decode rows that the put path has passed to the dispatch."""
     numbers: object = rows[0::ROW_FIELDS]
     joined: Any = rows[1::ROW_FIELDS]
     properties: Any = rows[2::ROW_FIELDS]

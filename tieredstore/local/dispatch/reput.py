@@ -30,8 +30,8 @@ from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThrea
 MAX_BEHIND_BYTES: Final = 4 << 30
 """Maximum number of undispatched log bytes while the dispatch is blocked."""
 _GATHER_S: Final = 0.002
-"""Pause after a round of the thread, because a pass for one row costs nearly as much as a pass for
-a hundred."""
+"""Pause (seconds) of the dispatch thread after each pass, so that the next pass has many rows. A
+pass for one row costs nearly as much as a pass for a hundred."""
 _RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 1_000
 _log = logging.getLogger(__name__)
@@ -227,9 +227,9 @@ class Reput:
         self._flags.set(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, reason, lasting=True)
 
     def limit_puts(self) -> None:
-        """Refuse puts when more than `max_behind_bytes` wait for the dispatch, until only half as
-        many bytes wait. Other threads call this method too, because the dispatch may block inside a
-        call."""
+        """Refuse puts if more than `max_behind_bytes` of the log wait for the dispatch. Accept puts
+        again when at most half as many bytes wait. Other threads call this method too, because the
+        dispatch thread may be blocked."""
         behind = self._log.max_offset - self.offset
         if behind > self.max_behind_bytes:
             held_up_by = self.held_up_by

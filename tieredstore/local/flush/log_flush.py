@@ -1,4 +1,4 @@
-"""CommitLogFlush: flushes the commit log, and completes the rounds of waiting puts."""
+"""CommitLogFlush: flushes the commit log, and completes the puts that wait for the flush."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_BACKOFF_MS = 10_000
 
 class CommitLogCommit:
     """Loop that makes messages of the buffer pool readable (Java's CommitRealTimeService). If a
-    full disk stops a round, the next round continues."""
+    full disk stops this work, the loop tries again later."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, puts: RowBuffer) -> None:
         self._log = log
@@ -68,8 +68,8 @@ class CommitLogCommit:
         self._wake_at_next_put(seen)
 
     def _wake_at_next_put(self, seen: int) -> None:
-        """Begin a round at the next put. If the log is already longer than `seen`, the round begins
-        immediately."""
+        """Wake the loop at the next put, or immediately if the log already ends after the offset
+        `seen`."""
         if self._config.wake_commit_when_put_message:
             self._puts.wake_at_put(self._wake, seen)
 
@@ -95,9 +95,9 @@ _LATE: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Group of puts that wait for the same flush. When no further put can join (the round is
-    sealed), two fields are set. `end_offset`: end of the log after the last of these puts.
-    `sealed_s`: a monotonic time after all of them."""
+    """Group of puts that wait for the same flush. The group is sealed when no further put can join
+    it, and only then has values in two fields. `end_offset`: end of the log after the group's last
+    put. `sealed_s`: a monotonic time after all puts of the group."""
 
     future: FlushFuture
     end_offset: int = -1
@@ -145,7 +145,7 @@ class CommitLogFlush:
         self._sealed_offset = 0
 
     def open(self) -> None:
-        """Make puts wait for the flush from now on, under SYNC_FLUSH."""
+        """If the store uses SYNC_FLUSH, make later puts wait for the flush."""
         self._sealed_offset = self._log.max_offset
         if self._sync_flush:
             with self._begin_lock:
@@ -153,8 +153,8 @@ class CommitLogFlush:
                 self._begin_round()
 
     def _begin_round(self) -> int:
-        """Begin a new round for later puts. Returns the current end of the log. The caller holds
-        `_begin_lock`."""
+        """Begin a new group of puts (`_Round`) for later puts, and seal the current group. Returns
+        the current end of the log. The caller holds `_begin_lock`."""
         begun = _Round(FlushFuture())
         with self._rounds_lock:
             self._rounds.append(begun)  # first, so that an interrupt loses no waiting put
@@ -167,11 +167,11 @@ class CommitLogFlush:
         return end
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Flush the readable log and complete the rounds that waited for the flush. Returns whether
+        """Flush the readable log, and complete the puts that waited for the flush. Returns whether
         anything was flushed. `least_pages`: do nothing for fewer dirty pages of 4,096 bytes, unless
-        a file is full. Raises Exhausted for a passing error: the puts keep waiting. Raises
-        Unavailable or Corrupt for a lasting error, in this and each later call: waiting puts get
-        FLUSH_DISK_TIMEOUT."""
+        a file is full. Raises Exhausted for a temporary error. The puts then keep waiting. Raises
+        Unavailable or Corrupt for a permanent error, in this and each later call. The waiting puts
+        then get FLUSH_DISK_TIMEOUT."""
         if self.error is not None:
             raise self.error
         is_waited_for = self._sync_flush and self._seal_round()
@@ -205,8 +205,8 @@ class CommitLogFlush:
         return pages >= least_pages or begin // file_size < end // file_size
 
     def _seal_round(self) -> bool:
-        """End the current round, so that later puts belong to the next round. Returns whether any
-        ended round still waits for its flush."""
+        """Seal the current group of puts (`_Round`), so that later puts join the next group.
+        Returns whether any sealed group still waits for its flush."""
         if self._log.max_offset > self._sealed_offset:
             with self._begin_lock:
                 if not self._is_given_up and self._log.max_offset > self._sealed_offset:
@@ -214,9 +214,9 @@ class CommitLogFlush:
         return len(self._rounds) > 1
 
     def _end(self, flushed: int, late_s: float | None = None) -> None:
-        """Complete the rounds that end at or before the offset `flushed`, because they are on disk.
-        Rounds that were sealed at or before the time `late_s` and are not on disk are completed
-        with FLUSH_DISK_TIMEOUT."""
+        """Complete each group of puts that ends at or before the log offset `flushed`, because its
+        messages are on disk. A group that is not on disk, but was sealed at or before the monotonic
+        time `late_s`, is completed with FLUSH_DISK_TIMEOUT."""
         on_disk, late, left = [], [], []
         with self._rounds_lock:
             for found in self._rounds:
@@ -235,8 +235,8 @@ class CommitLogFlush:
             found.future.complete(_LATE)
 
     def expire_rounds(self) -> None:
-        """Complete overdue rounds with FLUSH_DISK_TIMEOUT. Their messages are stored, and the flush
-        continues to write them."""
+        """Complete the puts that have waited too long for a flush with FLUSH_DISK_TIMEOUT. The
+        messages of these puts stay in the log, and are flushed later."""
         if self.error is None and self._seal_round():
             late_s = self._now_s() - self._timeout_ms() / 1000
             self._end(self._log.flushed_offset, late_s)
@@ -247,8 +247,8 @@ class CommitLogFlush:
         self.give_up()
 
     def give_up(self) -> None:
-        """End all waiting. Messages that are not on disk get FLUSH_DISK_TIMEOUT, and so do later
-        puts."""
+        """End the wait of all puts. Messages that are not on disk get FLUSH_DISK_TIMEOUT, and so do
+        later puts."""
         if not self._sync_flush:
             return
         with self._begin_lock:

@@ -24,8 +24,8 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
 
 _MAX_BACKOFF_MS: Final = 10_000
 _PAUSES_PER_SYNC: Final = 9
-"""Minimum pause after a thorough flush, in multiples of the flush's duration. The pause limits
-flushes to a tenth of the time, even with many queues."""
+"""Minimum pause after a flush of all queues, in multiples of the flush's duration. With this pause,
+flushes take at most a tenth of the time, even with many queues."""
 _LAST_ATTEMPTS: Final = 10
 _LAST_PAUSE_S: Final = 0.1
 
@@ -156,8 +156,8 @@ class StoreFlush:
             self._puts.wake_at_put(self._wake, self._log.flushed_offset)
 
     def _flush_queues_at_intervals(self) -> None:
-        """Flush queues with enough dirty pages. Most rounds flush all queues, and write the
-        checkpoint."""
+        """Flush all queues and write the checkpoint, if the pause since the last such flush is
+        over. Otherwise flush only the queues with enough dirty pages."""
         try:
             self._flush_what_is_due()
         finally:

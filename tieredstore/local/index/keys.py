@@ -23,7 +23,7 @@ if IS_COMPILED:
     from tieredstore.message import _core
 
 SCALAR_LIMIT: Final = 32
-"""Number of messages below which handling them one by one is faster than columns."""
+"""Number of messages below which a loop over single messages is faster than work on arrays."""
 
 _BLOCK_BYTES: Final = 1 << 19
 _MASK: Final = 0xFFFFFFFF
@@ -84,7 +84,8 @@ class TopicPrefixes:
         self.hashes = np.empty((64, 2), dtype=np.uint32)
 
     def put(self, number: int, topic: str) -> None:
-        """Assign a number to a topic. If another topic has this number, that topic loses it."""
+        """Assign a number to a topic. A topic that had this number before no longer has a
+        number."""
         while number >= len(self.hashes):
             self.hashes = np.concatenate([self.hashes, np.empty_like(self.hashes)])
         self.hashes[number] = (
@@ -159,8 +160,8 @@ def _collect_singly(
 
 
 class _Values(NamedTuple):
-    """Positions of property values in a block: ascending message numbers, and bytes [start, end) of
-    the block."""
+    """Positions of property values in a block that holds the properties of many messages. `rows`:
+    message number of each value, ascending. `starts`, `ends`: its bytes in the block."""
 
     rows: Int64s
     starts: Int64s

@@ -106,9 +106,9 @@ def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> Non
 def candidates(
     files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
-    """Return the physical offsets of the messages that may have the key, newest first: their hash
-    matches, and their store time may lie in [begin, end]. Returns no offsets if the file has
-    expired. Raises Corrupt if the file is too short."""
+    """Return the physical offsets of the messages that may have the key, newest first. The hash of
+    such a message's key matches, and its store time may lie in [begin_ms, end_ms]. Returns no
+    offsets if the file has expired and been deleted. Raises Corrupt if the file is too short."""
     try:
         yield from _walk(files, path, shape, key_hash, begin_ms, end_ms)
     except Unavailable:
@@ -141,8 +141,9 @@ def _walk(
 
 
 def infer_shape(files: PositionalFiles, path: str, configured: IndexShape) -> IndexShape:
-    """Return the number of slots and items of a file, from the configuration or from the file
-    itself. A shape fits if the file's items are in their slots. Raises Invalid if no shape fits."""
+    """Return the numbers of slots and items of an index file. The configured numbers are tried
+    first, then numbers computed from the file's size. Numbers fit if the file's items are in the
+    right slots. Raises Invalid if none fit."""
     size = files.size(path)
     guesses = [configured]
     slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ITEM_SIZE)

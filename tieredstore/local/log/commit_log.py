@@ -70,8 +70,8 @@ class CommitLogReader(Protocol):
         and in one file."""
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy the runs of one file into one buffer. Return None unless all runs are within
-        [min_offset, readable_offset). The caller owns the buffer."""
+        """Copy several byte ranges of one file into one buffer. Return None unless all ranges are
+        within [min_offset, readable_offset). The caller owns the buffer."""
 
     def is_resident(self, offset: int, size: int) -> bool:
         """Return whether the given bytes are in the page cache. False if the log does not have
@@ -242,8 +242,8 @@ class CommitLog:
 
     def _wipe(self, offset: int) -> None:
         """Zero the last file starting at `offset`, on disk too, so that no old bytes look like a
-        later record. Only bytes that are not zero are written, in place: the size of the file never
-        changes, and holes stay holes."""
+        later record. Only parts that are not zero are overwritten, so the file keeps its size and a
+        sparse file stays sparse."""
         file = self._files.open_last(offset)
         inside = offset - file.from_offset
         if not any(file.view[inside : inside + 8]):

@@ -240,9 +240,9 @@ class PutQueues(RowBuffer):
         return None if state is None else state.number
 
     def forget_queue(self, topic: str, queue_id: int, end_offset: int) -> None:
-        """Remove a queue whose generation ended at `end_offset`, unless the queue has received a
-        message since then. Its number is reused for another queue, so no waiting row may have that
-        number."""
+        """Remove a deleted queue that ended at `end_offset`, unless the queue has received a
+        message since its deletion. The queue's internal number is reused for another queue. The
+        caller must make sure that no waiting row contains this number."""
         with self._lock:
             state = self._by_key.get((topic, queue_id))
             if state is not None and state.next_offset <= end_offset:

@@ -63,11 +63,11 @@ def plan_index(
 ) -> IndexPlan:
     """Find the part of the index that is certainly intact.
 
-    A full file that ends at or before `flushed_timestamp_ms` was on disk before the checkpoint with
-    this time was written. In the other files, credible items are kept if their message begins
-    before `sure_offset` (the saved dispatch position, 0 for unknown). `is_built`: whether dropped
-    entries will be added again. Otherwise all credible items are kept. Raises Corrupt for a file of
-    another shape.
+    A full file whose last entry is not later than `flushed_timestamp_ms` is intact, because it was
+    flushed before the checkpoint with this time was written. In all other files, only items with
+    possible values are kept, and only if their message begins before `sure_offset` (the saved
+    dispatch position, 0 for unknown). `is_built`: whether dropped entries will be added again. If
+    not, all items with possible values are kept. Raises Corrupt for a file of another shape.
     """
     plan = IndexPlan()
     paths = index_paths(root)

@@ -104,8 +104,8 @@ def list_builds(
 @dataclass(frozen=True, slots=True)
 class QueueComparison:
     """Compares the queues of a store with its log, up to the byte `end`. `builds_unknown`: whether
-    a queue without any unit is built if other queues exist and there is no table of topics. The
-    topic of such a queue may have been deleted."""
+    to build a queue that has messages in the log but no units. It applies if other queues exist and
+    the table of topics is missing, so that the queue's topic may have been deleted."""
 
     root: Path
     config: StoreConfig

@@ -94,7 +94,8 @@ class LiteHandlers(Handlers):
 
     @answers(RequestCode.POP_LITE_MESSAGE, PopLiteHeader, Action.SUB)
     async def pop(self, request: Request[PopLiteHeader]) -> RemotingCommand | None:
-        """Deliver messages of the lite topics to which a client subscribes, or wait for some."""
+        """Deliver messages of the lite topics to which a client subscribes. If no message is
+        available, wait for one."""
         try:
             return await self._pop(request)
         except Refused as error:

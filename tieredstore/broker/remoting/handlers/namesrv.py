@@ -154,8 +154,8 @@ def _decode_table(body: bytes, *, is_compressed: bool) -> _TopicTable:
 
 
 def _decode_compressed(body: bytes) -> _TopicTable:
-    """Decode Java's compressed format. Each part follows its length, and a topic is a text of
-    fields separated by blanks."""
+    """Decode a topic table in Java's compressed format. A length precedes each part of the data. A
+    topic is a text whose fields are separated by blanks."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(body, _MAX_TABLE_BYTES)
     if not unpacking.eof:

@@ -69,9 +69,10 @@ MAX_BIT_SET_BYTES: Final = 1 << 20
 MAX_ACKS: Final = 65_536
 """Maximum number of messages in one batch acknowledgement."""
 _LATE_MS: Final = 500
-"""Time (ms) after the end of a pop's wait at which its client is taken to have given up."""
+"""Delay (ms) after the end of a pop's wait. After it, the broker assumes that the client has given
+up the pop."""
 _MARGIN_MS: Final = 50
-"""Time (ms) before the end of a pop's wait at which the answer is sent, as in Java."""
+"""A waiting pop is answered this number of ms before the end of its wait, as in Java."""
 
 
 class PopQueueHeader(RequestHeader, kw_only=True):
@@ -131,8 +132,9 @@ class ChangeHeader(DeliveryHeader, kw_only=True):
 
 
 class _BatchAck(msgspec.Struct):
-    """Messages of one queue in one answer, as Java's BatchAck. Fields have short or long names.
-    `b`, `bit_set`: set of the distances of the offsets from the start offset, in base64. `r`,
+    """Acknowledged messages of one queue that one answer delivered, as Java's BatchAck. Each field
+    may have a short or a long name. `b`, `bit_set`: bit set in base64. Bit i stands for the message
+    at the start offset plus i. `r`,
     `retry`: source of the messages."""
 
     c: str | None = None
@@ -286,8 +288,8 @@ class PopHandlers(Handlers):
 
     @answers(RequestCode.BATCH_ACK_MESSAGE, BatchAckBody, Action.SUB)
     def ack_batch(self, request: Request[BatchAckBody]) -> Outcome:
-        """Acknowledge messages of several queues. Deliveries that are not the last ones of their
-        messages are ignored."""
+        """Acknowledge messages of several queues. An acknowledgement is ignored if its message was
+        delivered again later."""
         acks = request.header.acks
         if not acks:
             raise Refused(Reason.NO_MESSAGE, "batch of acknowledgements: expected one at least")
@@ -331,8 +333,9 @@ class PopHandlers(Handlers):
         return succeed(make_fields(changed.pop_ms, invisible_ms, info.revive_queue))
 
     def _check_delivery(self, header: DeliveryHeader, *, beyond_end: int) -> ExtraInfo:
-        """Return the fields of a receipt handle. Raises Refused for an invalid delivery.
-        `beyond_end`: number of offsets after the queue's last message that are still accepted."""
+        """Return the fields of the receipt handle in a request. Raises Refused for an invalid
+        handle, topic or offset. `beyond_end`: how far the offset may lie after the queue's last
+        message."""
         broker = self._broker
         config = _find_popped_topic(broker, header.topic)
         info = parse_extra_info(header.extra_info)

@@ -28,7 +28,7 @@ class PeekHeader(PopQueueHeader, kw_only=True):
 
 
 class NotificationHeader(PopQueueHeader, kw_only=True):
-    """Header of NOTIFICATION. The times are those of `PopHeader`."""
+    """Header of NOTIFICATION. The fields with times have the same meaning as in `PopHeader`."""
 
     poll_time: Int64 = 0
     born_time: Int64 = 0

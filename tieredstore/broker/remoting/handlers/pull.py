@@ -268,8 +268,8 @@ class PullHandlers(Handlers):
         topic: str,
         sys_flag: int,
     ) -> Subscription:
-        """Return the subscription that the pull contains, or else that of the group's last
-        heartbeat."""
+        """Return the subscription in the pull request. If the request contains none, return the
+        subscription from the group's last heartbeat."""
         broker = self._broker
         group = config.group_name
         if sys_flag & _SUBSCRIPTION_FLAG:

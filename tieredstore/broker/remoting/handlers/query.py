@@ -94,9 +94,9 @@ class QueryHandlers(Handlers):
 async def find_message(
     broker: BrokerServices, physical_offset: int, message_id: str, topics: Sequence[str]
 ) -> StoredMessage | None:
-    """Return the message that a client means. `physical_offset`: commit log offset in the record
-    that the client has. `message_id`: the message's id. `topics`: topics that the message may be
-    in.
+    """Return the message to which a client's request refers. `physical_offset`: commit log offset
+    in the client's copy of the record. `message_id`: the message's id. `topics`: topics in which
+    the message may be.
 
     If the local log has a different message or none at that offset, the message is searched by its
     id (UNIQ_KEY). A record from the tier contains an offset in its queue's file in the tier. The

@@ -70,7 +70,8 @@ class SendHeader(RequestHeader, kw_only=True):
 
 
 class SendHeaderV2(SendHeader, kw_only=True):
-    """Header of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the same fields with short names."""
+    """Header of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the fields of SEND_MESSAGE, with short
+    names."""
 
     producer_group: str = msgspec.field(name="a", default="")
     topic: Topic = msgspec.field(name="b")

@@ -254,8 +254,9 @@ def _collect(
 
 
 def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[records.Unread]:
-    """Remove batch records from `found` in topics that cannot contain batches, and return them as
-    unread parts of the log. Otherwise they would hide other messages of their topic."""
+    """Remove the batch records of topics that cannot contain batches from `found`, and return these
+    records as unread parts of the log. If they stayed in `found`, no other message of their topic
+    would be found missing."""
     unexpected = []
     for key in [key for key in found.joints if key.topic in plain]:
         first, last, _, _ = found.joints.pop(key)

@@ -79,7 +79,8 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.VIEW_BROKER_STATS_DATA, StatsHeader, Action.GET)
     def get_rate(self, request: Request[StatsHeader]) -> RemotingCommand:
-        """Return the rate that a name and a key select, over a minute, an hour and a day."""
+        """Return one rate over the last minute, hour and day. The request contains the name and the
+        key of the rate."""
         name, key = request.header.stats_name, request.header.stats_key
         rates = {
             member: self._broker.statistics.find_rate(name, key, window_ms)

@@ -87,8 +87,8 @@ class ConnectionHandlers(Handlers):
 
     @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, Action.GET)
     def list_groups_of_topic(self, request: Request[TopicHeader]) -> RemotingCommand:
-        """Return the consumer groups that are connected with a subscription to a topic, or have a
-        consumer offset in it."""
+        """Return the consumer groups that have a connected member with a subscription to a topic,
+        or a consumer offset in the topic."""
         topic = request.header.topic
         groups = self._broker.consumers.list_groups_of_topic(topic)
         return succeed_with({"groupList": sorted(groups | self._broker.offsets.list_groups(topic))})

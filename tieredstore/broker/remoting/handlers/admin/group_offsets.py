@@ -87,8 +87,8 @@ class CloneHeader(RequestHeader, kw_only=True):
 
 
 class GroupOffsetHandlers(Handlers):
-    """Requests about consumer offsets, and requests to connected consumers for their own
-    offsets."""
+    """Requests about consumer offsets: those that the broker stores, and those that connected
+    consumers report."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -183,8 +183,8 @@ class GroupOffsetHandlers(Handlers):
     @answers(RequestCode.CLONE_GROUP_OFFSET, CloneHeader, Action.UPDATE)
     async def clone(self, request: Request[CloneHeader]) -> RemotingCommand:
         """Copy the consumer offsets of one group to another group, in one topic or in all topics.
-        Skips deleted topics. Unless `offline` is set, also skips topics to which the connected
-        source group does not subscribe."""
+        Skips deleted topics. Unless `offline` is set, also skips the topics to which no connected
+        member of the source group subscribes."""
         source, target = request.header.src_group, request.header.dest_group
         check_group_of_client(target)
         topic = request.header.topic.strip()

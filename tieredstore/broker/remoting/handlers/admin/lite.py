@@ -195,7 +195,8 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.TRIGGER_LITE_DISPATCH, DispatchHeader, Action.UPDATE)
     def dispatch(self, request: Request[DispatchHeader]) -> RemotingCommand:
-        """Let the next receives check all lite topics of a client, or of all clients of a group."""
+        """Mark all lite topics of a client, or of all clients of a group, so that the next receive
+        of each client checks them for messages."""
         group, client_id = request.header.group, request.header.client_id
         self._find_bound(group)
         lite = self._broker.receive.lite

@@ -73,9 +73,8 @@ def encode_members(**members: object) -> dict[str, bytes]:
 
 
 def find_member(data: bytes, name: str) -> bytes | None:
-    """Return the value of a member of an object that fastjson wrote, if this value is an object.
-    Its keys may be objects too. None if the member is missing. The value is returned as text,
-    without parsing it."""
+    """Return the value of a member in an object that fastjson wrote, as unparsed text. The value
+    must be an object, whose keys may be objects too. Return None if there is no such member."""
     start = data.find(_ENCODER.encode(name) + b":{")
     if start < 0:
         return None

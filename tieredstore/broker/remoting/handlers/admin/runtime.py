@@ -1,4 +1,4 @@
-"""Figures of a running broker under the names of Java's tools (code 28)."""
+"""Runtime statistics of the broker, under the names that Java's tools expect (code 28)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tieredstore.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 _VERSION_NAME: Final = "V5_5_0"
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
 """Names of the request queues of Java's thread pools. This broker has no such queues, so it reports
-the length 0 for each. As capacity it reports the number of requests of one connection that may wait
-for an answer."""
+the length 0 for each. As the capacity of each it reports the maximum number of unanswered requests
+of one connection."""
 _CAPACITY: Final = RemotingLimits().max_pending
 _TIMES: Final = (
     "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] "
@@ -117,9 +117,9 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def estimate_percentile(times: Sequence[int], part: float) -> float:
-    """Estimate the duration (ms) that a share `part` (0 to 1) of the puts does not exceed. `times`:
-    number of puts in each range between the bounds PUT_TIMES_MS. As in Java, the puts of a range
-    are assumed to be spread evenly over the range."""
+    """Estimate a percentile of the put durations (ms). `part`: the percentile as a share, 0 to 1.
+    `times`: number of puts in each range between the bounds PUT_TIMES_MS. As in Java, the puts of a
+    range are assumed to be spread evenly over the range."""
     wanted = int(sum(times) * part)
     lows, highs = (0, *PUT_TIMES_MS), (*PUT_TIMES_MS, PUT_TIMES_MS[-1])
     for count, passed, low, high in zip(times, accumulate(times), lows, highs, strict=True):

@@ -171,7 +171,7 @@ class _GroupList(msgspec.Struct, rename="camel"):
 
 class ForbiddenHeader(RequestHeader, kw_only=True):
     """Header of UPDATE_AND_GET_GROUP_FORBIDDEN. `readable`: whether the group may read the topic.
-    Empty changes nothing."""
+    An empty value changes nothing."""
 
     group: Group
     topic: Topic
