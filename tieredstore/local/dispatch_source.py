@@ -26,13 +26,10 @@ from tieredstore.message.record import decode_record
 
 
 class LocalDispatchSource:
-    """DispatchSource over a local store.
-
-    `list_queues`: returns the store's queues. `topics`: returns its topic table. `flush`: flushes
-    the log and the units, so that `queue_range` includes them. Compaction topics are left out,
-    because their consume queues do not show their contents. Batch topics have no queue in this
-    source.
-    """
+    """DispatchSource over a local store. `list_queues`: returns the store's queues. `topics`:
+    returns its topic table. `flush`: flushes the log and the units, so that `queue_range` includes
+    them. Compaction topics are left out, because their consume queues do not show their contents.
+    Batch topics have no queue in this source."""
 
     def __init__(
         self,

@@ -108,13 +108,10 @@ class _State(enum.Enum):
 
 class DefaultMessageStore(StoreReads):
     """Store that this process owns: open, append, serve. Thread-safe between `start` and
-    `shutdown`.
-
-    A put is in the page cache on return. Under SYNC_FLUSH its `durable` completes when the message
-    is on disk, under ASYNC_FLUSH the message is on disk within about a second. `flush` and
-    `shutdown` write everything to disk. `store_host`: address of this store in the form of records
-    (8 or 20 bytes).
-    """
+    `shutdown`. A put is in the page cache on return. Under SYNC_FLUSH its `durable` completes when
+    the message is on disk, under ASYNC_FLUSH the message is on disk within about a second. `flush`
+    and `shutdown` write everything to disk. `store_host`: address of this store in the form of
+    records (8 or 20 bytes)."""
 
     put_message: Callable[[Message], PutMessageResult]
     """Append one message (`MessageAppender.put`). An invalid message is not stored, and nothing is

@@ -94,8 +94,8 @@ class OwnedDispatchSource(LocalDispatchSource):
         self._owned.begin_log_at(physical_offset)
 
     def find_deleted_queues(self) -> dict[QueueKey, DeletedEnd]:
-        """Return the queues of deleted topics, with the end of their last deleted generation. The
-        deletions are read from the log and from the file of deletions that a tier has not
+        """Return the queues of deleted topics, each with its end at the last deletion. The
+        deletions are read from the log, and from the file of deletions that a tier has not
         recorded."""
         found = self._owned.kept_deletions.find_all()
         for key, end in self._owned.topic_deletions.find_all().items():

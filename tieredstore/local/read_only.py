@@ -65,8 +65,9 @@ _log = logging.getLogger(__name__)
 class ReadOnlyMessageStore(StoreReads):
     """The reading methods of a message store, over a directory that this process does not own.
 
-    Additions of the owner are visible after at most REFRESH_INTERVAL_MS, or after `refresh()`.
-    Sizes are taken from the files. The configuration only helps to find the shape of index files.
+    Additions of the owner are visible after at most REFRESH_INTERVAL_MS, or after `refresh()`. The
+    sizes of log and queue files are taken from the files. The configuration is only used to find
+    the numbers of slots and items of the index files.
 
     `scratch`: folder for units that are made from the log and exceed memory, as for `Spill`.
     `recovered`: whether, after an unclean stop, a store without an owner is read in the state that
@@ -309,9 +310,9 @@ class ReadOnlyMessageStore(StoreReads):
             return add_held_back(found, {key: one for key, one in others if is_taken(key.topic)})
 
     def find_held_back_without_unit(self) -> dict[QueueKey, HeldBack]:
-        """Return the messages of an uncleanly stopped store that are in the log, are in no queue,
-        and are later than the store's checkpoint. Raises Unavailable, and the errors of the topic
-        table."""
+        """Return, for each queue, the messages that are in the log, later than the checkpoint and
+        not yet in the queue. Only a store that runs or was not stopped cleanly has such messages.
+        Raises Unavailable, and the errors of the topic table."""
         with self._lock:
             late = self.compare().late if self.is_unclean and self.is_live else {}
             foreign = self._foreign
@@ -380,11 +381,9 @@ def open_read_only(
     scratch: Path | None = None,
 ) -> ReadOnlyMessageStore:
     """Open a store directory for reading. Raises the errors of `ReadOnlyMessageStore.load`.
-
     `config`: configuration of the store's broker, if available. Its root is replaced by `root`.
     `recovered`: after an unclean stop, read the store in the state that a recovery would produce.
-    Raises Fenced while the store has an owner.
-    """
+    Raises Fenced while the store has an owner."""
     config = msgspec.structs.replace(config or StoreConfig(), store_path_root_dir=str(root))
     store = ReadOnlyMessageStore(config, clock, recovered=recovered, scratch=scratch)
     store.load()

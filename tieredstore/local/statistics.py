@@ -85,8 +85,9 @@ class PutStatistics:
             self._logged.clear()
 
     def report_if_slow(self, what: str, begun_ns: int, size_bytes: int) -> float:
-        """Log and count a slow part of a put: it began at the given time and took SLOW_PUT_MS or
-        more. `size_bytes`: size of the put's records. Returns the duration in ms."""
+        """Log and count a part of a put if it took SLOW_PUT_MS or more. Returns the duration of the
+        part in ms. `begun_ns`: the time at which the part began. `size_bytes`: size of the put's
+        records."""
         elapsed_ms = (time.perf_counter_ns() - begun_ns) / NS_PER_MS
         if elapsed_ms >= SLOW_PUT_MS:
             self.report_slow_put(what, elapsed_ms, size_bytes)
@@ -169,10 +170,11 @@ KEEP_INTERVAL_S: Final = 5.0
 class KeptStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A store's statistics at `written_ms`, counted since it was opened at `since_ms` (epoch ms).
 
-    Times, refusals and slow puts are those of `PutStatistics`. Refusals are by the name of their
-    status. Times counted by count i are at most `time_bounds_ms[i]`. The other fields show how far
-    the services are behind the puts: bytes that are not flushed, not dispatched or not in the
-    index, and the store time between the last message and the last dispatched one.
+    Times, refusals and slow puts are those of `PutStatistics`. Refusals are counted by the name of
+    their status. Count i of a distribution of times is for times of at most `time_bounds_ms[i]`.
+    The other fields show how far the services are behind the puts: bytes that are not flushed, not
+    dispatched or not in the index, and the store time between the last message and the last
+    dispatched one.
     """
 
     written_ms: int

@@ -258,14 +258,14 @@ class StoreReads(MessageReader, ABC):
         return None if message is None or not self._is_of_log(message) else message
 
     def _is_of_log(self, message: StoredMessage) -> bool:
-        """Return whether a record was appended to the log. Otherwise it is part of a message's
-        body, because a client wrote the bytes of a record into the body. The unit at the record's
-        queue offset must have the record's position. A record without a unit is accepted."""
+        """Return whether a record was appended to the log. If not, a client has written the bytes
+        of a record into the body of a message. The unit at the record's queue offset must have the
+        record's position. A record without a unit is accepted."""
         return self._find_position(message) in (None, message.physical_offset)
 
     def _find_position(self, message: StoredMessage) -> int | None:
-        """Return the position of the message that the queue has at the record's queue offset, or
-        None if the queue does not have this offset."""
+        """Return the log position of the message that is in the record's queue at the record's
+        queue offset. Return None if the queue has no such offset."""
         if transaction_type(message.sys_flag) in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
             return None  # in no queue
         topic, queue_id, offset = message.topic, message.queue_id, message.queue_offset

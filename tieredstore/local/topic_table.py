@@ -37,7 +37,8 @@ _COMPACTED_LOGS: Final = Path("compaction", "compactionLog")
 _READ_AGAIN_SECONDS: Final = 0.05
 _MOST_READS: Final = 10
 _SETTLED_NS: Final = 3_000_000_000
-"""Age after which a file's modification time proves that the file has not changed since."""
+"""Minimum age of a file's modification time (ns). An unchanged time that is younger does not prove
+that the file is unchanged."""
 _DAMAGES: Final = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError)
 _log = logging.getLogger(__name__)
 
@@ -45,11 +46,9 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class TopicTable:
     """Attributes of a broker's topics, such as `queue.type`, `cleanup.policy` and `reserve.time`.
-
     `version`: number of times that the broker has changed its topics (the counter of Java's
     DataVersion). `compacted`: topics that have a folder in the store's `compaction/`. The table may
-    lack these topics.
-    """
+    lack these topics."""
 
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
     version: int = 0
@@ -169,8 +168,8 @@ class TopicTableReader:
 
 def _sign_files(root: Path) -> object:
     """Return the state of the files that `find_topics` reads, for a broker that keeps its topics in
-    a file. None if the topics are not in a file, or if the file changed so recently that a further
-    change might leave the same state."""
+    a file. Return None if the topics are not in a file. Also return None if a file changed very
+    recently, because a further change might not show in the state."""
     config = root / CONFIG_DIRECTORY
     databases = [config / name / CURRENT_FILE for name in (TOPICS_DATABASE, *_OTHER_DATABASES)]
     files = (config / TOPICS_FILE, config / f"{TOPICS_FILE}.bak", root / _COMPACTED_LOGS)
@@ -196,13 +195,10 @@ def read_topics(root: Path) -> TopicTable:
 
 
 def find_topics(root: Path) -> TopicTable | None:
-    """Read the topics of a store's broker.
-
-    Returns None if the store has neither a file nor a database of topics. If it has both, the file
-    counts only if its version is greater, as in Java. Raises Corrupt if the topics cannot be
-    parsed, and Invalid for a database of another form, because it could hide topics that must not
-    be tiered.
-    """
+    """Read the topics of a store's broker. Returns None if the store has neither a file nor a
+    database of topics. If it has both, the file counts only if its version is greater, as in Java.
+    Raises Corrupt if the topics cannot be parsed, and Invalid for a database of another form,
+    because it could hide topics that must not be tiered."""
     config = root / CONFIG_DIRECTORY
     for name, key in _OTHER_DATABASES.items():
         if (config / name / CURRENT_FILE).exists():

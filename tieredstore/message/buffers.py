@@ -14,9 +14,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 def view_unaligned(
     buffer: Buffer, dtype: npt.DTypeLike, *, end: int | None = None
 ) -> npt.NDArray[Any]:
-    """View a buffer so that element i is the value that starts at byte i (stride 1), to read or
-    write values at any position. Only elements whose value ends within [0, end) exist. The view
-    keeps the buffer exported. Drop the view before a mapped file is closed."""
+    """Return a view of a buffer in which element i is the value that starts at byte i (stride 1).
+    With it, values at any position can be read or written. The view has elements for all values
+    that end within [0, end). A mapped file cannot be closed while a view of it exists."""
     kind = np.dtype(dtype)
     limit = len(buffer) if end is None else end
     count = max(limit - kind.itemsize + 1, 0)

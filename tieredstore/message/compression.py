@@ -108,9 +108,9 @@ def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _measure_zstd_frame(data: memoryview) -> int:
-    """Return the length of the first frame, computed from its block headers, or more than the
-    length of `data` if they end within the frame. The library's streams end without an error in a
-    truncated frame."""
+    """Return the length of the first frame, computed from its block headers. For a truncated frame,
+    return more than the length of `data`. This function is needed because the library reports no
+    error for a truncated frame."""
     cut = len(data) + 1
     if len(data) < _ZSTD_LEAST_BYTES:
         return cut

@@ -72,8 +72,8 @@ def stored_property_crc(buffer: Buffer, position: int, size: int) -> int | None:
 def property_crc(
     buffer: Buffer, position: int, size: int, *, physical_offset: int | None = None
 ) -> int:
-    """Return the masked CRC of a record without its last 20 bytes. `physical_offset`: value that
-    replaces the offset in the record."""
+    """Return the masked CRC of all bytes of a record except the last 20. `physical_offset`: if
+    given, the CRC is computed as if the record contained this physical offset."""
     record = memoryview(buffer)[position : position + size - CRC_BLOCK_SIZE]
     if physical_offset is None:
         return raw_crc32(record) & CRC_MASK

@@ -224,8 +224,8 @@ def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
 
 
 def find_unfit_number(*messages: Message) -> str:
-    """Return the name of a numeric field whose value, in one of the messages, does not fit into the
-    record."""
+    """Return a text that names a numeric field whose value, in one of the messages, does not fit
+    into the record."""
     for message in messages:
         for name, bits in _NUMBERS:
             value = getattr(message, name)

@@ -208,10 +208,8 @@ class _Table(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupManager(ConfigManager):
-    """Table of groups. Call `add_system_groups` after `load`.
-
-    `has_lmq`: whether light queues are enabled (`enableLmq`).
-    """
+    """Table of groups. Call `add_system_groups` after `load`. `has_lmq`: whether light queues are
+    enabled (`enableLmq`)."""
 
     def __init__(
         self,

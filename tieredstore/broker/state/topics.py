@@ -82,10 +82,8 @@ TopicListener = Callable[[str], object]
 
 
 class TopicConfigManager(ConfigManager):
-    """Table of topics. Call `add_system_topics` after `load`.
-
-    `has_lmq`: whether light queues are enabled (`enableLmq`).
-    """
+    """Table of topics. Call `add_system_topics` after `load`. `has_lmq`: whether light queues are
+    enabled (`enableLmq`)."""
 
     def __init__(
         self,

@@ -30,13 +30,10 @@ def name_counted(name: str) -> str:
 
 
 class TrafficCounts:
-    """Counts since the start. Used on the loop only.
-
-    `deliveries`, `send_backs`: by topic and group. `batched`: by topic, messages of batches without
-    the first of each batch. `found`, `missed`: reads with and without messages. `longest_read_ns`:
-    duration of the longest read. `metrics`: registry that also gets the number of delivered
-    messages.
-    """
+    """Counts since the start. Used on the loop only. `deliveries`, `send_backs`: by topic and
+    group. `batched`: by topic, messages of batches without the first of each batch. `found`,
+    `missed`: reads with and without messages. `longest_read_ns`: duration of the longest read.
+    `metrics`: registry that also gets the number of delivered messages."""
 
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._metrics = metrics or Metrics()

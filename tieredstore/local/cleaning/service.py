@@ -71,11 +71,9 @@ class _Levels:
 
 
 class DiskWatch:
-    """Watches a store's disks, and updates DISK_FULL and LOGIC_DISK_FULL.
-
-    `log_folder`, `queue_folder`: folders of the commit log and of the consume queues. The second
-    folder is checked only if the first has room, as in Java, so one full disk raises one flag.
-    """
+    """Watches a store's disks, and updates DISK_FULL and LOGIC_DISK_FULL. `log_folder`,
+    `queue_folder`: folders of the commit log and of the consume queues. The second folder is
+    checked only if the first has room, as in Java, so one full disk raises one flag."""
 
     def __init__(
         self,
@@ -357,12 +355,10 @@ class CleanableLog(CommitLogReader, Protocol):
 
 def find_expired_end(log: CommitLogReader, now_ms: int, reserved_ms: int, max_files: int) -> int:
     """Return the end (bytes) of the leading files whose newest message was stored more than
-    `reserved_ms` ago, at most `max_files`.
-
-    The age of a file's newest message is taken from the first message of the next file. If that
-    time is later than `now_ms`, the time is wrong, and the first later file with a credible time is
-    used. If times decreased, the later of a file's first and last time is used.
-    """
+    `reserved_ms` ago, at most `max_files`. The age of a file's newest message is taken from the
+    first message of the next file. If that time is later than `now_ms`, the time is wrong, and the
+    first later file with a credible time is used. If times decreased, the later of a file's first
+    and last time is used."""
     size, end = log.file_size, log.min_offset
     limit_ms = now_ms - reserved_ms
 

@@ -32,11 +32,9 @@ PASS_ROWS: Final = 4_096
 
 @dataclass(eq=False)
 class LogRows:
-    """Reader of the log for the dispatch, used if no rows are in memory.
-
-    `find_fault`: returns why a queue name is invalid, or None. `has_light_queues`: whether messages
-    may also be in light queues.
-    """
+    """Reader of the log for the dispatch, used if no rows are in memory. `find_fault`: returns why
+    a queue name is invalid, or None. `has_light_queues`: whether messages may also be in light
+    queues."""
 
     log: CommitLog
     appender: MessageAppender

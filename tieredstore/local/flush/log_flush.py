@@ -109,13 +109,11 @@ class _Round:
 
 
 class CommitLogFlush:
-    """Flush of one log. Thread-safe. A sync blocks no put.
-
-    `puts`: the buffer of the put path. It gives each put the future for which the put waits.
-    `sync_flush`: whether puts wait (SYNC_FLUSH), for at most `timeout_ms`. `on_failure`: called
-    once after a failed sync. No later sync is attempted: the system may have dropped the bytes of
-    the failed write, so a later success would prove nothing.
-    """
+    """Flush of one log. Thread-safe. A sync blocks no put. `puts`: the buffer of the put path. It
+    gives each put the future for which the put waits. `sync_flush`: whether puts wait (SYNC_FLUSH),
+    for at most `timeout_ms`. `on_failure`: called once after a failed sync. No later sync is
+    attempted: the system may have dropped the bytes of the failed write, so a later success would
+    prove nothing."""
 
     def __init__(
         self,

@@ -43,13 +43,11 @@ class FileRun:
 def list_files(
     directory: Path, *, file_size: int | None, unit_size: int = 1, delete_empty_last: bool = False
 ) -> FileRun:
-    """Check the files of a directory and describe them.
-
-    `file_size`: required size of each file (bytes), or None to use the size of the first file.
-    `unit_size`: the size must be a multiple of this number. An unused last file of length 0 is
-    skipped. `delete_empty_last`: also delete such a file. Only an owner sets this. Sub-directories
-    are skipped. Raises Corrupt for a wrong length, a gap or an overlap, Invalid for a foreign name.
-    """
+    """Check the files of a directory and describe them. `file_size`: required size of each file
+    (bytes), or None to use the size of the first file. `unit_size`: the size must be a multiple of
+    this number. An unused last file of length 0 is skipped. `delete_empty_last`: also delete such a
+    file. Only an owner sets this. Sub-directories are skipped. Raises Corrupt for a wrong length, a
+    gap or an overlap, Invalid for a foreign name."""
     found: list[tuple[int, int]] = []
     try:
         with os.scandir(directory) as entries:

@@ -23,16 +23,16 @@ Run = tuple[int, int]
 """Bytes [start, end) of the commit log that are read together."""
 
 MAX_GAP_BYTES: Final = 16 << 10
-"""Maximum gap between runs that are read together, because reading the gap is cheaper than a second
-read."""
+"""Maximum gap (bytes) between two byte ranges that are read together. To read such a gap costs less
+than a second read."""
 
 _EDGE: Final = np.ones(1, np.bool_)
 
 
 class Runs(NamedTuple):
-    """Runs of bytes in one file of the commit log, at least one, in the requested order. A message
-    has at most one run. `starts`, `ends`: int64[n]. `begin`, `end`: range that contains all runs.
-    `size_bytes`: total size of the runs."""
+    """Byte ranges ("runs") in one file of the commit log, at least one, in the requested order. No
+    two contain the same message. `starts`, `ends`: int64[n]. `begin`, `end`: range that contains
+    all runs. `size_bytes`: total size of the runs."""
 
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
@@ -100,8 +100,8 @@ MAX_JOINED_BYTES: Final = 1 << 20
 
 
 class JoinedRecords:
-    """Bytes of the commit log, starting at an offset, that were read for several records. Empty if
-    a joint read is not worthwhile."""
+    """Bytes of the commit log, from one offset on, that one read has fetched for several records.
+    Empty if separate reads of the records cost less."""
 
     __slots__ = ("_data", "_size", "_start")
 

@@ -45,8 +45,8 @@ _NO_RESERVING: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
 
 
 class MappingFault:
-    """Records that an access to a mapping found no page. `on_fault`: called during the access.
-    `on_fault` must not keep the mapping alive."""
+    """Records that an access to mapped memory failed, because the file was truncated or the disk
+    fails. `on_fault`: called during that access. `on_fault` must not keep the mapping alive."""
 
     __slots__ = ("is_noted", "on_fault")
 
@@ -55,19 +55,16 @@ class MappingFault:
         self.on_fault: Callable[[], object] = lambda: None
 
     def note(self) -> None:
-        """Record that an access found no page."""
+        """Record that an access to the mapped memory failed."""
         self.is_noted = True
         self.on_fault()
 
 
 class MappedFile:
     """File with bytes [from_offset, from_offset + size) of an address space. Opened and mapped at
-    first use.
-
-    Used by one thread at a time, except for `sync` and `touch_ahead`. Views stay valid while they
-    are referenced, even after `close`. `fault`: whether an access to the mapping found no page.
-    `is_guarded`: whether faults are recorded, known once the file is mapped.
-    """
+    first use. Used by one thread at a time, except for `sync` and `touch_ahead`. Views stay valid
+    while they are referenced, even after `close`. `fault`: whether an access to the mapping found
+    no page. `is_guarded`: whether faults are recorded, known once the file is mapped."""
 
     __slots__ = (
         "_address",
@@ -150,7 +147,7 @@ class MappedFile:
             )
 
     def make_fault_error(self) -> Corrupt:
-        """Return the error for a file whose mapping had a fault: an access found no page."""
+        """Return the error for a file after an access to its mapped memory failed."""
         try:
             self.check_length()
         except Corrupt as error:

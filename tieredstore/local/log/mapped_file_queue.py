@@ -48,12 +48,9 @@ class _Request:
 
 class AllocateMappedFileService:
     """Service that creates files by `create(from_offset)`, one at a time, in the order of their
-    offsets.
-
-    `request` requests a file that will be needed, `take` waits for it. A failed creation is retried
-    when the file is requested again. Before `start` and after `stop`, `take` creates the file
-    itself. Thread-safe.
-    """
+    offsets. `request` requests a file that will be needed, `take` waits for it. A failed creation
+    is retried when the file is requested again. Before `start` and after `stop`, `take` creates the
+    file itself. Thread-safe."""
 
     def __init__(self, create: Callable[[int], MappedFile], *, wait_ms: int = WAIT_MS) -> None:
         self._create = create
@@ -92,8 +89,8 @@ class AllocateMappedFileService:
             self._ask(from_offset)
 
     def touch_ahead(self, file: MappedFile, position: int) -> None:
-        """Prepare the pages after `position` in the writer's file. Never waits. During the creation
-        of a file, the writer prepares its pages itself."""
+        """Let the background thread prepare the pages after `position` in the writer's file. Never
+        waits. While that thread creates a file, the writer prepares the pages itself."""
         if self._loop.is_running:
             self._writer = file, position
             self._loop.wake()
@@ -125,13 +122,14 @@ class AllocateMappedFileService:
         return request.file
 
     def confirm(self, from_offset: int) -> None:
-        """Remove a file from the requests, because its taker now owns it."""
+        """Remove a file from the requests, because the caller of `take` now owns the file."""
         with self._lock:
             self._requests.pop(from_offset, None)
 
     def _find_next(self) -> _Request | None:
-        """Return the next file to create, or None. Raises the error of an earlier file that was not
-        requested again, because after a crash a later file would follow a gap."""
+        """Return the next file to create, or None. If the creation of the earliest file has failed,
+        and that file was not requested again, raises its error. No later file is created, because a
+        crash would then leave a gap before it."""
         with self._lock:
             missing = [it for it in self._requests.values() if it.file is None]
         first = min(missing, key=lambda it: it.from_offset, default=None)
@@ -181,7 +179,7 @@ class MappedFileQueue:
         self.end_offset = 0
         self.allocation = AllocateMappedFileService(self._create)
         self.mapped: tuple[MappedFile, ...] = ()
-        """Mapped files, oldest first. Replaced as a whole."""
+        """Mapped files, oldest first. A change replaces the whole tuple."""
         self._open_files = open_files
         self._read_faults: dict[int, MappingFault] = {}
         self._prepare = prepare
@@ -281,8 +279,8 @@ class MappedFileQueue:
         return self._open_files.is_resident(path, offset % self.file_size, size)
 
     def map_for_reading(self, offset: int) -> memoryview:
-        """Map the file that begins at `offset`, for a scan. The mapping ends with its last view.
-        Raises Corrupt for a file of a wrong size, Unavailable."""
+        """Map the file that begins at `offset`, for a scan. The mapping ends when the last view of
+        it is released. Raises Corrupt for a file of a wrong size, Unavailable."""
         path = self.path_of(offset)
         with (
             wrap_os_errors("map", path),

@@ -122,9 +122,10 @@ def is_resident(address: int, start: int, end: int) -> bool:
 
 
 def join_near(runs: Runs) -> list[Run]:
-    """Merge runs into one request for their pages, if the average gap is at most NEAR_BYTES. Such a
-    request costs about as much as a request for one run. Larger gaps are not requested, because
-    with 100,000 queues nearly the whole log lies between two messages of one queue."""
+    """Return the byte ranges whose pages are to be requested from the system. If the average gap
+    between the given ranges is at most NEAR_BYTES, this is one range with all of them, because one
+    larger request costs little more. Larger gaps are not requested, because with 100,000 queues
+    nearly the whole log lies between two messages of one queue."""
     span_bytes = runs.end - runs.begin
     is_near = span_bytes <= runs.size_bytes + NEAR_BYTES or (
         span_bytes <= runs.size_bytes + NEAR_BYTES * (1 + np.count_nonzero(runs.breaks))

@@ -102,9 +102,9 @@ def check_stored_record(
     tags_code: int = 0,
     log: CommitLogReader | None = None,
 ) -> StoredMessage:
-    """Decode the message in these bytes, of any queue. Raises Corrupt. `log`: if given, a record
-    that looks damaged at its end is accepted if the store wrote exactly these bytes
-    (`is_written_so`)."""
+    """Decode and check a record of any queue. Raises Corrupt for a damaged record. `log`: if given,
+    a record that only looks damaged at its end is accepted, because the store wrote exactly these
+    bytes (`is_written_so`)."""
     message = decode_record(record, tags_code=tags_code)
     if message.size != len(record):
         raise Corrupt(f"size: expected {len(record)}, found {message.size}")
@@ -143,8 +143,8 @@ _SECTOR_BYTES = 512
 
 def is_written_so(log: CommitLogReader, record: memoryview, offset: int) -> bool:
     """Return whether the store wrote exactly these bytes as the record at the log offset `offset`,
-    although its end may look damaged. True if a later record begins in the disk sector that
-    contains its end."""
+    although its end may look damaged. True if the next record begins in the disk sector in which
+    this record ends."""
     if (offset + len(record)) % _SECTOR_BYTES == 0:
         return False
     return find_topic_of_whole(log, record, offset, has_crcs=True) is not None
@@ -154,8 +154,8 @@ def find_topic_of_whole(
     log: CommitLogReader, record: memoryview, offset: int, *, has_crcs: bool = False
 ) -> str | None:
     """Return the topic of the record at the log offset `offset` if it is complete, otherwise None.
-    `has_crcs`: whether the store adds a CRC to each record. In that case a record with a missing or
-    wrong CRC is damaged if the next record has a CRC."""
+    `has_crcs`: whether the store adds a CRC to each record. If so, a record without a correct CRC
+    counts as damaged if the next record has a CRC."""
     message = _find_whole(record, offset)
     if message is None:
         return None
@@ -184,7 +184,7 @@ class LogWalk:
 
     def begins_record(self, start: int, offset: int) -> bool:
         """Return whether a record begins at `offset`. `start`: position of a record at or before
-        `offset`, not lower than in earlier calls."""
+        `offset`. From call to call, `start` must not decrease."""
         with self._lock:
             del self._begins[: bisect_left(self._begins, start)]
             known = bisect_right(self._begins, offset)

@@ -232,8 +232,8 @@ class GeneralPut(PutQueues):
         )
 
     def _make_room(self, size: int) -> int:
-        """Call `CommitLog.make_room`. The time of the call is counted as time of the put lock,
-        because any put may wait for the disk in it."""
+        """Call `CommitLog.make_room`. The duration of the call counts as time in the put lock,
+        because the call may wait for the disk."""
         begun_ns = perf_counter_ns()
         try:
             return self._log.make_room(size)

@@ -25,7 +25,8 @@ from tieredstore.message.names import (
 from tieredstore.message.record import StoredMessage
 
 MAX_SAMPLED_QUEUES: Final = 1_024
-"""Maximum number of queues that are sampled before the choice of queues begins again."""
+"""Maximum number of queues in a list from which samples are taken. At the end of the list, a new
+list of queues is made."""
 
 
 class QueueState:
@@ -41,15 +42,15 @@ class QueueState:
 
 
 FORGOTTEN: Final = 1 << 63
-"""Value of `next_offset` in the state of a forgotten queue. A put that still uses this state cannot
-create a record, and starts over."""
+"""Value of `next_offset` in the state of a forgotten queue. A put that still uses this state fails
+to create a record, and then looks for the queue again."""
 _NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
-"""Placeholder for the queue of a forgotten number."""
+"""Placeholder in `PutQueues.queues` for a number whose queue was removed."""
 
 
 Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes, bytes]
 """Value that the plain path (the fast path of ordinary messages) keeps for each queue: the queue's
-state, the `PlainTemplate` of its records, and the values that the template gives for the queue."""
+state, and what `PlainTemplate` provides to encode the queue's records."""
 
 
 class PutQueues(RowBuffer):
@@ -138,8 +139,9 @@ class PutQueues(RowBuffer):
                 self._leave_short_way()
 
     def find_held_lock(self) -> int | None:
-        """Return the end of the log if the put lock is held now, else None. If many calls return
-        the same end, one put holds the lock. (The dispatch holds the put lock only briefly.)"""
+        """Return the end of the log if the put lock is held now, otherwise None. If several calls
+        in a row return the same end, one put has held the lock for all that time. (The dispatch
+        holds the put lock only briefly.)"""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return None
@@ -154,9 +156,9 @@ class PutQueues(RowBuffer):
         return self._now_ms()
 
     def measure_put(self, offset: int, until_ms: int) -> int | None:
-        """Return the number of bytes that one put appended at `offset`: the total size of the
-        records, starting at `offset`, that have the same store time. Returns 0 if no record has a
-        time of at most `until_ms`, None if nothing can be read at `offset`."""
+        """Return the number of bytes that one put has appended at `offset`. All records of a put
+        have the same store time, so this is the total size of the first records with the same time.
+        Returns 0 if that time is after `until_ms`, None if nothing can be read at `offset`."""
         try:
             data = self._log.rest_of_file(offset)
             if data and is_blank_record(data, 0):
@@ -166,15 +168,15 @@ class PutQueues(RowBuffer):
             return 0
 
     def _help_after(self, size: int) -> None:
-        """Run the dispatch in the thread of a put, and report a slow run. `size`: bytes of the
-        put."""
+        """Run a pass of the dispatch in the thread of a put, and report the pass if it was slow.
+        `size`: bytes of the put."""
         begun_ns = perf_counter_ns()
         self._help()
         self.statistics.report_if_slow("the dispatch behind a put", begun_ns, size)
 
     def sample_next_put(self) -> None:
-        """Take a sample: send the next put of one queue through the general path, where puts are
-        timed. Each call chooses the next queue."""
+        """Select the next queue for a sample. The next put of this queue goes through the general
+        path, where puts are timed."""
         key = next(self._samples, None)
         if key is None:
             self._samples = iter(list(islice(self._plain, MAX_SAMPLED_QUEUES)))
@@ -254,8 +256,8 @@ class PutQueues(RowBuffer):
 
 
 def _measure_first_time(data: memoryview, until_ms: int) -> int:
-    """Return the total size of the leading records that have the same store time, if that time is
-    at most `until_ms`. Raises Corrupt."""
+    """Return the total size of the first records in `data` that have the same store time, or 0 if
+    that time is after `until_ms`. Raises Corrupt."""
     end, time_ms = 0, -1
     while end < len(data) and not is_blank_record(data, end):
         size = check_size(data, end, len(data))

@@ -153,8 +153,8 @@ class RowBuffer:
         return durable
 
     def seal(self, durability: FlushFuture) -> tuple[FlushFuture, int]:
-        """Set the durability of later puts. Returns the previous durability, and the end of the log
-        at which it ends."""
+        """Set the future (`durability`) for which later puts wait. Returns the future of the
+        earlier puts, and the current end of the log."""
         with self._lock:
             before, self.durability = self.durability, durability
             if self._holds_rows:
@@ -177,9 +177,9 @@ class RowBuffer:
                 self._rows, self._sealed = NoRows(), []
 
     def take_rows(self) -> WaitingRows:
-        """Return the rows that the dispatch may see and has not taken yet. If no such row exists,
-        the next put sets `wake`. If the dispatch waits for a flush or a commit (`holds_rows`), the
-        flush or commit sets `wake` instead."""
+        """Return the rows that the dispatch may see and has not taken yet. If there is none, the
+        next put sets `wake`. But if rows become visible only after a flush or a commit
+        (`holds_rows`), that flush or commit sets `wake`."""
         with self._lock:
             log = self._log
             end = log.confirm_offset
@@ -212,8 +212,9 @@ class RowBuffer:
                 self._rows, self._sealed = NoRows(), []
 
     def resume_rows(self, offset: int) -> bool:
-        """Resume passing rows if the dispatch has read the log up to the end of the bytes that may
-        be dispatched."""
+        """Pass rows to the dispatch again, if `offset` is the end of the bytes that may be
+        dispatched. Up to there the dispatch has read the log. Returns whether rows are passed
+        again."""
         with self._lock:
             if self._log.confirm_offset != offset:
                 return False

@@ -27,7 +27,7 @@ class _SlowHold(NamedTuple):
 class PutWatch:
     """Thread that regularly sends a put of one queue through the general put, where puts are timed.
     While one put holds the lock for longer than `busy_timeout_ms` (0: no limit), other puts are
-    refused with OS_PAGE_CACHE_BUSY. `look_further`: called in each round."""
+    refused with OS_PAGE_CACHE_BUSY. `look_further`: called after each check of the lock."""
 
     def __init__(
         self,

@@ -214,9 +214,9 @@ class BatchConsumeQueue:
             self.first, self.end = min(self.first, end), end
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Correct the minimum and delete the files before it, except the last file. Returns the
-        number of deleted files. Raises Unavailable if a file cannot be deleted. The next call
-        continues."""
+        """Move the beginning of the queue to the first record that the log still has, and delete
+        the files before the beginning, except the last file. Returns the number of deleted files.
+        Raises Unavailable if a file cannot be deleted. The next call continues."""
         with self._lock:
             self.correct_min_offset(min_physical_offset)
             count = 0
@@ -298,8 +298,9 @@ class BatchConsumeQueueStore:
         return self._queues.get(key)
 
     def append_record(self, message: StoredMessage, physical_offset: int) -> None:
-        """Put the unit of a record that holds several messages. Other records, and records without
-        a number of messages, have no unit here. Raises Exhausted or Unavailable."""
+        """Put the unit of a record that holds several messages. A record of a single message, or
+        without the number of its messages, gets no unit in a batch queue. Raises Exhausted or
+        Unavailable."""
         base = parse_number(message.get_property("INNER_BASE"))
         if base is None:  # a Java broker with queues in RocksDB does not write it
             base = message.queue_offset
@@ -338,8 +339,9 @@ class BatchConsumeQueueStore:
             queue.correct_min_offset(min_physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Correct the minimum of each queue, and delete the files before it. Returns the number of
-        deleted files. Raises Unavailable if a file cannot be deleted. The next call continues."""
+        """Move the beginning of each queue to the first record that the log still has, and delete
+        the files before the beginning. Returns the number of deleted files. Raises Unavailable if a
+        file cannot be deleted. The next call continues."""
         return sum(queue.delete_expired(min_physical_offset) for queue in self)
 
     def sync(self) -> None:

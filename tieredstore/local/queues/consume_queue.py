@@ -85,11 +85,9 @@ def round_up_to_units(size_bytes: int) -> int:
 
 class ConsumeQueue:
     """`ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless their name
-    contains another unit.
-
-    One writer and any number of readers. Readers see whole units only. `max_physical_offset` is the
-    end of the last message in the queue (bytes of the commit log, 0 if unknown).
-    """
+    contains another unit. One writer and any number of readers. Readers see whole units only.
+    `max_physical_offset` is the end of the last message in the queue (bytes of the commit log, 0 if
+    unknown)."""
 
     __slots__ = (
         "_directory",
@@ -139,11 +137,8 @@ class ConsumeQueue:
         self._lock = threading.Lock()
 
     def load(self, *, owner: bool) -> None:
-        """Find the files and the tail. Raises Corrupt, Invalid or Unavailable.
-
-        The tail is the first position without a unit (size 0). `truncate` corrects the tail
-        afterwards.
-        """
+        """Find the files and the tail. Raises Corrupt, Invalid or Unavailable. The tail is the
+        first position without a unit (size 0). `truncate` corrects the tail afterwards."""
         self._is_owner = owner
         run = list_files(
             self._directory,
@@ -314,8 +309,8 @@ class ConsumeQueue:
     def _check_same(self, offset: int, units: bytes) -> None:
         """Compare units with the existing units at their offsets. Raises Corrupt if a new unit
         belongs to a later message than the existing one, because that message would be lost. An
-        existing unit of a later message stays: the new unit belongs to an earlier generation of the
-        queue."""
+        existing unit of a later message stays, because the new unit belongs to a message from
+        before a deletion of the queue."""
         new = np.frombuffer(units, UNIT_DTYPE)[: self.max_offset - offset]
         while len(new):
             old = self.read_units(offset, len(new))
@@ -449,7 +444,7 @@ class ConsumeQueue:
 
     def has_dirty_pages(self, least_pages: int) -> bool:
         """Return whether at least `least_pages` pages (4,096 bytes) were written since the last
-        sync, or a file is full. With 0: whether anything was written."""
+        sync, or a file is full. If `least_pages` is 0, return whether anything was written."""
         begin, end = self.dirty_from, self.max_offset * UNIT_SIZE
         if begin < 0 or not self._file_size:
             return False

@@ -129,8 +129,8 @@ class ConsumeQueueStore:
         return stamps
 
     def _find_kept(self, directory: Path) -> Iterator[QueueKey]:
-        """Return the queues that have a folder. The same walk over the folders deletes remains of
-        deleted queues."""
+        """Return the queues that have a folder. Also deletes the remains of deleted queues that it
+        finds."""
         for topic in _folders(directory):
             for name in _folders(f"{directory}/{topic}"):
                 if name.endswith(REMOVED_SUFFIX):
@@ -201,8 +201,9 @@ class ConsumeQueueStore:
             queue.truncate(physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Correct each queue's minimum and delete the files before it, except the queue's last
-        file. Returns the number of deleted files. Raises Unavailable."""
+        """Move the beginning of each queue to the first message that the log still has, and delete
+        the files before the beginning, except the queue's last file. Returns the number of deleted
+        files. Raises Unavailable."""
         count = sum(queue.delete_expired(min_physical_offset) for queue in self._all())
         self._corrected_for = min_physical_offset
         return count

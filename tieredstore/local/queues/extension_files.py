@@ -292,8 +292,8 @@ class ExtendedConsumeQueue(ConsumeQueue):
         self.extension = extension
 
     def load_run(self, run: FileRun) -> None:
-        """Set the files of the queue, and load the part of the extension to which they point.
-        Raises Corrupt."""
+        """Set the files of the queue, and set the end of the extension according to the queue's
+        last unit. Raises Corrupt."""
         super().load_run(run)
         if self._is_owner:
             self._fit_extension()
@@ -418,8 +418,8 @@ class ExtendedConsumeQueueStore(ConsumeQueueStore):
         )
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
-        """Append the units of a round of dispatch, queue by queue. Their data are stored in the
-        extensions."""
+        """Append the units from one pass of the dispatch, queue by queue. Tags codes and store
+        times go into the extensions of the queues."""
         for group in groups:
             queue = self.get_or_create(group.key)
             if group.key.topic.startswith(LMQ_PREFIX):

@@ -49,8 +49,8 @@ class ForeignQueues(Protocol):
 
 
 class ForeignFileQueues:
-    """Queues in files. `before_ms`: messages with this or a later store time are not served. None
-    for no limit. `record_time`: returns the store time of the record at a log offset."""
+    """Queues in files. `before_ms`: only messages with an earlier store time are served. None
+    serves all messages. `record_time`: returns the store time of the record at a log offset."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class ForeignFileQueues:
         return queue
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Return the messages that are held back because their store time is not before
-        `before_ms`, in queues of topics that `is_taken` accepts."""
+        """Return, for each queue, the messages that are not served, because their store time is not
+        before `before_ms`. `is_taken`: returns whether to include the queues of a topic."""
         found: dict[QueueKey, HeldBack] = {}
         for key in self.list_queues():
             queue = self._open_unbounded(key) if is_taken(key.topic) else None
@@ -176,9 +176,9 @@ class ClosedDatabaseQueues:
 
 @dataclass(eq=False)
 class JoinedQueues:
-    """`ForeignQueues` that joins the queues' files with rebuilt units. `_units_until`: position in
-    the commit log. A unit in the files is valid only if its message ends at or before this
-    position."""
+    """`ForeignQueues` with the units in the queues' files, followed by units that were rebuilt from
+    the commit log. `_units_until`: position in the commit log. Units in the files are used only for
+    messages that end at or before this position."""
 
     _files: ForeignFileQueues
     _units_until: int

@@ -53,8 +53,9 @@ class ConsumeQueueReader(Protocol):
         for queues whose units have no time."""
 
     def roll_next_file(self, offset: int) -> int:
-        """Return the offset at which a get that begins at `offset` stops: the first offset of the
-        next file, as in Java. Without files, a value of at least `max_offset`."""
+        """Return the offset at which a get that begins at `offset` must stop. As in Java, this is
+        the first offset of the next file. A queue that is not in files returns a value of at least
+        `max_offset`."""
 
     def path_of(self, offset: int) -> str:
         """Return the name of the file or database that contains the unit of `offset`, for error
@@ -69,7 +70,7 @@ class LogSpan(NamedTuple):
 
 
 class QueueUnits(NamedTuple):
-    """Consecutive units of one queue, from one round of dispatch. `offset`: queue offset of the
+    """Consecutive units of one queue, from one pass of the dispatch. `offset`: queue offset of the
     first unit. `store_timestamps_ms`: store time of each unit, epoch ms."""
 
     key: QueueKey
@@ -125,11 +126,11 @@ class ConsumeQueueStoreInterface(Protocol):
         """Return the queues of a topic."""
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
-        """Put the units of a round of dispatch. Existing units are skipped, so records may be
-        dispatched again. A new queue may begin at any offset. Raises Corrupt for units that leave a
-        hole after the last one, and for another message at an existing offset. After an error,
-        earlier groups of the round may be stored. `dispatched_offset`: end in the commit log of the
-        records that have been put."""
+        """Put the units from one pass of the dispatch. Existing units are skipped, so records may
+        be dispatched again. A new queue may begin at any offset. Raises Corrupt for units that
+        leave a hole after the last one, and for another message at an existing offset. After an
+        error, earlier groups of the round may be stored. `dispatched_offset`: end in the commit log
+        of the records that have been put."""
 
     @property
     def dispatch_from(self) -> int:
@@ -141,8 +142,8 @@ class ConsumeQueueStoreInterface(Protocol):
         """End of the last message in any queue."""
 
     def find_last_message(self) -> tuple[int, int] | None:
-        """Return (physical offset, size) of the last message in the log for which any queue has a
-        unit."""
+        """Return (physical offset, size) of the last message that any queue contains, by the order
+        of the log."""
 
     def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueueInterface]:
         """Return the queues that have a message ending after `physical_offset`."""

@@ -60,7 +60,8 @@ def make_queue_store(
 
 
 def find_database_directory(root: Path, config: StoreConfig) -> Path:
-    """Return the folder of the database by a broker's configuration. The folder need not exist."""
+    """Return the folder in which a broker with this configuration has its consume queue database.
+    The folder need not exist."""
     is_separate = config.use_separate_store_path_for_rocksdb_cq
     return root / (SEPARATE_DIRECTORY if is_separate else CONSUME_QUEUE_DIRECTORY)
 

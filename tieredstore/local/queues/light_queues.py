@@ -30,8 +30,8 @@ _OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 
 
 def names_light_queues(properties: bytes) -> bool:
-    """Return whether the properties may name light queues. This check is cheap. `light_queue_names`
-    is exact."""
+    """Return whether the properties may name light queues. This check is fast but may be wrongly
+    true. `light_queue_names` returns the exact result."""
     return _NAMES + b"\x01" in properties
 
 
@@ -79,13 +79,10 @@ _log = logging.getLogger(__name__)
 def find_light_places(
     queues: ConsumeQueueStoreInterface, group: QueueUnits, skip: Callable[[str], object]
 ) -> QueueUnits | None:
-    """Find the units of a message in a light queue.
-
-    The result has the unit at the offset that the message's record names. If a hole of up to
-    MAX_NAMES offsets precedes this unit, the hole is filled with units of the same message, so that
-    readers continue. Returns None if the unit exists, or for an offset that does not fit. `skip`:
-    called with the reason.
-    """
+    """Find the units of a message in a light queue. The result has the unit at the offset that the
+    message's record names. If a hole of up to MAX_NAMES offsets precedes this unit, the hole is
+    filled with units of the same message, so that readers continue. Returns None if the unit
+    exists, or for an offset that does not fit. `skip`: called with the reason."""
     queue = queues.get(group.key)
     offset, name = group.offset, group.key.topic
     if queue is None or not queue.max_physical_offset:

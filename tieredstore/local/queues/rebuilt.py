@@ -58,8 +58,8 @@ class RebuiltQueue:
         self._checked_min = -1
 
     def add(self, group: QueueUnits) -> None:
-        """Append units. If they do not continue the queue, its topic was deleted and recreated, and
-        they replace all earlier units."""
+        """Append units. If their offsets do not continue the queue, its topic was deleted and
+        recreated. The new units then replace all earlier units."""
         if group.offset != self._base + len(self._rows):
             if len(self._rows):
                 _log.warning(
@@ -123,13 +123,10 @@ class RebuiltQueue:
 
 
 class RebuiltQueues:
-    """All queues of a commit log, up to the end of the bytes that were read. Thread-safe.
-
-    `place`: the log's folder, for error messages. `delays_ms`: delays of the delay levels.
-    `start_offset`: position of a message in the log. Earlier bytes are not read. `scratch`: folder
-    for units that exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded
-    in the log.
-    """
+    """All queues of a commit log, up to the end of the bytes that were read. Thread-safe. `place`:
+    the log's folder, for error messages. `delays_ms`: delays of the delay levels. `start_offset`:
+    position of a message in the log. Earlier bytes are not read. `scratch`: folder for units that
+    exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded in the log."""
 
     def __init__(
         self,
@@ -190,8 +187,8 @@ class RebuiltQueues:
             self._limit_ms = limit_ms
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Return the messages that `follow` has not read, for the topics that `is_taken` accepts.
-        Reads all these messages. Raises Unavailable."""
+        """Return, for each queue, the messages that `follow` has not read. Reads the rest of the
+        log. `is_taken`: returns whether to include the queues of a topic. Raises Unavailable."""
         rest = RebuiltQueues(
             self._log,
             self._place,

@@ -32,10 +32,10 @@ _SPECIAL_TOPICS: Final = frozenset({SCHEDULE_TOPIC, DELETION_TOPIC})
 def find_units(
     piece: memoryview, records: RecordColumns, delays_ms: tuple[int, ...]
 ) -> Iterator[QueueUnits | StoredMessage]:
-    """Yield the units of the records in a piece of the log, in order: runs of consecutive units of
-    one queue, and each message that deletes a topic, before its own unit. A record of several
-    messages gets no unit here, because its units have another form. A record of an invalid queue
-    gets no unit either."""
+    """Yield the units of the records in a piece of the log, in groups of consecutive units of one
+    queue, in order. A message that records the deletion of a topic is itself yielded before its
+    unit. A record of several messages gets no unit here, because its units have another form. A
+    record of an invalid queue gets no unit either."""
     properties = properties_of(piece, records)
     names = topics(piece, records)
     queue_ids = records.queue_ids.tolist()

@@ -71,7 +71,7 @@ class KeptDeletions:
                 self._write(new)
 
     def find_all(self) -> dict[QueueKey, DeletedEnd]:
-        """Return the deleted queues, with the end of their last deleted generation."""
+        """Return the deleted queues, each with its end at the last deletion."""
         with self._lock:
             return {
                 QueueKey(topic, queue_id): end
@@ -115,7 +115,8 @@ _CHUNK_UNITS: Final = 65_536
 @dataclass(eq=False)
 class TopicDeletions:
     """Deletions whose messages are still in the log. Thread-safe. `_find_queue`, `_commit_log`:
-    functions of the store. They are called later, because the store may not be open yet.
+    functions of the store. They are functions, because the store may not be open when this object
+    is created.
     `_skipped`: counter of messages of DELETION_TOPIC that are not deletions."""
 
     _find_queue: Callable[[str, int], ConsumeQueueReader | None]
@@ -123,8 +124,8 @@ class TopicDeletions:
     _skipped: SkippedRecords
 
     def find_end_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset at which the last deleted generation of a queue ended, or 0 if
-        the log has no deletion. Raises Corrupt."""
+        """Return the queue offset at which a queue ended when its topic was last deleted. Return 0
+        if the log has no deletion of it. Raises Corrupt."""
         for _, deletion in self._walk(topic):
             if queue_id in deletion.end_offsets:
                 return deletion.end_offsets[queue_id]
@@ -137,8 +138,7 @@ class TopicDeletions:
         return next((message.physical_offset for message, _ in self._walk(topic)), -1)
 
     def find_all(self) -> dict[QueueKey, DeletedEnd]:
-        """Return all deleted queues, with the end of their last deleted generation. Raises
-        Corrupt."""
+        """Return all deleted queues, each with its end at the last deletion. Raises Corrupt."""
         found: dict[QueueKey, DeletedEnd] = {}
         for message, deletion in self._walk(None):
             for queue_id, offset in deletion.end_offsets.items():

@@ -137,7 +137,8 @@ def offset_by_time(
     timestamp_ms: int,
     boundary: BoundaryType,
 ) -> int:
-    """Return the offset in [min_offset, max_offset) for the store time `timestamp_ms`.
+    """Return the queue offset for the store time `timestamp_ms`. With LOWER, this is the first
+    message at or after that time. Otherwise it is the last message at or before that time.
     `store_time`: returns the store time (epoch ms) of the message at an offset in [min_offset,
     max_offset). A deleted message has the time -1 and counts as older than all others."""
     if boundary is BoundaryType.LOWER:

@@ -22,12 +22,9 @@ _FIELDS: Final = struct.Struct(">6q")
 @dataclass(slots=True)
 class Checkpoint:
     """Content of a checkpoint. Store times are in epoch ms, offsets in bytes of the commit log.
-    Unknown values are 0.
-
-    `physic_msg_timestamp_ms`, `logics_msg_timestamp_ms`: the commit log and the consume queues
-    are on disk up to this store time. `index_msg_timestamp_ms`: end of the last full index file
-    on disk.
-    """
+    Unknown values are 0. `physic_msg_timestamp_ms`, `logics_msg_timestamp_ms`: the commit log and
+    the consume queues are on disk up to this store time. `index_msg_timestamp_ms`: end of the last
+    full index file on disk."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
@@ -70,12 +67,10 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint durably.
-
-    The first checkpoint is written under another name and renamed. Later ones are written in place,
-    as in Java: all changing bytes are in one sector, and a disk writes a sector completely or not
-    at all. Raises Exhausted without space or descriptors, Unavailable, Invalid.
-    """
+    """Write the checkpoint durably. The first checkpoint is written under another name and renamed.
+    Later ones are written in place, as in Java: all changing bytes are in one sector, and a disk
+    writes a sector completely or not at all. Raises Exhausted without space or descriptors,
+    Unavailable, Invalid."""
     path = root / CHECKPOINT_FILE
     data = checkpoint.to_bytes()
     with wrap_os_errors("write", path):

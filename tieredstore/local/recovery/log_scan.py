@@ -81,8 +81,7 @@ class DoubtfulRecord:
 
 @dataclass(slots=True)
 class QueueSpan:
-    """Range of the queue offsets in the records of a queue: the first offset, and the last offset
-    plus one."""
+    """Range [first_offset, end_offset) of the queue offsets in the records of one queue."""
 
     first_offset: int
     end_offset: int
@@ -298,9 +297,9 @@ def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
 
 
 def _skip_body(log: CommitLogReader, offset: int) -> int:
-    """Return the end of the body of the record whose head is at `offset`, or `offset` if no such
-    head is there. The search continues at the returned position instead of the end of the record,
-    so that no later record is skipped even if one of the two lengths is wrong."""
+    """Return the end of the body of the record whose head is at `offset`, or `offset` if no head is
+    there. The search for records continues at the returned position, not at the end of the record.
+    So it skips no later record, even if the record's size or its body length is wrong."""
     size, magic = 0, 0
     head = log.get(offset, FIXED_SIZE)
     if head is not None:

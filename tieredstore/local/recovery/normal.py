@@ -48,11 +48,9 @@ def take_kept_queues(log: CommitLog, queues: ConsumeQueueStoreInterface) -> bool
 def recover_normally(
     root: Path, log: CommitLog, queues: ConsumeQueueStoreInterface, plan: RecoveryPlan | None = None
 ) -> None:
-    """Find the end of the log, or take it from a plan that was carried out.
-
-    Then find the beginning of each queue. Afterwards no unit points outside the log. Raises Invalid
-    for queues without a log, Corrupt if cutting would lose messages.
-    """
+    """Find the end of the log, or take it from `plan`, the plan of a finished recovery. Then find
+    the beginning of each queue. Afterwards no unit points outside the log. Raises Invalid for
+    queues without a log, and Corrupt if valid messages follow a damaged one."""
     if log.is_empty and queues.max_physical_offset > 0:
         raise Invalid(f"{root}: there are consume queues but no commit log", path=str(root))
     if not log.is_empty:
@@ -74,13 +72,10 @@ def read_known_checkpoint(root: Path) -> Checkpoint:
 
 
 def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
-    """Find the end of the last valid record of the log (bytes).
-
-    The search begins at the last message in the consume queues, or at the beginning of its file if
-    that message is damaged. An incomplete last record does not belong to the log. Raises Corrupt if
-    valid records follow a damaged record, because cutting the log at the damaged record would lose
-    them.
-    """
+    """Find the end of the last valid record of the log (bytes). The search begins at the last
+    message in the consume queues, or at the beginning of its file if that message is damaged. An
+    incomplete last record does not belong to the log. Raises Corrupt if valid records follow a
+    damaged record, because cutting the log at the damaged record would lose them."""
     if log.is_empty:
         return 0
     start = _find_last_known(log, queues)
@@ -119,7 +114,7 @@ def _find_last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int 
 
 
 def _check_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
-    """Return the end of the last record, or of the last good record if the last one is damaged."""
+    """Return the end of the last valid record in a part of the log."""
     if not positions:
         return offset
     for position in reversed(positions):
@@ -130,8 +125,8 @@ def _check_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
 
 
 def _refuse_hole(log: CommitLog, queues: ConsumeQueueStoreInterface, offset: int) -> int:
-    """Return `offset`, the end of the log. Raises Corrupt if a queue has a valid message after
-    it."""
+    """Return `offset`, the end of the log. Raises Corrupt if any queue refers to a valid message
+    after this offset."""
     for queue in queues.find_queues_after(offset):
         for number in range(queue.max_offset - 1, queue.min_offset - 1, -1):
             unit = queue.unit(number)
@@ -162,11 +157,9 @@ _ITEMS: Final = 1 << 18
 
 
 def repair(plan: RecoveryPlan) -> None:
-    """Carry out the cuts of a plan, durably.
-
-    The caller holds the store's lock. Raises Unavailable or Invalid for errors of the system. After
-    an error the store still counts as unclean, and a new plan can continue.
-    """
+    """Carry out the cuts of a plan, durably. The caller holds the store's lock. Raises Unavailable
+    or Invalid for errors of the system. After an error the store still counts as unclean, and a new
+    plan can continue."""
     if plan.checkpoint_after != plan.checkpoint_before:
         write_checkpoint(plan.root, plan.checkpoint_after)
         _sync_folder(plan.root)

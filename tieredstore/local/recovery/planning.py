@@ -222,8 +222,8 @@ class _Planner:
             )
 
     def _find_sure_offset(self, before: Checkpoint, states: QueueStates) -> int:
-        """Return the end in the log of the records that are known to be on disk together with their
-        units."""
+        """Return the log offset before which all records and their units are known to be on
+        disk."""
         log = self.log
         has_units = any(state.max_offset > state.start_offset for state, _ in states)
         if self.full or not (has_units or self.in_rocksdb):
@@ -251,8 +251,9 @@ class _Planner:
         return log.min_offset
 
     def _step_back(self, offset: int, states: QueueStates) -> int:
-        """Return `offset`. If the last message before it is damaged, return the position of that
-        message instead, because a torn end must be found even if its bytes were once on disk."""
+        """Return `offset`, or the position of the last message before `offset` if that message is
+        damaged. The check of the records then begins at this message, and finds the damage even if
+        the message was once intact on disk."""
         last: tuple[int, int, int] | None = None
         for state, queue in states:
             kept = state.max_offset
@@ -292,8 +293,8 @@ class _Planner:
     def _explain_loss(
         self, before: Checkpoint, scan: log_scan.LogScan, behind: log_scan.RecordsBehind
     ) -> str:
-        """Return why cutting the log at the scan's end needs an operator's consent, or an empty
-        text if it does not."""
+        """Return why an operator must agree before the log is cut at the end that the scan found.
+        Return an empty text if no consent is needed."""
         end = scan.end
         if behind.records == 0:
             return ""

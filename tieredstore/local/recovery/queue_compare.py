@@ -78,8 +78,8 @@ def list_builds(
     states: QueueStates,
     compared: QueuesToMend,
 ) -> tuple[QueueBuild, ...]:
-    """List the units to build: those of messages in the log that have no unit, and those of
-    messages after the part of a queue that is kept."""
+    """List the units to build. These belong to messages of the log that have no unit, or that lie
+    after the part of their queue that is kept."""
     found, batch = compared.found, batch_topics(root)
     kept = {state.key: state.kept_offset for state, _ in states}
     builds = {

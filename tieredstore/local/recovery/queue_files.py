@@ -20,11 +20,9 @@ from tieredstore.message.consume_queue import BLANK_SIZE_FIELD, UNIT_SIZE
 
 @dataclass(frozen=True, slots=True)
 class QueueCut:
-    """Invalid units at the tail of a queue: units from `to_offset` up to `from_offset`.
-
-    They are overwritten with zeros in the file `path`, starting at byte `position` (if the path is
-    empty, nothing is overwritten). The files `delete` are deleted, the last one first.
-    """
+    """Invalid units at the tail of a queue: units from `to_offset` up to `from_offset`. They are
+    overwritten with zeros in the file `path`, starting at byte `position` (if the path is empty,
+    nothing is overwritten). The files `delete` are deleted, the last one first."""
 
     topic: str
     queue_id: int
@@ -137,7 +135,7 @@ def _count_finished(
 ) -> int:
     """Return the number of files before the first file that a power cut has truncated. Such a file
     is too short and does not end with zeros, unlike a file of another configured size. If any file
-    begins elsewhere than at a multiple of the file size, the number of all files is returned."""
+    does not begin at a multiple of the file size, return the number of all files."""
     if not file_size or any(offset % file_size for offset, _ in found):
         return len(found)
     for number, (offset, length) in enumerate(found):
@@ -155,8 +153,9 @@ def _find_usable_run(
     files: PositionalFiles,
     log_min: int,
 ) -> FileRun | None:
-    """Return the run of files before a gap or an empty file. If all messages in the gap have
-    expired, return the run after it. None for other faults."""
+    """Return the consecutive files before a gap or an empty file. If all messages in the gap have
+    expired, return the files after the gap instead. Return None if the files have any other
+    fault."""
     size = file_size or next((length for _, length in found if length), 0)
     if not size or size % UNIT_SIZE or any(length not in (0, size) for _, length in found):
         return None
@@ -190,11 +189,9 @@ def cut_queue(
     *,
     is_unsure: bool,
 ) -> QueueCut | None:
-    """Plan to keep the units whose messages end at or before `physical_offset`.
-
-    Updates `state`. Returns None if nothing has to be deleted.
-    `is_unsure`: whether a lost write may hide units after the tail.
-    """
+    """Plan to keep the units whose messages end at or before `physical_offset`. Updates `state`.
+    Returns None if nothing has to be deleted. `is_unsure`: whether units may be missing before the
+    tail, because a write was lost."""
     if state.is_unreadable:
         return plan_rebuild(state)
     kept = state.max_offset

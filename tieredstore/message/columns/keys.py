@@ -130,8 +130,8 @@ def _may_share_values(uniq_keys: _Values, key_values: _Values) -> bool:
 
 
 def _split_keys_values(key_values: _Values, uniq_keys: _Values) -> _Values:
-    """Split KEYS values into keys. Each key appears once per row, and differs from the row's
-    UNIQ_KEY."""
+    """Split KEYS values into keys. In each row, repeated keys and keys that equal the row's
+    UNIQ_KEY are left out."""
     uniq_of = dict(zip(uniq_keys.rows.tolist(), uniq_keys.texts, strict=True))
     rows: list[int] = []
     texts: list[str] = []

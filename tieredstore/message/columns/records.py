@@ -61,8 +61,8 @@ _OFFSET: Final = struct.Struct(">q")
 _FLAG: Final = struct.Struct(">i")
 _COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
-"""Maximum number of different lengths for which fields are gathered by length. With more lengths,
-one slice per row is faster."""
+"""Maximum number of different field lengths for which all fields of one length are read together.
+With more lengths, one slice for each record is faster."""
 
 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
@@ -88,7 +88,7 @@ def _check_positions(buffer: Buffer, positions: Positions) -> Positions:
 
 
 class _Fields(NamedTuple):
-    """Fields whose positions differ from those in HEADER_DTYPE if a host is IPv6."""
+    """Fields of a record that are at other positions than in HEADER_DTYPE if a host is IPv6."""
 
     store_timestamps: npt.NDArray[np.int64]
     reconsume_times: npt.NDArray[np.int32]
@@ -98,8 +98,8 @@ class _Fields(NamedTuple):
 def _read_header(
     name: str, dtype: type[_Int], field: str = ""
 ) -> cached_property[npt.NDArray[_Int]]:
-    """Return a Python property that reads a column of the headers. `field`: the attribute of
-    `_Fields` that replaces the column if a host is IPv6."""
+    """Return a Python property that reads the column `name` of the headers. `field`: the attribute
+    of `_Fields` that the property reads instead if any host is IPv6."""
 
     def read(columns: RecordColumns) -> npt.NDArray[_Int]:
         if field and columns.moved is not None:
@@ -113,8 +113,9 @@ def _read_header(
 @dataclass(frozen=True)
 class RecordColumns:
     """Fields of n records. All lengths are checked against the record sizes. Times are epoch ms.
-    `headers`: HEADER_DTYPE[n], copied out of the buffer. `moved`: columns of the fields that IPv6
-    hosts move. `is_v4`: whether all hosts are IPv4."""
+    `headers`: HEADER_DTYPE[n], copied out of the buffer. `moved`: columns of the fields whose
+    position depends on the size of the hosts, or None if all hosts are IPv4. `is_v4`: whether all
+    hosts are IPv4."""
 
     headers: npt.NDArray[np.void]
     positions: Positions

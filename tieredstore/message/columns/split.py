@@ -26,8 +26,8 @@ _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
 class SplitMessages(NamedTuple):
     """Result of `split_messages`. `messages`: the decoded messages. `indexes`: row of the unit of
-    each message, int64[len(messages)]. `units_seen`: number of rows that were checked before the
-    commit log bytes ended. Later messages need another read."""
+    each message, int64[len(messages)]. `units_seen`: number of units that were checked before the
+    buffer ended. The messages of the other units need a further read of the commit log."""
 
     messages: list[StoredMessage]
     indexes: npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ class SplitMessages(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether each checked unit had its message."""
+        """Whether a message was found for each checked unit."""
         return len(self.messages) == self.units_seen
 
 
@@ -89,7 +89,8 @@ def _are_all_present(
 def _split_scalar(
     buffer: Buffer, base: int, offsets: list[int], sizes: list[int]
 ) -> tuple[list[int], list[int], int]:
-    """Return positions and indexes of the messages, and the number of checked units."""
+    """Return the positions of the messages in the buffer, the rows of their units, and the number
+    of checked units."""
     found: list[int] = []
     indexes: list[int] = []
     end = len(buffer)

@@ -48,8 +48,8 @@ class Walk(NamedTuple):
 
 def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
     """Follow the record sizes starting at `start`, while records end within [0, end). Only sizes
-    and magics are checked. Runs of equal sizes are guessed, then verified as columns. A record is
-    accepted only if all earlier sizes equal the guess."""
+    and magics are checked. To be fast, the function guesses that the next records have equal sizes,
+    and checks many of them at once. Records after the first wrong guess are not accepted."""
     limit = _find_limit(buffer, start, end)
     if IS_COMPILED:
         found, position = _core.walk_records(buffer, start, limit)

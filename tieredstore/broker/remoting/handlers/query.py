@@ -96,12 +96,9 @@ async def find_message(
 ) -> StoredMessage | None:
     """Return the message to which a client's request refers. `physical_offset`: commit log offset
     in the client's copy of the record. `message_id`: the message's id. `topics`: topics in which
-    the message may be.
-
-    If the local log has a different message or none at that offset, the message is searched by its
-    id (UNIQ_KEY). A record from the tier contains an offset in its queue's file in the tier. The
-    local log may have any message at that offset.
-    """
+    the message may be. If the local log has a different message or none at that offset, the message
+    is searched by its id (UNIQ_KEY). A record from the tier contains an offset in its queue's file
+    in the tier. The local log may have any message at that offset."""
     found = await broker.look_ups.run(broker.store.look_message_by_offset, physical_offset)
     if found is not None and _has_id(found, message_id, topics):
         return found

@@ -42,12 +42,10 @@ def choose_units(
     spill: Spill,
 ) -> tuple[list[RebuiltQueue], list[Unread]]:
     """Return the valid units, in runs. Also return the messages whose queue offsets contradict
-    other messages or the log.
-
-    Units of an earlier generation of a topic are left out: later in the log, the queue continues at
-    a lower offset or is deleted. If the queue offset of a single message is out of order, the
-    offset is damaged, and no generation begins there.
-    """
+    other messages or the log. Units from before a deletion of the topic are left out. The log shows
+    the deletion by its message, or because the queue continues at a lower offset. But if the queue
+    offset of only one message is out of order, that offset is damaged, and the topic was not
+    deleted."""
     runs: list[RebuiltQueue] = []
     misplaced: list[npt.NDArray[Any]] = []
     last = -1
@@ -90,8 +88,8 @@ def choose_units(
 
 
 def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
-    """Yield all rows in windows. Each window has a mask of the rows whose queue offset is out of
-    order although the offsets beside it are in order."""
+    """Yield all rows in windows. Each window has a mask of the rows with a single queue offset that
+    is out of order (`_find_odd`)."""
     for begin in range(0, len(rows), _ROWS):
         end = min(begin + _ROWS, len(rows))
         low, high = max(begin - 1, 0), min(end + 1, len(rows))
@@ -101,9 +99,10 @@ def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
 
 
 def _find_odd(offsets: Int64s, *, is_whole: bool) -> Bools:
-    """Return a mask of single offsets that are out of order. The offsets before and after such an
-    offset would fit together without it, or it is not higher than its predecessor and no offset
-    continues after it. `is_whole`: whether no offset follows the last one."""
+    """Return a mask of single offsets that are out of order. There are two kinds. Either the
+    offsets before and after it would be consecutive without it. Or it is not higher than its
+    predecessor, and the next offset does not continue it. `is_whole`: whether `offsets` includes
+    the queue's last offset."""
     odd = np.zeros(len(offsets), np.bool_)
     steps = np.diff(offsets)
     odd[1:-1] = (steps[:-1] != 1) & (steps[:-1] + steps[1:] == 2)
@@ -120,8 +119,8 @@ def _find_fit(
     positions: Int64s,
 ) -> _Fit:
     """Find the messages that a queue lacks: before its units, after its units, and at offsets whose
-    unit is empty or does not name the message. A message that is in the log before the first unit's
-    message may belong to an earlier generation, so it contradicts no unit."""
+    unit is empty or does not name the message. A message that lies in the log before the message of
+    the first unit may be from before a deletion of the queue, so it contradicts no unit."""
     first, last = queue.unit(queue.min_offset), queue.unit(queue.max_offset - 1)
     fit = _Fit(np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_))
     is_before, is_after = offsets < queue.min_offset, offsets >= queue.max_offset

@@ -50,8 +50,9 @@ class Built:
 
 
 class JointSpan(NamedTuple):
-    """Records of several messages of a queue: positions of the first and the last record in the log
-    (bytes), and queue offsets [from_offset, until_offset) of their messages."""
+    """Batch records (records of several messages) of one queue. `first`, `last`: positions of the
+    first and the last of these records in the log (bytes). `from_offset`, `until_offset`: range of
+    the queue offsets of their messages."""
 
     first: int
     last: int
@@ -296,8 +297,9 @@ def _find_first_late(groups: dict[QueueKey, SpilledRows], limit_ms: int) -> int 
 def _find_deletions(
     messages: list[StoredMessage], opened: dict[QueueKey, ConsumeQueueReader], log: ForeignCommitLog
 ) -> Callable[[str], int]:
-    """Return a function that returns the position of a topic's last deletion in the log (bytes), or
-    -1. `messages`: deletions that have no unit."""
+    """Return a function that takes a topic, and returns the position of its last deletion in the
+    log (bytes), or -1 without a deletion. `messages`: messages that record deletions and have no
+    unit."""
     skipped = SkippedRecords()
     ends = {
         deletion.topic: one.physical_offset

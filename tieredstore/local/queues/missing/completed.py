@@ -20,11 +20,9 @@ class _Part(NamedTuple):
 
 class CompletedQueue:
     """`ConsumeQueueReader` over a queue of the store (None for a missing or unreadable queue) and
-    runs of units from the log. These runs take precedence over the queue's units.
-
-    If neither has a unit, the log no longer has the message, or the message cannot be read there.
-    The unit of such a message is empty (size 0), so a read of the message reports the fault.
-    """
+    runs of units from the log. These runs take precedence over the queue's units. If neither has a
+    unit, the log no longer has the message, or the message cannot be read there. The unit of such a
+    message is empty (size 0), so a read of the message reports the fault."""
 
     def __init__(
         self, queue: ConsumeQueueReader | None, runs: list[ConsumeQueueReader], place: str
@@ -87,8 +85,8 @@ class CompletedQueue:
         return None if not len(units) else units[0].item()
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
-        """Return the store time (epoch ms) of one message. If the message is missing, return that
-        of the next message. -1 outside the queue."""
+        """Return the store time (epoch ms) of one message, or of the next existing message if this
+        one is missing. Return -1 for an offset outside the queue."""
         part = self._find(offset)
         if part is None:
             return -1

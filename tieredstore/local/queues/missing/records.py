@@ -27,8 +27,8 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Uncovered(NamedTuple):
-    """Bytes [begin, end) of one file of a log. They may contain records without units, or the end
-    of the log. `starts`: positions of the records with units, in order."""
+    """Bytes [begin, end) of one file of a log, in which some records may have no unit, or in which
+    the log may end. `starts`: positions of the records with units, in order."""
 
     begin: int
     end: int
@@ -36,7 +36,7 @@ class Uncovered(NamedTuple):
 
 
 class UnreadableQueues(Exception):
-    """Raised if some queues have unreadable units, so that a comparison with these units is
+    """Raised if the units of some queues cannot be read. The comparison of log and queues is then
     invalid. `errors`: errors by queue."""
 
     def __init__(self, errors: dict[QueueKey, TieredStoreError]) -> None:
@@ -103,8 +103,8 @@ class _UnitWalk:
         self._ahead: npt.NDArray[Any] = np.empty((0, 2), dtype=np.int64)
 
     def take_before(self, stop: int) -> npt.NDArray[Any]:
-        """Take the remaining units before the log offset `stop`. Returns their (physical offset,
-        size): int64[n, 2]."""
+        """Take the next units of the queue whose messages begin before the log offset `stop`.
+        Returns (physical offset, size) of each unit: int64[n, 2]."""
         taken = []
         while True:
             ahead = self._ahead
@@ -178,8 +178,8 @@ def find_records(
 
 
 def _find_next(log: ForeignCommitLog, span: Uncovered, position: int) -> int:
-    """Return the position of the next record after `position`, or the end of the span. No record
-    begins at `position` itself."""
+    """Return the position of the next record after `position`, or the end of the span. The caller
+    has found that no record begins at `position` itself."""
     row = int(span.starts.searchsorted(position, side="right"))
     if row < len(span.starts):
         return int(span.starts[row])

@@ -119,8 +119,8 @@ class SpilledRows:
 
 
 class Late(NamedTuple):
-    """Messages of one queue whose store time is after the limit of a read, and the queue offset
-    after the last of these messages."""
+    """Messages of one queue that may not be served yet, because their store time is after a limit.
+    `until_offset`: the queue offset after the last of these messages."""
 
     held_back: HeldBack
     until_offset: int
@@ -141,8 +141,8 @@ def find_late(rows: SpilledRows, position: int) -> Late | None:
 def count_without_unit(
     late: Mapping[QueueKey, Late], find_end: Callable[[QueueKey], int]
 ) -> dict[QueueKey, HeldBack]:
-    """Return the messages that are after the end of their queue's files. `find_end`: returns the
-    end of a queue's files, or 0 for a queue without files."""
+    """Return, for each queue, the messages in `late` that lie after the end of the queue's files.
+    `find_end`: returns the end of a queue's files, or 0 for a queue without files."""
     found = {}
     for key, (held_back, until_offset) in late.items():
         count = min(until_offset - find_end(key), held_back.messages)
@@ -154,8 +154,8 @@ def count_without_unit(
 def add_held_back(
     found: Mapping[QueueKey, HeldBack], others: Mapping[QueueKey, HeldBack]
 ) -> dict[QueueKey, HeldBack]:
-    """Add messages that are held back to the totals by queue. `found` are earlier than the messages
-    in the totals."""
+    """Return the sum of two tables of messages that are not served yet, by queue. The messages in
+    `found` are earlier than those in `others`."""
     joined = dict(found)
     for key, other in others.items():
         known = joined.get(key, other._replace(messages=0))

@@ -32,11 +32,9 @@ class LogMinimum:
 
 
 class RocksDBConsumeQueue:
-    """Reads of one queue, for its owner and for other processes. Offsets are queue offsets.
-
-    The minimum is searched on demand, after the log has lost the queue's first message. The owner
-    sets `last` and `first`. `last` is None for a queue without messages.
-    """
+    """Reads of one queue, for its owner and for other processes. Offsets are queue offsets. If the
+    log no longer has the queue's first message, a read searches the new minimum. The owner of the
+    store sets `last` and `first`. `last` is None for a queue without messages."""
 
     __slots__ = ("_prefix", "database", "first", "last", "log_minimum", "queue_id", "topic")
 
@@ -90,8 +88,8 @@ class RocksDBConsumeQueue:
         return 0 if value is None else value[0] + value[1]
 
     def find_first(self, min_physical_offset: int) -> layout.Place:
-        """Return the offset of the first message at or after `min_physical_offset`, or the end of
-        the queue. Missing units count as units of earlier messages."""
+        """Return the first message at or after `min_physical_offset`, or the end of the queue if
+        there is none. A missing unit counts as the unit of an earlier message."""
         last, low = self.last, self.first.offset
         if last is None:
             return layout.Place(min_physical_offset, low)
@@ -205,7 +203,8 @@ class QueueReads:
 
     def read_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
         """Read the beginning and the end of a queue. Return None if the queue does not exist.
-        Raises Invalid for the queue whose keys equal the checkpoint's."""
+        Raises Invalid for the one queue that cannot be used, because its keys would equal the keys
+        of the checkpoint."""
         fault = layout.find_checkpoint_fault(key)
         if fault is not None:
             raise Invalid(fault, topic=key.topic, queue_id=key.queue_id)
@@ -232,9 +231,9 @@ class QueueReads:
     def find_lasts_after(
         self, physical_offset: int
     ) -> tuple[Iterator[QueueKey], Iterator[QueueKey]]:
-        """Find the queues whose last message begins at or after `physical_offset`. Also find the
-        queue with the newest last message before it, or several light queues that share this
-        message."""
+        """Find the queues whose last message begins at or after `physical_offset`. Among the other
+        queues, find the one whose last message is the newest. These are several queues if light
+        queues share that message."""
         border, best = layout.pack_number(physical_offset), b""
         behind: list[bytes] = []
         before: list[bytes] = []

@@ -54,9 +54,9 @@ class OwnedQueue(RocksDBConsumeQueue):
 
 
 class RocksDBConsumeQueueStore:
-    """`ConsumeQueueStoreInterface` in RocksDB. `directory`: folder of the database. A round of
-    dispatch is one write, durable after the next `sync`. Queues are opened on demand, so unused
-    queues cost nothing."""
+    """`ConsumeQueueStoreInterface` in RocksDB. `directory`: folder of the database. All units of
+    one dispatch pass are one write, which is durable after the next `sync`. Queues are opened on
+    demand, so unused queues cost nothing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -312,8 +312,8 @@ class RocksDBConsumeQueueStore:
 
 
 class _Round:
-    """Changes of a round of dispatch: the first message of each new queue, and the last message of
-    each queue."""
+    """Changes by one pass of the dispatch: the first message of each new queue, and the last
+    message of each changed queue."""
 
     def __init__(self) -> None:
         self.queues: dict[QueueKey, OwnedQueue] = {}
@@ -322,8 +322,8 @@ class _Round:
 
 
 def _check_same(queue: RocksDBConsumeQueue, group: QueueUnits) -> None:
-    """Raise Corrupt if the queue has another message at an offset of the group, because that
-    message would be lost."""
+    """Raise Corrupt if the queue already has another message at the first offset of `group`,
+    because an append would lose that message."""
     known = queue.unit(group.offset)
     new = int(group.units["physical_offset"][0])
     if known is not None and known[0] != new:
@@ -347,8 +347,8 @@ def _cut(batch: Batch, queue: RocksDBConsumeQueue, end: int) -> tuple[Place, Pla
 
 def _put_empty(batch: Batch, key: QueueKey, offset: int) -> tuple[Place, Place | None]:
     """Make a queue without units begin at `offset`. At offset 0 the queue is deleted completely.
-    Returns the first and the last message that the database records for it. The last message has
-    the previous offset, and is not in the log."""
+    Returns the first and the last message that the database records for the empty queue. Both are
+    placeholders without a record in the log. The last message has the offset before the first."""
     if not offset:
         batch.delete_offset(pack_max_key(key))
         batch.delete_offset(pack_min_key(key))

@@ -203,12 +203,9 @@ class Batch:
 
 class QueueDatabase:
     """Reads and writes of one open database, with errors of `tieredstore.errors`. Thread-safe.
-    Close it once.
-
-    After a write that failed for lack of space or descriptors, the library refuses all writes. Once
-    space is free, the next write opens the database again, with everything that was written before.
-    Until then the database is readable.
-    """
+    Close it once. After a write that failed for lack of space or descriptors, the library refuses
+    all writes. Once space is free, the next write opens the database again, with everything that
+    was written before. Until then the database is readable."""
 
     def __init__(self, directory: Path, open_it: Callable[[], Any]) -> None:
         self.directory = directory
@@ -296,8 +293,9 @@ class QueueDatabase:
             batch.release()
 
     def sync(self) -> None:
-        """Sync the write-ahead log. Everything written is on disk on return. Raises Unavailable, or
-        Exhausted after a failed write, without a sync."""
+        """Sync the write-ahead log. Everything written is on disk on return. Raises Unavailable.
+        Raises Exhausted if an earlier write has failed for lack of space. Nothing is then
+        synced."""
         with self._lock:
             if self._is_stuck:
                 self._open_again()
@@ -374,12 +372,10 @@ def _check_end(family: Any, last: bytes | None, end: bytes | None) -> None:
 
 
 def open_database(directory: Path) -> QueueDatabase:
-    """Open the database of a store that this process owns, or create it.
-
-    Raises Fenced if another process has the database open, Corrupt for missing or damaged files.
-    Raises Invalid for other column families (a fork that maps topics to numbers), in a process that
-    was forked from a user of RocksDB, and without rocksdict.
-    """
+    """Open the database of a store that this process owns, or create it. Raises Fenced if another
+    process has the database open, Corrupt for missing or damaged files. Raises Invalid for other
+    column families (a fork that maps topics to numbers), in a process that was forked from a user
+    of RocksDB, and without rocksdict."""
     library = import_rocksdict()
     _refuse_in_forked_child(directory)
     with wrap_os_errors("make the folder", directory):
@@ -401,13 +397,10 @@ def open_database(directory: Path) -> QueueDatabase:
 
 class ReadOnlyDatabase(QueueDatabase):
     """Database of a store without an owner, in its state at opening. Nothing is written to its
-    folder.
-
-    The library writes a file of its own beside each database that it opens. The database is
+    folder. The library writes a file of its own beside each database that it opens. The database is
     therefore opened in a temporary folder with links to the files. All files are opened together
     with the database, so the folder is not needed afterwards, and files stay readable after a later
-    owner deletes them.
-    """
+    owner deletes them."""
 
     def __init__(self, directory: Path) -> None:
         library = import_rocksdict()
