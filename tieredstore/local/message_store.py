@@ -189,13 +189,11 @@ class DefaultMessageStore(StoreReads):
 
     def load(self, *, accept_loss: bool = False, rebuild: bool = False) -> None:
         """Take the store's lock, recover the store after an unclean stop, and load it.
-
         `accept_loss`: recover in any case, and cut off valid messages after a damaged one.
         `rebuild`: check every record, and rebuild queues and index from the log. Raises Fenced if
         another process owns the store, Invalid if the store is of another kind or does not match
         the configuration, Corrupt for damage that recovery cannot repair. After an error nothing
-        stays open. An empty or missing folder is a new store.
-        """
+        stays open. An empty or missing folder is a new store."""
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
         expect_forks(self)
@@ -461,15 +459,12 @@ class DefaultMessageStore(StoreReads):
 
     def delete_topics(self, topics: set[str]) -> int:
         """Delete topics. Their records stay until the log expires. Returns the number of deleted
-        topics.
-
-        The deletion is a message of the log (`docs/formats/topic-deletion.md`), on disk on return.
-        While the log has that message, recreated queues continue after the offsets of the deleted
-        queues. Below a tier the deletion is kept until the tier has recorded it. Raises Exhausted
-        or Unavailable if the deletion cannot be written (nothing is deleted then), the error that
-        stopped the dispatch (the topics are deleted once the dispatch continues), and Invalid if
-        the store is not open or for a system topic of the store.
-        """
+        topics. The deletion is a message of the log (`docs/formats/topic-deletion.md`), on disk on
+        return. While the log has that message, recreated queues continue after the offsets of the
+        deleted queues. Below a tier the deletion is kept until the tier has recorded it. Raises
+        Exhausted or Unavailable if the deletion cannot be written (nothing is deleted then), the
+        error that stopped the dispatch (the topics are deleted once the dispatch continues), and
+        Invalid if the store is not open or for a system topic of the store."""
         self._check_open()
         if DELETION_TOPIC in topics:
             raise Invalid(

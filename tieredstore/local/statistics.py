@@ -169,13 +169,11 @@ KEEP_INTERVAL_S: Final = 5.0
 
 class KeptStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A store's statistics at `written_ms`, counted since it was opened at `since_ms` (epoch ms).
-
     Times, refusals and slow puts are those of `PutStatistics`. Refusals are counted by the name of
     their status. Count i of a distribution of times is for times of at most `time_bounds_ms[i]`.
     The other fields show how far the services are behind the puts: bytes that are not flushed, not
     dispatched or not in the index, and the store time between the last message and the last
-    dispatched one.
-    """
+    dispatched one."""
 
     written_ms: int
     since_ms: int

@@ -187,13 +187,11 @@ V4_HEADER: Final = _header(V4_SIZE, V4_SIZE)
 
 
 class PlainTemplate(NamedTuple):
-    """Constant parts of a topic's plain records, which have IPv4 hosts and no property CRC.
-
-    A record is `pack(size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag
+    """Constant parts of a topic's plain records, which have IPv4 hosts and no property CRC. A
+    record is `pack(size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag
     (no host bits), born timestamp, born host (8 bytes), store timestamp, store_host, reconsume
     times, prepared transaction offset, body length)`, body, topic_field, i16 length of the
-    properties, properties. Its size is `fixed_bytes` plus the lengths of body and properties.
-    """
+    properties, properties. Its size is `fixed_bytes` plus the lengths of body and properties."""
 
     pack: Callable[..., bytes]
     magic: int

@@ -42,7 +42,8 @@ def _to_signed(value: int) -> int:
 
 
 def java_string_hash(text: str, before: int = 0) -> int:
-    """Return String.hashCode: an i32. `before`: hash of the preceding text, modulo 2^32."""
+    """Return the hash of a text by Java's String.hashCode: an i32. `before`: hash (modulo 2^32) of
+    a text to which `text` is appended."""
     if text.isascii():
         units: Sequence[int] = text.encode("ascii")
     else:
@@ -159,11 +160,9 @@ def local_key_hash(topic: str, key: str) -> int:
 
 
 def tiered_key_hash(topic: str, key: str) -> int:
-    """Return the hash that a tiered index stores for a key of a topic: 0 to 2^31 - 1.
-
-    Java 5.5.0 keeps -2^31, fails on the negative slot and does not index that key. This function
-    returns 0, as in the local index and as `hash & 0x7fffffff` of later versions.
-    """
+    """Return the hash that a tiered index stores for a key of a topic: 0 to 2^31 - 1. For the hash
+    -2^31, this function returns 0, as the local index and later versions of Java do. Java 5.5.0
+    computes a negative slot from this hash, fails, and does not index the key."""
     return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
 
 

@@ -78,12 +78,9 @@ _LENGTHS = (2 * (V4_SIZE + 8), 2 * (V6_SIZE + 8))
 
 
 def offset_message_id(host: bytes, physical_offset: int) -> str:
-    """Return an offset message id: 32 (IPv4) or 56 (IPv6) upper-case hex digits.
-
-    `host`: the store host as in a record (IP and port, 8 or 20 bytes).
-    `physical_offset`: position of the record in the commit log of that host (bytes). Raises
-    Invalid.
-    """
+    """Return an offset message id: 32 (IPv4) or 56 (IPv6) upper-case hex digits. `host`: the store
+    host as in a record (IP and port, 8 or 20 bytes). `physical_offset`: position of the record in
+    the commit log of that host (bytes). Raises Invalid."""
     if len(host) not in (V4_SIZE, V6_SIZE):
         raise Invalid(f"host: expected {V4_SIZE} or {V6_SIZE} bytes, found {len(host)}")
     try:
@@ -107,7 +104,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 def is_offset_message_id(message_id: str) -> bool:
     """Return whether `parse_offset_message_id` accepts a string. A UNIQ_KEY of 32 digits has the
-    same form, so True proves nothing."""
+    same form, so an accepted string may be a UNIQ_KEY."""
     try:
         parse_offset_message_id(message_id)
     except Invalid:

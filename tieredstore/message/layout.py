@@ -37,15 +37,15 @@ FIXED_SIZE = 88
 V6_EXTRA = 12
 """Bytes by which an IPv6 host is longer than an IPv4 host."""
 HOSTLESS_SIZE = FIXED_SIZE - 16
-"""Number of bytes before the body, without the two hosts."""
+"""Size of all fields before the body of a record, except the two hosts (bytes)."""
 MAX_STORE_TIMESTAMP_END = STORE_TIMESTAMP_POSITION + V6_EXTRA + 8
 """Number of a record's first bytes that always contain its store timestamp, even with an IPv6 born
 host."""
 MIN_RECORD_SIZE = FIXED_SIZE + 3
 """Size of the smallest record: V1, IPv4 hosts, no body, no topic, no properties."""
 BLANK_SIZE = 8
-"""Size of the blank record: size and magic. A message's record leaves at least this much room in a
-file."""
+"""Size of the blank record: size and magic. After the record of a message, a commit log file always
+has room for a blank record."""
 CODA_SIZE = 16
 """Size of a coda: size 16, MAGIC_BLANK, i64 largest store timestamp."""
 
@@ -118,8 +118,8 @@ def is_head_of_message(head: Buffer, size: int) -> bool:
 def was_head_written(head: Buffer, size: int, position: int) -> bool:
     """Return whether the first 8 bytes of a message record with this size were written. False if an
     interrupted write may have left them: all zeros, or zeros on one side of a sector's border. Any
-    other bytes were written, and are damaged if they are not a record head. `position`: position of
-    the record in its file (bytes)."""
+    other bytes were written completely. If they are not the head of a record, they are damaged.
+    `position`: position of the record in its file (bytes)."""
     if is_head_of_message(head, size):
         return True
     left = bytes(head[:BLANK_SIZE])

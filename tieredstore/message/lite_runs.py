@@ -20,7 +20,7 @@ from tieredstore.message.crc import raw_crc32
 
 FORMAT_VERSION: Final = 1
 BLOCK_UNITS: Final = 512
-"""Number of units that have a checksum together."""
+"""Number of units in a block. Each block of units has one checksum."""
 UNIT_DTYPE: Final = np.dtype(
     [
         ("offset", ">i8"),
@@ -59,14 +59,15 @@ BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
 
 def make_queue_key(topic_id: int, queue: str) -> int:
     """Return the key of a light queue: a hash of 64 bits of its name and of its parent's topic id.
-    A parent that is recreated gives other keys."""
+    A recreated parent has a new topic id, so its light queues have other keys."""
     name = f"{topic_id}:{queue}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big")
 
 
 class CoveredRange(msgspec.Struct, frozen=True, array_like=True):
-    """Range [begin, end) of offsets of one queue of a parent whose messages are in a run.
-    `log_end`: end of the last message in the commit log of the queue, bytes."""
+    """Range [begin, end) of queue offsets in one queue of a parent. The run locates the messages of
+    this range. `log_end`: end of the last of these messages in the commit log of the queue
+    (bytes)."""
 
     topic: str
     topic_id: int
@@ -117,8 +118,8 @@ def sort_units(
 ) -> RunContent:
     """Sort units by light queue and offset, without duplicates and deleted messages. `keys`: key of
     the light queue of each unit. `deleted`: offset by key, messages at smaller offsets are deleted.
-    `keeps_deleted`: whether the result keeps these deletions, because other runs may have messages
-    that they concern."""
+    `keeps_deleted`: whether the result contains the deletions too, because they may apply to
+    messages in other runs."""
     order = np.lexsort((units["time_ms"], units["offset"], keys))
     keys, units = keys[order], units[order]
     offsets = units["offset"].astype(np.int64)

@@ -35,7 +35,8 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 """Prefix of the topic of messages that a consumer group failed to consume too often."""
 LMQ_PREFIX: Final = "%LMQ%"
-"""Prefix of light message queues: consume queues over messages of other topics."""
+"""Prefix of the names of light queues. A light queue is a consume queue whose messages are stored
+in other topics."""
 
 INDEX_TOPIC: Final = SYSTEM_PREFIX + "INDEX"
 """Topic of the index segments of a broker, in queue 0."""
@@ -46,10 +47,11 @@ DELETION_TOPIC: Final = SYSTEM_PREFIX + "DELETED_TOPICS"
 
 
 TRACE_PREFIX: Final = SYSTEM_PREFIX + "TRACE_DATA_"
-"""Prefix of a region's trace topic, for clients of a cloud's access channel."""
+"""Prefix of the name of a region's trace topic. Clients use such a topic with the access channel
+CLOUD."""
 REVIVE_PREFIX: Final = SYSTEM_PREFIX + "REVIVE_LOG_"
-"""Prefix of a cluster's topic in which a Java broker keeps popped messages. The only system topic
-whose messages have a timer."""
+"""Prefix of a cluster's topic in which a Java broker keeps popped messages. It is the only system
+topic whose messages may have a delivery time."""
 _OPEN_SYSTEM_TOPICS: Final = frozenset({"BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 
 MAX_NAME_BYTES: Final = 255
@@ -58,8 +60,8 @@ _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 def find_name_fault(name: str) -> str | None:
     """Return the reason why a name cannot be a component of a path, in a local store or in a tier,
-    or None for a valid name. The text continues after the name: "is empty", "starts with a dot",
-    …"""
+    or None for a valid name. The reason is the end of a sentence that begins with the name: "is
+    empty", "starts with a dot", …"""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -174,8 +174,8 @@ def split_keys(value: str | None) -> list[str]:
 
 
 def has_empty_key(value: str) -> bool:
-    """Return whether Java's `split` finds an empty key in a KEYS value: before another key, never
-    after the last one."""
+    """Return whether Java's `split` of a KEYS value returns an empty key. It returns one for
+    additional spaces before a key, but not for spaces after the last key."""
     return not is_blank(value) and "" in value.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR)
 
 

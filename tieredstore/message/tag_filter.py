@@ -19,11 +19,9 @@ def parse_tags(expression: str | None) -> frozenset[str]:
 
 class TagFilter:
     """Filter that accepts the messages whose tags code is in `codes`. `None` accepts every message.
-
     Two tags may share a hash, so a consumer compares the text itself, as Java's clients do. A tags
     code has 64 bits. Only the low 32 bits are compared, because the other bits have other uses
-    (`docs/formats/consume-queue.md`).
-    """
+    (`docs/formats/consume-queue.md`)."""
 
     __slots__ = ("codes",)
 
@@ -44,7 +42,8 @@ class TagFilter:
         return ((tags_code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
 
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool:  # noqa: ARG002
-        """Return True, because the record adds nothing to the tags code of its unit."""
+        """Return True, because the tags code in the unit has already been compared, and the record
+        contains nothing else that this filter compares."""
         return True
 
     def __repr__(self) -> str:

@@ -14,8 +14,8 @@ from tieredstore.message.crc import raw_crc32
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 HEAD_BYTES: Final = 80
-"""Number of bytes that a record keeps from the beginning of the segment, and from the beginning of
-its last range, to identify the segment."""
+"""Number of bytes of the segment that a time record contains, to identify the segment: so many from
+the segment's beginning, and so many from the beginning of the last range."""
 _MAGIC: Final = b"TSTIMES\0"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct(">8sIIqqI4x80s80s")
@@ -40,13 +40,10 @@ class TimedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeRecord:
-    """Times of the messages of one segment.
-
-    `base_offset`: base offset of the segment.
-    `end_offset`: end of the last covered message in the commit log.
-    `head`, `last_head`: first HEAD_BYTES of the segment and of the last range.
-    `ranges`: at least one, ascending. Bytes between two ranges are not recorded.
-    """
+    """Times of the messages of one segment. `base_offset`: base offset of the segment.
+    `end_offset`: end of the last covered message in the commit log. `head`, `last_head`: first
+    HEAD_BYTES of the segment and of the last range. `ranges`: at least one, ascending. Bytes
+    between two ranges are not recorded."""
 
     base_offset: int
     end_offset: int
@@ -127,12 +124,13 @@ def _is_sound(base: int, end: int, ranges: Sequence[TimedRange]) -> bool:
 
 
 RANGE_BYTES: Final = 1 << 20
-"""Maximum size of a range in commit log bytes, except for a larger single message."""
+"""Maximum size of a range, in bytes of the commit log. Only a range of a single message may be
+larger."""
 
 
 def cut_ranges(starts: Int64s, ends: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield the messages [low, high) of each range, as message numbers, starting at 0 (see
-    `make_ranges`)."""
+    """Yield each range of messages as [low, high). Messages are numbered from 0. `starts`, `ends`:
+    see `make_ranges`."""
     low, count = 0, len(starts)
     while low < count:
         high = int(ends.searchsorted(starts[low] + RANGE_BYTES, side="right"))
@@ -142,12 +140,9 @@ def cut_ranges(starts: Int64s, ends: Int64s) -> Iterator[tuple[int, int]]:
 
 
 def make_ranges(starts: Int64s, ends: Int64s, first: int, times: Int64s) -> list[TimedRange]:
-    """Group messages into ranges.
-
-    `starts`, `ends`: int64[n], bytes of the commit log. Each message begins at the end of the
-    previous one. `first`: queue offset of the first message. The other messages have consecutive
-    offsets after it. `times`: int64[n], epoch ms.
-    """
+    """Group messages into ranges. `starts`, `ends`: int64[n], bytes of the commit log. Each message
+    begins at the end of the previous one. `first`: queue offset of the first message. The other
+    messages have consecutive offsets after it. `times`: int64[n], epoch ms."""
     ranges: list[TimedRange] = []
     for low, high in cut_ranges(starts, ends):
         part = times[low:high]

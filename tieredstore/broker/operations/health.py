@@ -36,14 +36,12 @@ def describe_health(
     skipped: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the answer of `/health`: `status`, `tier` with the fields of `TierStatus` (null
-    without a tier), the state of each background loop, and `skipped_records`.
-
-    `skipped_records` has, for each topic of the broker itself, the number of records that clients
-    wrote and the broker has skipped since its start. The status is DOWN if a running flag of the
-    store forbids puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if the
-    tier is fenced, if uploads fail, or if messages cannot be read. Otherwise it is STARTING while
-    the first round of a loop has not ended.
-    """
+    without a tier), the state of each background loop, and `skipped_records`. `skipped_records`
+    has, for each topic of the broker itself, the number of records that clients wrote and the
+    broker has skipped since its start. The status is DOWN if a running flag of the store forbids
+    puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if the tier is fenced,
+    if uploads fail, or if messages cannot be read. Otherwise it is STARTING while the first round
+    of a loop has not ended."""
     listed = list(services)
     status = UP
     if any(service.state is ServiceState.STARTING for service in listed):

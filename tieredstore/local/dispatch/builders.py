@@ -38,14 +38,12 @@ Int64s = npt.NDArray[np.int64]
 
 
 class IndexBuilder:
-    """Writer of index entries. Used by one thread at a time.
-
-    `is_enabled`: returns the current value of `messageIndexEnable`. `behind_from`: position in the
-    commit log (bytes) of the first message without entries. None if all dispatched messages have
-    their entries. `error`: reason why the index is behind. After a passing error, the dispatch
-    later reads the log starting at `behind_from`. A lasting error sets the flag
-    WRITE_INDEX_FILE_ERROR, and the next start of the store adds the missing entries.
-    """
+    """Writer of index entries. Used by one thread at a time. `is_enabled`: returns the current
+    value of `messageIndexEnable`. `behind_from`: position in the commit log (bytes) of the first
+    message without entries. None if all dispatched messages have their entries. `error`: reason why
+    the index is behind. After a passing error, the dispatch later reads the log starting at
+    `behind_from`. A lasting error sets the flag WRITE_INDEX_FILE_ERROR, and the next start of the
+    store adds the missing entries."""
 
     def __init__(
         self, index: IndexService, flags: RunningFlags, is_enabled: Callable[[], bool]
@@ -121,14 +119,11 @@ NO_QUEUE: Final = "(no queue)"
 
 class RowDispatcher:
     """Builder of consume queues and index from rows, in the order of the log. Used by one thread at
-    a time.
-
-    `light_queues_from`: position in the log, or None. Later messages are put in each light queue
-    for which they have an offset. `timestamp_ms`: store time of the last message. `listener`:
+    a time. `light_queues_from`: position in the log, or None. Later messages are put in each light
+    queue for which they have an offset. `timestamp_ms`: store time of the last message. `listener`:
     called with messages once gets can find them. `counts`: counts of the messages that begin at or
     after byte `counts_from` of the log. Each message is counted once. None until messages are
-    counted.
-    """
+    counted."""
 
     def __init__(
         self,

@@ -55,14 +55,12 @@ state, and what `PlainTemplate` provides to encode the queue's records."""
 
 class PutQueues(RowBuffer):
     """Queues of the put path, added as messages are put. Accepts messages between `open` and
-    `close`, while no flag forbids puts.
-
-    The plain path does not check flags, so each change of a flag empties the plain path's table of
-    queues. The general put checks the flags, and fills the table again once puts may continue.
-    `refused_topics`: topics whose messages are refused. `enable_light_queues`: whether a message
-    may also name light queues. `fills_light_queues`: whether messages are currently put in light
-    queues. `find_next_offset`: returns the next offset of an unknown queue.
-    """
+    `close`, while no flag forbids puts. The plain path does not check flags, so each change of a
+    flag empties the plain path's table of queues. The general put checks the flags, and fills the
+    table again once puts may continue. `refused_topics`: topics whose messages are refused.
+    `enable_light_queues`: whether a message may also name light queues. `fills_light_queues`:
+    whether messages are currently put in light queues. `find_next_offset`: returns the next offset
+    of an unknown queue."""
 
     __slots__ = ("_max_plain_body_bytes", "_now_ms", "_plain")  # as those of a RowBuffer
 

@@ -61,14 +61,12 @@ def plan_index(
     log_min_offset: int,
     is_built: bool = True,
 ) -> IndexPlan:
-    """Find the part of the index that is certainly intact.
-
-    A full file whose last entry is not later than `flushed_timestamp_ms` is intact, because it was
-    flushed before the checkpoint with this time was written. In all other files, only items with
-    possible values are kept, and only if their message begins before `sure_offset` (the saved
-    dispatch position, 0 for unknown). `is_built`: whether dropped entries will be added again. If
-    not, all items with possible values are kept. Raises Corrupt for a file of another shape.
-    """
+    """Find the part of the index that is certainly intact. A full file whose last entry is not
+    later than `flushed_timestamp_ms` is intact, because it was flushed before the checkpoint with
+    this time was written. In all other files, only items with possible values are kept, and only if
+    their message begins before `sure_offset` (the saved dispatch position, 0 for unknown).
+    `is_built`: whether dropped entries will be added again. If not, all items with possible values
+    are kept. Raises Corrupt for a file of another shape."""
     plan = IndexPlan()
     paths = index_paths(root)
     end_offset, end_ms = -1, -1

@@ -47,16 +47,13 @@ def plan_recovery(
     compares: bool = False,
     builds_unknown: bool = True,
 ) -> RecoveryPlan:
-    """Plan the recovery of the store in a folder. Writes nothing.
-
-    `full`: check every record, and rebuild all queues and the index from the log. `is_clean`:
-    whether the store was stopped cleanly, if the caller knows this without the `abort` file.
-    `with_index`: whether the plan includes the index. A reader of queues does not need the index.
-    `compares`: whether the queues are compared with the whole log. This reads all units.
-    `builds_unknown`: see `QueueComparison`. Raises Corrupt for damage that no recovery can repair
-    (a missing file in the middle of the commit log, files of another size than configured). Raises
-    Invalid for queues without a log.
-    """
+    """Plan the recovery of the store in a folder. Writes nothing. `full`: check every record, and
+    rebuild all queues and the index from the log. `is_clean`: whether the store was stopped
+    cleanly, if the caller knows this without the `abort` file. `with_index`: whether the plan
+    includes the index. A reader of queues does not need the index. `compares`: whether the queues
+    are compared with the whole log. This reads all units. `builds_unknown`: see `QueueComparison`.
+    Raises Corrupt for damage that no recovery can repair (a missing file in the middle of the
+    commit log, files of another size than configured). Raises Invalid for queues without a log."""
     files = PositionalFiles(writable=False)
     try:
         planner = _Planner(

@@ -17,8 +17,8 @@ from tieredstore.message.filters.values import (
 )
 
 MAX_STEPS: Final = 10_000
-"""Limit of one evaluation. Each node costs one step, and one more for each 64 characters that it
-searches."""
+"""Maximum number of steps to evaluate a filter for one message. Each node of the filter costs one
+step, and one more for each 64 characters in which it searches."""
 
 
 class Named(Protocol):
@@ -28,7 +28,8 @@ class Named(Protocol):
 
 
 class Message:
-    """Properties of a message, and the remaining steps of its evaluation."""
+    """Properties of a message, and the number of steps that a filter may still use for this
+    message."""
 
     __slots__ = ("properties", "steps_left")
 
@@ -37,7 +38,7 @@ class Message:
         self.steps_left = steps
 
     def charge(self, steps: int = 1) -> None:
-        """Use up steps. Raises EvaluationFailed if not enough steps are left."""
+        """Subtract steps from those that are left. Raises EvaluationFailed if too few are left."""
         self.steps_left -= steps
         if self.steps_left < 0:
             raise EvaluationFailed("too many steps")
@@ -84,7 +85,8 @@ class _Boolean:
 
 
 class Cast(_Boolean):
-    """Property in a place that requires a boolean. Never True, because a property is text."""
+    """Property that is used as a boolean, for example as an operand of AND. Its value is never
+    True, because a property is text."""
 
     __slots__ = ("part",)
 
@@ -109,7 +111,7 @@ class Not(_Boolean):
 
 
 class Negation:
-    """Minus sign before a number. The result of any other value is unknown."""
+    """Minus sign. It negates a number. For any other operand the result is unknown."""
 
     __slots__ = ("is_boolean", "part")
 

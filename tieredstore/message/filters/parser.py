@@ -110,8 +110,8 @@ class _Parser:
             raise Invalid(f"filter: expected at most {MAX_PARTS} parts, found more")
 
     def _take(self, *texts: str) -> str | None:
-        """Return the next symbol or keyword and advance, if it is one of the given ones. Otherwise
-        return None."""
+        """If the next token is one of the given symbols or keywords, return its text and move to
+        the token after it. Otherwise return None."""
         token = self._token
         if token.kind in ("symbol", "keyword") and token.text in texts:
             self._next += 1

@@ -30,13 +30,13 @@ Value: TypeAlias = Known | Several | None
 
 
 class EvaluationFailed(Exception):
-    """Error for two values that cannot be compared, or for too many steps. The message does not
-    match."""
+    """Error of a filter: two values cannot be compared, or a message takes too many steps. The
+    message then does not match."""
 
 
 def is_equal(left: Known | Several, right: Known | Several) -> bool:
-    """Return whether two values are equal. Several texts are equal to a value if one of them is.
-    Raises EvaluationFailed."""
+    """Return whether two values are equal. A tuple of texts equals a value if one of its texts
+    equals the value. Raises EvaluationFailed."""
     if isinstance(left, tuple):
         return any(is_equal(one, right) for one in left)
     if isinstance(right, tuple):

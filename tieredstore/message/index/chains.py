@@ -15,9 +15,10 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Links(NamedTuple):
-    """Links of a batch of items. `previous`: int32[n], the previous item of each item. `slots`:
-    each slot of the batch once. `heads`: the newest item of each of these slots afterwards.
-    `new_slots`: number of slots that were empty."""
+    """Links of a batch of items that are added to an index file. `previous`: int32[n], the previous
+    item of each item. `slots`: the slots to which items are added, each once. `heads`: the newest
+    item of each of these slots after the batch. `new_slots`: number of slots that were empty
+    before."""
 
     previous: Int32s
     slots: Int64s
@@ -27,13 +28,10 @@ class Links(NamedTuple):
 
 def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> Links:
     """Compute the links of items `first_number`, `first_number + 1`, … in the slots `slot_ids`
-    (int64[n]).
-
-    `heads`: the newest item of each slot so far. `heads` is a view of the file. This function does
-    not change it. The caller writes the items first, then `heads[links.slots] = links.heads`, then
-    the header. A head that is not below `first_number`, for example after a crash, is treated as
-    empty.
-    """
+    (int64[n]). `heads`: the newest item of each slot so far. `heads` is a view of the file. This
+    function does not change it. The caller writes the items first, then `heads[links.slots] =
+    links.heads`, then the header. A head that is not below `first_number`, for example after a
+    crash, is treated as empty."""
     count = len(slot_ids)
     if count == 0:
         empty = np.zeros(0, dtype=np.int32)
@@ -60,8 +58,9 @@ def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> 
 
 
 def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) -> Int32s:
-    """Return the previous item of each item in `numbers` (ascending) of the slots `slot_ids`:
-    int32[n]. `heads`: the newest item of each slot before these items."""
+    """Return the previous item of each new item: int32[n]. `numbers`: numbers of the new items,
+    ascending. `slot_ids`: their slots. `heads`: the newest item of each slot before the new items
+    are added."""
     previous = np.empty(len(slot_ids), dtype=np.int32)
     if len(slot_ids):
         slots, order = _sort_by_slot(slot_ids)
@@ -76,7 +75,8 @@ def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) ->
 
 
 def _sort_by_slot(slot_ids: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the slots in ascending order, and their rows, in the original order within a slot."""
+    """Return the slots in ascending order, and the row of each in `slot_ids`. Rows of the same slot
+    keep their order."""
     # Sorting slot and row in one number is several times as fast as a stable argsort.
     bits = len(slot_ids).bit_length()
     keys = slot_ids << bits

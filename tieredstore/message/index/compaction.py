@@ -26,11 +26,9 @@ def compact_items(
     block_items: int,
     memory_bytes: int,
 ) -> Iterator[bytes]:
-    """Yield the slot table and then the items of a compacted file, as blocks of bytes.
-
-    `items`: of the unsealed file, item 1 first, with a field `hash` and the chain link last.
-    `first_position`: position of the first item in the new file.
-    """
+    """Yield the slot table and then the items of a compacted file, as blocks of bytes. `items`: of
+    the unsealed file, item 1 first, with a field `hash` and the chain link last. `first_position`:
+    position of the first item in the new file."""
     counts = _count(items["hash"], slots)
     yield _slot_table(counts, items.dtype.itemsize - 4, first_position)
     rows = _view_without_link(items)
@@ -40,7 +38,8 @@ def compact_items(
 
 
 def _view_without_link(items: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """View the items without their last four bytes, as rows of raw bytes."""
+    """Return a view of the items without their last four bytes (the chain link), as rows of raw
+    bytes."""
     view: npt.NDArray[np.void] = np.ndarray(
         items.shape,
         np.dtype((np.void, items.dtype.itemsize - 4)),
@@ -74,7 +73,8 @@ def _slot_table(counts: Int64s, item_size: int, first_position: int) -> bytes:
 def _orders(
     hashes: npt.NDArray[np.int32], slots: int, counts: Int64s, memory_bytes: int
 ) -> Iterator[Int64s]:
-    """Yield row numbers in the order of the compacted file, one range of slots at a time."""
+    """Yield the row numbers of the items in the order in which the compacted file has the items,
+    one range of slots at a time."""
     total = len(hashes)
     if total == 0:
         return

@@ -25,7 +25,8 @@ UNKNOWN_TIME: Final = -(10 * 366 * 86_400 + 1)
 """Time of an item whose real time is unknown, in seconds from the beginning of its file. The value
 is outside the range of any query. The wrong times of IPv6 hosts cannot be recognised."""
 _SIZED_HEADER: Final = 40
-"""Header size that is used to compute the size of a file. Slots still begin at HEADER_SIZE."""
+"""Size of the header (bytes) by which Java computes the size of such a file. The slots begin
+earlier, at HEADER_SIZE."""
 
 
 def first_design_size(slots: int, max_items: int) -> int:

@@ -151,8 +151,9 @@ def infer_slots(file_size: int, items: int) -> int | None:
 
 
 def find_trailer(file_size: int, items: int) -> int | None:
-    """Return the position of the trailer of a compacted file, or None if the file is too small for
-    a trailer. `is_trailer` checks whether the trailer exists."""
+    """Return the position of the trailer of a compacted file, or None if the file's size leaves no
+    room for a trailer. The caller must check with `is_trailer` that the bytes there are a
+    trailer."""
     if infer_slots(file_size, items) is not None:
         return None
     place = file_size - TRAILER_SIZE
@@ -351,11 +352,9 @@ def compact(
     buffer: Buffer, slots: int, *, block_items: int = 1 << 18, memory_bytes: int = 256 << 20
 ) -> Iterator[bytes]:
     """Yield the compacted form of an unsealed file in consecutive blocks: header, slots, then items
-    in blocks of at most `block_items`, newest first within a slot.
-
-    `memory_bytes`: approximate limit for sorting. Raises Corrupt if the buffer does not hold the
-    items that its header names, Invalid if positions would exceed 2^31.
-    """
+    in blocks of at most `block_items`, newest first within a slot. `memory_bytes`: approximate
+    limit for sorting. Raises Corrupt if the buffer does not hold the items that its header names,
+    Invalid if positions would exceed 2^31."""
     header = unpack_header(buffer)
     if item_position(slots, header.items + 1) > len(buffer):
         raise Corrupt(

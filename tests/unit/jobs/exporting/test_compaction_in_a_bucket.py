@@ -1,5 +1,6 @@
 """A target in an object store is compacted. Compactions are killed at each request. They also run
-beside readers that list page by page, and beside late processes."""
+at the same time as readers that list the target page by page, and as paused exports that continue
+late."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ def staged(bucket: Bucket) -> list[str]:
 
 
 class KillAt:
-    """Kills a process before write number `at`, counted from 0. None of the process's threads
-    writes after that."""
+    """Kills a process before its write number `at`, counted from 0. After that, no thread of the
+    process writes anything."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -170,8 +170,8 @@ def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: Gro
 def test_a_catalog_that_two_make_at_once_is_opened(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A catalog that two processes create at the same time is opened by both. Both have seen before
-    that the catalog has no tables."""
+    """Two processes both find that a catalog has no tables, and create them at the same time. Both
+    can then open the catalog."""
     exported = Export(tmp_path / "exported", Format.ICEBERG, tier)
     create = SqlCatalog.create_tables
     attempts: list[SqlCatalog] = []
@@ -339,8 +339,9 @@ def test_an_attempt_that_fails_leaves_nothing_that_counts(
 def test_a_commit_that_was_not_published_is_so_before_the_next(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that was not published is published before the next commit. The first export commits
-    and is killed. The second export read the target's log before that commit."""
+    """A commit that was not published is published before the next commit. The first export
+    commits, and is killed before it publishes the commit. The second export has read the target's
+    log before the first one committed."""
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)
     catalogue = job._catalogue
 

@@ -368,7 +368,7 @@ def test_a_first_offset_that_the_queue_has_not_reached_stays_one(
 
 
 class Flaky:
-    """A remote folder. Completing a file fails for a number of attempts."""
+    """A remote folder in which the first few attempts to complete a file fail."""
 
     def __init__(self, folder: Any, failures: list[str], *, is_local: bool) -> None:
         self.place = folder.place
@@ -400,7 +400,7 @@ def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
     exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, is_local: bool
 ) -> None:
     """A request is tried again if the client cannot interpret its answer: up to twice for a remote
-    target, never for a local disk."""
+    target, and never for a target on a local disk."""
     failures = ["HTTP status 400"] * count
     monkeypatch.setattr("tieredstore.jobs.exporting.targets.storage.time.sleep", lambda _: None)
     monkeypatch.setattr(

@@ -1,4 +1,5 @@
-"""Tests of data files: their sizes, their row groups, and the number of open files."""
+"""Tests of the data files that an export writes: their sizes, their row groups, and how many are
+open at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets have partitions other than topic and day. Readers of other projects find the
+"""Targets have partitions other than topic and day. Other libraries (pyarrow, DuckDB, …) read these
 partitions."""
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def test_earlier_versions_refuse_what_they_do_not_know(
     choice: str, version: int, tmp_path: Path, tier: GrowingTier
 ) -> None:
     """Earlier versions of this project refuse to continue an export with partitions that they do
-    not know. The state of such an export has a version above 1, and they continue only version
-    1."""
+    not know. The state of such an export has a version above 1. An earlier version continues only
+    an export whose state has version 1."""
     exported = Export(tmp_path / "out", Format.PARQUET, tier)
     exported.run(partition_by=parse_partition_by(choice), task_bytes=TASK_BYTES)
     [commit] = (exported.target / "_tieredstore/commits").glob("*.json")

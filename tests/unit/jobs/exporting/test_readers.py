@@ -1,5 +1,5 @@
-"""Readers of other projects find all rows and all values in a target. No filter omits any of
-them."""
+"""Other libraries (pyarrow, DuckDB, …) read all rows and all values of a target. No filter of
+theirs omits a matching row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Other programs change a table between two exports. No export loses its position."""
+"""Other programs change a table between two exports. The next export still continues at the right
+position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job chooses the broker whose index it processes."""
+"""Tests of the choice of the broker whose index a job processes."""
 
 from __future__ import annotations
 

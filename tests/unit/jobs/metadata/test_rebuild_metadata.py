@@ -1,4 +1,4 @@
-"""`rebuild metadata` runs on tiers that the engine wrote, with the results of crashes and
+"""`rebuild metadata` runs on tiers that the engine wrote. Some of them have damage from crashes and
 accidents."""
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def test_a_torn_tail_is_not_announced(
 
 @pytest.mark.parametrize("at", ["first", "rolled"])
 def test_a_commit_that_never_ended_leaves_an_empty_segment(posix: World, at: str) -> None:
-    """A commit that never ended leaves an empty segment. The commit log is written first, so a
-    crash can leave a segment without units."""
+    """A commit that a crash has interrupted leaves an empty segment. The commit log is written
+    first, so a crash can leave a segment without units."""
     write(posix, count=0 if at == "first" else 40)
     with posix.opened(posix.lost, writing=True) as store:
         file = store.get_or_create("TopicA", 0)

@@ -62,15 +62,12 @@ class JointSpan(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """Messages that the log of a store has and its queues lack.
-
-    `built`: runs of units built from the log. `unreadable`: queues whose units cannot be read, so
-    only the records of the log are used. `unread`: parts of the log without records, where messages
-    may have been. `deleted`: topics that have messages, but no queue and no entry among the topics.
-    `joint_topics`: topics with records of several messages, or with units of another form.
-    `joints`: positions of such records without a unit. `late`: messages with a store time after the
-    limit.
-    """
+    """Messages that the log of a store has and its queues lack. `built`: runs of units built from
+    the log. `unreadable`: queues whose units cannot be read, so only the records of the log are
+    used. `unread`: parts of the log without records, where messages may have been. `deleted`:
+    topics that have messages, but no queue and no entry among the topics. `joint_topics`: topics
+    with records of several messages, or with units of another form. `joints`: positions of such
+    records without a unit. `late`: messages with a store time after the limit."""
 
     built: list[Built] = field(default_factory=list)
     unreadable: dict[QueueKey, TieredStoreError] = field(default_factory=dict)
@@ -105,14 +102,11 @@ def compare_queues(
     scratch: Path | None = None,
 ) -> Comparison:
     """Compare the queues with the log, up to the log offset `end`, and up to the first message with
-    a store time after `limit_ms`.
-
-    `has_topic`: returns whether the broker has a topic. By default all topics exist.
-    `is_special`: returns whether the units of a topic have another form.
-    `is_plain`: returns whether the units of a topic certainly have the plain form.
-    `scratch`: folder for units that exceed memory, as in `Spill`. Raises Unavailable, and Exhausted
-    if space is missing.
-    """
+    a store time after `limit_ms`. `has_topic`: returns whether the broker has a topic. By default
+    all topics exist. `is_special`: returns whether the units of a topic have another form.
+    `is_plain`: returns whether the units of a topic certainly have the plain form. `scratch`:
+    folder for units that exceed memory, as in `Spill`. Raises Unavailable, and Exhausted if space
+    is missing."""
     found = Comparison()
     while True:
         opened = _open_queues(queues, found, is_special)

@@ -31,13 +31,11 @@ def replace_database(
     directory: Path, log_min_offset: int, unbuilt: frozenset[str] = frozenset()
 ) -> Path | None:
     """Replace a damaged database by a new one. No process may have the damaged database open. The
-    damaged database stays beside the new one.
-
-    The new database gets the queues that the dispatch does not fill: queues without messages in the
-    log at or after `log_min_offset`, and queues of the topics `unbuilt`. These queues keep their
-    ends, if the ends can be read. Returns the new location of the damaged database, or None without
-    a database. Raises Unavailable, Exhausted, Invalid.
-    """
+    damaged database stays beside the new one. The new database gets the queues that the dispatch
+    does not fill: queues without messages in the log at or after `log_min_offset`, and queues of
+    the topics `unbuilt`. These queues keep their ends, if the ends can be read. Returns the new
+    location of the damaged database, or None without a database. Raises Unavailable, Exhausted,
+    Invalid."""
     if not directory.is_dir() or not any(directory.iterdir()):
         return None
     ends = _find_ends(directory)

@@ -1,4 +1,5 @@
-"""Columnar code chooses duplicates. The choices are compared with a loop over a dict."""
+"""Duplicates are chosen by code that works on columns. A loop over a dict must choose the same
+ones."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> GrowingTier:
 def put(
     tier: GrowingTier, queue_id: int, *messages: tuple[str | None, float], topic: str = "orders"
 ) -> None:
-    """Put messages with these keys, stored at these seconds."""
+    """Put messages with the given keys. Each is stored at the given second."""
     tier.append(
         topic,
         queue_id,
@@ -174,9 +174,9 @@ def test_messages_without_a_key_are_all_kept(tmp_path: Path, source: GrowingTier
 
 
 def test_a_duplicate_later_than_the_window_is_kept(tmp_path: Path, source: GrowingTier) -> None:
-    """A duplicate that was stored later than the window is exported, for any division of the export
-    into runs. A duplicate is compared with the last earlier message of its key, even if that
-    message was omitted."""
+    """A duplicate that was stored after the end of the deduplication window is exported, regardless
+    of how many runs the export has. A duplicate is compared with the last earlier message of its
+    key, even if that message was omitted."""
     put(source, 0, ("a", 0), ("b", 0), ("a", 60), ("b", 60.001), ("a", 120))
     exported = export(tmp_path, source)
     run(exported)
@@ -281,8 +281,9 @@ def test_a_damaged_message_that_is_whole_again_was_not_exported(
 
 
 def test_damage_in_what_the_target_has(tmp_path: Path, source: GrowingTier) -> None:
-    """The target has a message that is damaged in the tier afterwards, so its duplicates cannot be
-    recognised. An export with deduplication ends, or skips and reports the message."""
+    """A message is damaged in the tier after it was exported, so its duplicates cannot be
+    recognised. Depending on its options, the next export with deduplication fails, or skips and
+    reports the message."""
     put(source, 0, ("a", 1))
     exported = export(tmp_path, source)
     run(exported)
