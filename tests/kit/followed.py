@@ -1,4 +1,4 @@
-"""Stores that an offload follows while steps of the test change them."""
+"""An offload follows a store, and the test changes the store between two reads."""
 
 from __future__ import annotations
 

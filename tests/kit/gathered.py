@@ -50,7 +50,8 @@ class Gathering:
         return self._open[id]
 
     def take(self, topic: str, messages: bytes, units: bytes) -> None:
-        """Acquire the writer epoch as a writer that may delay its groups."""
+        """Append messages and their units to the queue of a topic. The writer may store the bytes
+        later, together with those of other queues."""
         log, queue = queue_ids(topic)
         starts = [self.ends.get(log, 0), self.ends.get(queue, 0)]
         ends = [starts[0] + len(messages), starts[1] + len(units)]
@@ -72,8 +73,9 @@ class Gathering:
 
 
 def read_queue(store: Store, topic: str) -> tuple[bytes, bytes]:
-    """Return the messages that a process without local state reads. The listing of the whole broker
-    and the listing of the segment must agree."""
+    """Return the messages and units of a topic's queue, as read by a new process without local
+    state. Check that a listing of the whole broker and a listing of each segment lead to the same
+    bytes."""
     process = store.process()
     listed = {found.id: found for found in process.tier.list(BROKER)}
     found = []

@@ -22,7 +22,8 @@ TOPICS = (
 
 
 class StillClock(ManualClock):
-    """A clock that never runs background loops."""
+    """Clock on which a wait in a background thread never times out, so that background loops do not
+    run."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         if threading.current_thread() is threading.main_thread():

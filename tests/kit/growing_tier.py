@@ -108,9 +108,9 @@ class GrowingTier:
         queue.log_base, queue.units_base = queue.log_end, queue.offset * UNIT_SIZE
 
     def skip(self, topic: str, queue_id: int, count: int) -> None:
-        """Simulate that the broker deleted `count` messages before their upload. The dispatcher
-        continues after them, in a new consume queue segment and at the same position in the commit
-        log."""
+        """Simulate that the broker deleted `count` messages before their upload. The next append
+        skips their queue offsets, and begins a new consume queue segment. Its records follow the
+        last record of the commit log."""
         queue = self._queues[topic, queue_id]
         queue.offset += count
         queue.units_base = queue.offset * UNIT_SIZE

@@ -126,8 +126,8 @@ async def serving_grpc(
     properties: dict[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[GrpcBroker]:
-    """Serve over a store under a folder. Topics take messages of all types, unless `properties`
-    restrict them."""
+    """Run a gRPC service on a store in the folder `root`. Topics accept messages of all types,
+    unless `properties` restrict them."""
     settings = load_broker_settings({**_ALL_TYPES, **(properties or {})}, "test")
     sizes = {
         "mapped_file_size_commit_log_bytes": 16 << 20,

@@ -31,11 +31,11 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "body", "tags", "msg_id", "keys")
-"""Columns that `rows_of` needs."""
+"""Columns that a scan must have for `rows_of`."""
 LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 KINDS = ("body", "head", "unit", "zeros")
-"""Kinds of damage to a message: to a byte of its body, to its magic code, to its unit, or to all
-its bytes, which become zeros."""
+"""The damaged bytes of a message: one byte of its body, its magic code, its unit, or the whole
+record, which is replaced by zeros."""
 TAILS = ("whole", "zeros", "cut", "units")
 """States of a queue's end: whole, last message replaced by zeros, cut within the last message, or a
 unit without its message."""
@@ -199,9 +199,9 @@ def histories(draw: st.DrawFn) -> list[QueuePlan]:
 
 @st.composite
 def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
-    """Strategy of arguments of `History.rows`, at and near the existing values. Lower bounds are
-    never above upper bounds, and each queue id exists in the history, because readers refuse other
-    values."""
+    """Draw arguments of `History.rows`, with values that occur in the history or are close to such
+    values. Lower bounds are never above upper bounds, and each queue id exists, because readers
+    refuse other arguments."""
     queue_ids = sorted({plan.queue_id for plan in plans})
     times = sorted({time + by for plan in plans for time in plan.times() for by in (0, 1)})
     offsets = st.integers(0, 130)
@@ -248,8 +248,8 @@ class _Segment:
     units: bytearray = field(default_factory=bytearray)
     times: list[int] = field(default_factory=list)
     rows: list[tuple[Row, bool, int]] = field(default_factory=list)
-    """The messages of the segment: each row, whether it is intact, and the log position in its
-    unit."""
+    """Messages of the segment. Each has its row, whether its record is intact, and the commit log
+    offset in its unit."""
 
 
 class _QueueWriter:

@@ -71,8 +71,8 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
 
 
 def run_elsewhere(call: Callable[[], object], timeout_s: float = 20) -> None:
-    """Call a function in another thread, so that a lock that is still held fails the test. Raises
-    the errors of the call."""
+    """Call a function in another thread. A lock that this thread still holds then makes the call
+    time out, and the test fails. Raises the errors of the call."""
     found: list[BaseException | None] = []
 
     def run() -> None:

@@ -42,7 +42,7 @@ QUICK = (
 off, because with TLS the name server and the broker each make an RSA key at their start."""
 OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
 MAX_RACES = 3
-"""Maximum number of missed keys for which a check runs again."""
+"""Maximum number of keys that a check may miss, and still be repeated."""
 RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
 
 Manifest = dict[str, Any]
@@ -133,9 +133,10 @@ class JavaTools:
         return done.stdout
 
     def check(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
-        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`. A tier is checked again
-        if a few keys were not found: two of Java's reads share the position of a segment file
-        (`PosixFileSegment.read0`), and on a busy machine one gets the bytes of the other."""
+        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`. The check of a tier is
+        repeated if it missed only a few keys. In Java, concurrent reads of one segment file share
+        the file's position (`PosixFileSegment.read0`), so on a busy machine a read may return the
+        bytes at another position."""
         report = self._check_once(mode, root, manifest, work)
         misses = report.key_queries - report.key_queries_right
         if mode == "tiered" and report.right == report.wanted and 0 < misses <= MAX_RACES:
@@ -363,7 +364,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def write_broker_conf(path: Path, manifest: Manifest, **extra: str) -> Path:
-    """Write the fixture's broker configuration, without its paths."""
+    """Write the broker configuration of the fixture, without the paths of stores and tiers."""
     values = {**manifest["brokerConf"], **extra}
     path.write_text("".join(f"{k}={v}\n" for k, v in values.items() if k not in OWN_KEYS))
     return path

@@ -11,18 +11,18 @@ from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
 
 HOWS = ("before", "after", "lost", "late", "twice")
-"""Fates of the chosen request. `before`: other clients continue before the request takes effect.
-`after`: they continue between its effect and its reply. `lost`: like `after`, and the reply is
-lost. `late`: the client gives up the request, which takes effect after all others. `twice`: the
-request is answered, and takes effect a second time."""
+"""When other clients run, relative to the chosen request. `before`: before the request takes
+effect. `after`: between its effect and its reply. `lost`: like `after`, and the reply is lost.
+`late`: the request times out, and takes effect after all requests of the other clients. `twice`:
+the request is answered, and takes effect a second time later."""
 CHANGING = frozenset({"PUT", "COMPLETE_UPLOAD", "DELETE"})
 
 
 class LateClient(MemoryObjectClient):
-    """In-memory object store whose client pauses at the request that `watch` chooses. `ahead_ms`:
-    lead of the gateway's clock over the clock that stamps objects. Replies have the time of the
-    gateway's clock. With `stamps_beginning`, a multipart object gets the time at which its upload
-    began, as at Amazon."""
+    """In-memory object store whose client pauses at the request that `watch` chooses. The times in
+    replies are `ahead_ms` later than the times of objects, because they come from different clocks.
+    With `stamps_beginning`, a multipart object gets the time at which its upload began, as on
+    Amazon S3."""
 
     def __init__(
         self, *, ahead_ms: int = 0, stamps_beginning: bool = False, **settings: Any
@@ -96,7 +96,8 @@ class LateClient(MemoryObjectClient):
         super().delete(*arguments, **named)
 
     def _hold(self, act: Callable[[], object]) -> bool:
-        """Keep a request for later. Return whether the request still has no effect."""
+        """Delay the chosen request until `deliver`. Return whether the request must not take effect
+        before."""
         if not self._is_held:
             return False
         self._is_held = False

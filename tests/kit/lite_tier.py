@@ -52,8 +52,9 @@ def write_topics(root: Path, *parents: str) -> None:
 
 
 class LiteTier(TieredLocal):
-    """Store of one broker with the parent P. Nothing is uploaded and no run is written by itself.
-    Local files are deleted as soon as the tier has their messages (`clean`)."""
+    """Store of one broker with the parent topic P. Uploads, and the writing of lite runs, happen
+    only when the test asks for them. `clean` deletes local files as soon as the tier has their
+    messages."""
 
     def __init__(self, root: Path, *parents: str, **keys: object) -> None:
         write_topics(root, PARENT, *parents)
@@ -85,11 +86,11 @@ class LiteTier(TieredLocal):
         self.local.wait_until_dispatched()
 
     def fill(self) -> None:
-        """Put messages of no lite topic, so that the files of all earlier messages are full."""
+        """Put messages without a lite topic, until all earlier messages are in full files."""
         self.put("Other", *[bytes(1000)] * 12)
 
     def upload_runs(self) -> None:
-        """Upload all messages, then write a run."""
+        """Upload all messages, then write the units of lite topics to the tier."""
         self.upload()
         self.lite.run_once()
 

@@ -28,8 +28,8 @@ GRACE_MS = 120_000
 SWITCH_MS = (1_000, 20_000, 59_000, 61_000, 1_200_000)
 CLOCKS = ("server", "zombie", "successor")
 WHICH = (("server", "successor"), ("successor",), CLOCKS)
-"""Sets of clocks that continue while another writer takes over. The paused writer's clock may stop
-with its machine, and the object store's gateways may have different clocks."""
+"""Sets of clocks that advance while another writer takes over. The paused writer's clock may stop
+with its machine, and the object store's servers may have different clocks."""
 LIMITS = ClientLimits(min_part_bytes=100)
 POLICY = MergePolicy(fan_in=4, target_bytes=1_000, part_bytes=100, free_bytes=30, settle_ms=0)
 
@@ -62,9 +62,10 @@ class Tier:
 
 
 class Broker:
-    """One process with its own clock. `told` has each file's bytes that the process knows to be in
-    the tier: those found at its start, and those confirmed since. If `looks` is False, the process
-    makes no fence checks, and bytes count once the store has replied to their write."""
+    """One process with its own clock. `told` has the bytes of each file that the process knows to
+    be in the tier: bytes found at its start, and bytes confirmed since. With `looks`, the process
+    confirms bytes by a fence check. Otherwise, bytes count as confirmed when the store replies to
+    their write."""
 
     def __init__(
         self, client: LateClient, name: str, *, looks: bool = True, **settings: Any
@@ -180,7 +181,7 @@ class Broker:
 def read_file(
     tier: ChunkProvider, file: str, kind: FileSegmentType = FileSegmentType.COMMIT_LOG
 ) -> bytes:
-    """Join the segments of a file. Each counts up to the beginning of the next one."""
+    """Return the content of a file. Where segments overlap, the later segment's bytes are used."""
     found = [item for item in _listings(tier) if item.id.path == file and item.id.type is kind]
     content = b""
     for listing in found:

@@ -88,6 +88,6 @@ def copy_store(source: Path, target: Path) -> Path:
 
 
 def runs_of(*spans: tuple[int, int]) -> Runs:
-    """Return the log's runs of consecutive bytes."""
+    """Return `Runs` with the given (start, end) ranges of a log."""
     starts, ends = np.array(spans, np.int64).T
     return Runs.of(starts, ends)

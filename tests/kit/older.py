@@ -49,7 +49,7 @@ class OlderStore:
 
     @property
     def conf(self) -> Path:
-        """Path of the broker's own configuration. Its paths are those of this copy."""
+        """Path of the unpacked broker.conf. The paths in this file lead to the unpacked folders."""
         return self.root / "broker.conf"
 
     def read_by_java(self) -> dict[Place, dict[str, Any]]:

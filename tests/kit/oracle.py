@@ -70,9 +70,10 @@ class Oracle:
         broker_low: int | None = None,
         overshoot: bool = True,
     ) -> Expected:
-        """Return the answer to a get from a store whose queue begins at `low`. With `overshoot`
-        (tier), the answer ends after the message that reaches the byte limit, otherwise (local
-        store) before it. `broker_low` is the minimum offset that the answer reports."""
+        """Return the answer to a get from a store whose queue begins at `low`. With `overshoot` (as
+        in the tier), the answer includes the message that reaches the byte limit. Otherwise (as in
+        the local store) it ends before that message. `broker_low` is the minimum offset that the
+        answer reports."""
         rows = self.queues[topic, queue_id].rows
         high = len(rows)
         shown = low if broker_low is None else broker_low

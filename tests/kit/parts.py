@@ -26,8 +26,8 @@ ROUND = 6
 
 
 class Part(enum.Enum):
-    """Origin of a part of the broker (store, state or tier): a snapshot, another broker, or
-    nothing."""
+    """Content of one part of a broker (store, state or tier), such as an older copy, the part of
+    another broker, or an empty folder."""
 
     SAME = "same"
     OLDER = "older copy"
@@ -37,8 +37,8 @@ class Part(enum.Enum):
     MISSING = "missing"
     NONE = "none"
     JAVA = "Java in between"
-    """The part after a Java broker ran between two runs of our broker. Java cannot write a tier of
-    objects, so an older version of this project writes it."""
+    """A part that a Java broker changed between two runs of our broker. Java cannot write a chunk
+    log, so there an older version of this project takes its place."""
 
 
 KEYS: dict[str, object] = {"tieredStorageLevel": "NOT_IN_DISK", "fileReservedTime": 1}
@@ -208,7 +208,8 @@ class Parts:
             main.write_bytes(main.read_bytes() + b"\n")
 
     def _put_as_java(self, folder: Path) -> None:
-        """Put a message like a broker that does not know this project's files."""
+        """Put a message without the tiered store, as a broker does that does not know this
+        project's files."""
         keys = {**POSIX, **self._keys, "messageStorePlugIn": ""}
         store = registry.message_store(conf(folder, **keys), self.shared.clock)
         store.load()

@@ -1,4 +1,4 @@
-"""Paths in a checkout."""
+"""Paths in the repository of this project."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from tieredstore.broker.remoting.command import RemotingCommand
 
 class PoppedMessage(NamedTuple):
     """A message of an answer, with the receipt handle (POP_CK) that Java's client makes for it.
-    `topic` is the topic that an acknowledgement names. `lite_topic`: its lite topic, or empty."""
+    `topic`: the topic to name in an acknowledgement of the message. `lite_topic`: the lite topic of
+    the message, or empty."""
 
     body: str
     topic: str

@@ -26,7 +26,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 Low = dict[tuple[str, int], int]
 JAVA_TIER_LOW: Low = {("pub_expire", 0): 344}
-"""First offset of each queue in Java's tier that does not begin at 0."""
+"""First offsets of the queues in Java's tier, for queues that do not begin at offset 0."""
 
 
 def config_at(public_a: Path, root: Path, **overrides: str) -> StoreConfig:

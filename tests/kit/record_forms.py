@@ -53,7 +53,8 @@ def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> 
 
 
 def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress a body as a producer does. The caller sets the flag by `sysflag.set_compression`."""
+    """Compress a body as a producer does. The caller must also set the message's compression flag,
+    by `sysflag.set_compression`."""
     if compression is CompressionType.ZLIB:
         return zlib.compress(data, level)
     if compression is CompressionType.LZ4:
@@ -82,10 +83,10 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 class RecordCheck(NamedTuple):
-    """Result of a recovery's check at a position of a log. If `size` is positive, the record has
-    this many bytes, and `ok` says whether it is intact. `size` 0 with `ok` is a blank record, which
-    ends the file. `size` -1 means that no record is there. `reason` is the fault, or empty if
-    `ok`."""
+    """Result of a check at one position of a log. A positive `size` is the size of the record in
+    bytes, and `ok` says whether the record is intact. `size` 0 with `ok` means a blank record,
+    which ends the file. `size` -1 means that there is no record. `reason` describes the fault, and
+    is empty if `ok`."""
 
     size: int
     ok: bool

@@ -61,8 +61,8 @@ def register_plain(
 
 
 class RemotingClient:
-    """A client of one server. `header_type` applies to its requests. Responses with any code are
-    returned. No code raises an error."""
+    """Client of one server. `header_type` is the encoding of its request headers. The client
+    returns every response, even one with an error code."""
 
     def __init__(self, connection: Connection, calls: _Calls, header_type: HeaderType) -> None:
         self.connection = connection
@@ -88,8 +88,9 @@ class RemotingClient:
         body: Body = b"",
         timeout_ms: int = TIMEOUT_MS,
     ) -> RemotingCommand:
-        """Send a request and wait for its response. Field values are sent as their `str`, which
-        must equal Java's text. Booleans are sent as `true` and `false`."""
+        """Send a request and wait for its response. Field values are converted by `str`, except
+        booleans, which become `true` and `false`. The resulting texts must be those that a Java
+        client sends."""
         fields = _texts(ext_fields)
         return await self.connection.request(code, fields, body, timeout_ms, self.header_type)
 

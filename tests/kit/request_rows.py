@@ -1,6 +1,6 @@
-"""A request for every request code, and the permissions that its sender needs. A right is a
-resource with a list of actions. One of these actions is sufficient. `#name#` in a field or a body
-is replaced by a value of the broker under test, such as an offset or a message id."""
+"""A request for every request code, and the permissions that its sender needs. A permission has a
+resource and a list of actions, of which any one is sufficient. `#name#` in a field or a body is
+replaced by a value of the broker under test, such as an offset or a message id."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ GROUP, FOREIGN = "Group:G", "Group:H"
 
 
 class Right(NamedTuple):
-    """A resource with a list of actions, separated by blanks. One of these actions is
-    sufficient."""
+    """A permission: a resource and a list of actions, separated by blanks. Any one of the actions
+    is sufficient."""
 
     resource: str
     actions: str
 
 
 class Row(NamedTuple):
-    """A request and its required rights. If a code has more than one row, `way` names the
-    variant."""
+    """A request, and the permissions that its sender needs. If a request code has several rows,
+    `way` names the variant of the request."""
 
     code: Code
     rights: tuple[Right, ...]

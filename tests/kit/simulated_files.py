@@ -19,8 +19,8 @@ class File:
 
 
 class SimulatedFiles(FileOperations):
-    """Files on the disk. The process stops before step number `crash_at`, counted from 1. A call
-    counts as three steps if it writes bytes, otherwise as one."""
+    """File operations on the simulated disk. The process stops before step number `crash_at`,
+    counted from 1. A call that writes bytes has three steps, any other call has one."""
 
     def __init__(self, names: dict[Path, File] | None = None, crash_at: int = 0) -> None:
         self.names = dict(names or {})

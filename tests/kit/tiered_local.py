@@ -27,8 +27,8 @@ POSIX: dict[str, object] = {
 
 
 class TieredLocal:
-    """The store of one broker, and its puts, uploads and reads. `keys` are further Java
-    properties."""
+    """Tiered store of one broker, with methods that put, upload and read messages. `keys` are
+    further Java properties."""
 
     def __init__(self, root: Path, clock: ManualClock | None = None, /, **keys: object) -> None:
         self.root = root

@@ -99,7 +99,7 @@ class _Talk(NamedTuple):
     answers: IO[str]
 
     def ask(self, text: str) -> IO[str]:
-        """Send text to a process, and return the stream on which it answers."""
+        """Send text to the process. Return the stream from which its answer can be read."""
         self.given.write(text)
         self.given.flush()
         return self.answers

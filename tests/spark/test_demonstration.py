@@ -1,5 +1,4 @@
-"""The Spark part of `scripts/demo` is a program of `examples/`. It runs and prints the expected
-output."""
+"""The Spark part of `scripts/demo` runs a program of `examples/` with the expected output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipe of docs/scan.md works on Spark versions without our data source."""
+"""The recipe of docs/scan.md works on Spark versions that are too old for our data source."""
 
 from __future__ import annotations
 

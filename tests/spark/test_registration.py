@@ -55,8 +55,8 @@ def test_enabled_on_a_cluster(cluster: Cluster, url: str) -> None:
 
 
 def registered_by_hand(spark: SparkSession, url: str, zip_path: str) -> Any:
-    """Register the data source in a new session without the registrations of other tests, and
-    read."""
+    """Register the data source in a new session, which has no registrations of other tests. Return
+    the rows of a query that uses the data source."""
     from tieredstore.spark.source import RocketmqTieredDataSource
 
     session = spark.newSession()

@@ -96,8 +96,8 @@ def two_hosts(master: str) -> Iterator[Cluster]:
 
 
 def test_the_script_of_the_page_is_submitted_with_the_zip(master: str, tmp_path: Path) -> None:
-    """The script of the documentation page is submitted with the zip. This test runs first, because
-    the session of the later tests uses all cores."""
+    """The script in the documentation page is submitted together with a zip file of the package.
+    This test runs first, because the session of the later tests uses all cores."""
     page = (ROOT / "docs/spark/submit.md").read_text()
     script = tmp_path / "job.py"
     script.write_text(page.split("```python\n")[1].split("```")[0])

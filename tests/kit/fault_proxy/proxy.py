@@ -335,4 +335,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head + reply.body[: reply.cut_at])
 
     def log_message(self, format: str, *args: object) -> None:
-        """Do nothing: `FaultProxy.seen` has the request."""
+        """Do nothing, because `FaultProxy.seen` already records each request."""

@@ -76,7 +76,8 @@ class _Store:
 
 
 class _ForbidsOverwrites(_Store):
-    """The condition `x-…-forbid-overwrite: true`. The answer is 409 if the key exists."""
+    """Object store whose header `x-…-forbid-overwrite: true` makes a write fail with 409 if the key
+    exists."""
 
     header: ClassVar[str]
     code: ClassVar[str] = "FileAlreadyExists"
@@ -84,7 +85,8 @@ class _ForbidsOverwrites(_Store):
     """Prefix of metadata headers. Empty for Amazon's own `x-amz-meta-`."""
     is_void_if_versioned: ClassVar[bool] = True
     refuses_conditions: ClassVar[bool] = False
-    """Whether Amazon's condition causes an error. Otherwise it is ignored."""
+    """Whether a request with Amazon's headers `If-None-Match` or `If-Match` fails. If False, the
+    store ignores these headers."""
 
     def __init__(self, credentials: Credentials) -> None:
         super().__init__(credentials)

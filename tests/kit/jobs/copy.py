@@ -65,7 +65,7 @@ def copy(
 
 
 def copy_to(built: BuiltTier, root: Path, options: CopyOptions | None = None) -> CopyReport:
-    """Copy a built tier, with the help of its state, to a Posix tier below `root`."""
+    """Copy a built tier and its metadata to a Posix tier below `root`."""
     provider, metadata = posix(root), state(root)
     try:
         return copy(built.provider, state(built.root, read_only=True), provider, metadata, options)

@@ -115,8 +115,8 @@ class World:
         return found
 
     def remove_index(self, *, from_state: bool = False) -> None:
-        """Remove the index segments from the tier, as an accident might. With `from_state`, also
-        remove them from the metadata."""
+        """Delete the index segments from the tier, to simulate their loss. With `from_state`, also
+        delete their entries in the metadata."""
         provider = self.provider()
         for listing in list(provider.list(INDEX)):
             provider.open(listing.id, listing).delete()

@@ -21,8 +21,8 @@ class Killed(BaseException):
 @contextmanager
 def killed_at(number: int, steps: Steps) -> Iterator[list[str]]:
     """Kill the process before or after a call of one of the methods. Calls count from 0: `number`
-    2n is before call n, and 2n + 1 is after it. Earlier calls take effect. A killed process calls
-    none of the methods in any thread."""
+    2n is before call n, and 2n + 1 is after it. Earlier calls take effect. After the kill, calls of
+    these methods raise Killed in every thread."""
     calls: list[str] = []
     lock, is_dead = threading.Lock(), False
 

@@ -18,7 +18,7 @@ class Bucket:
         self.on_request: Callable[[str, str], None] = lambda operation, key: None
 
     def connect(self, bucket: str, prefix: str, options: Mapping[str, str]) -> BucketFolder:
-        """Return the bucket. Tests use this in place of `connect_s3`."""
+        """Return a view of the keys below `prefix`. Tests replace `connect_s3` by this method."""
         del bucket, options
         return BucketFolder(self, prefix.strip("/"))
 

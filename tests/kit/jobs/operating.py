@@ -29,7 +29,7 @@ def make_world(root: Path) -> TieredLocal:
 
 
 def operate(world: TieredLocal, *arguments: object) -> Ran:
-    """Run a verb of `tieredstore tier` on the tier of `world`."""
+    """Run a verb of `tieredstore tier` on the broker's tier."""
     return tieredstore("tier", *arguments, *place(world), "--output", "json")
 
 

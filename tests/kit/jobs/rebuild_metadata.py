@@ -1,4 +1,4 @@
-"""A tier that the flat files write, on Posix or as a chunk log, and its rebuilt metadata."""
+"""A tier on Posix or as a chunk log, and the metadata that is rebuilt from it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def facts(metadata: MetadataStore) -> Facts:
 
 
 def facts_of(state: Path, broker: str = BROKER) -> Facts:
-    """Return the `facts` of the metadata in a state directory."""
+    """Load the metadata of a state directory, and return its content as `facts` does."""
     metadata = DefaultMetadataStore(state / METADATA_FILE, broker, read_only=True)
     metadata.load()
     return facts(metadata)
@@ -184,8 +184,8 @@ class Killed(BaseException):
 
 
 def killed_at(call: int, function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """Wrap `function`. In call number `call`, the process is killed before or after the function's
-    work."""
+    """Wrap `function`, so that its call number `call` (from 0) kills the process before or after
+    the function runs."""
     calls = iter(range(1 << 30))
 
     def wrapped(*arguments: Any, **options: Any) -> Any:

@@ -33,8 +33,8 @@ class Driver:
     def run(
         self, request: dict[str, Any], on_start: Callable[[int], None] = lambda _pid: None
     ) -> int:
-        """Run one request. Paths in it are texts. Return the exit status, which is 0 for completed
-        work. `on_start` is called with the process id before the work begins."""
+        """Run one request, in which paths are sent as strings. Return the exit status, which is 0
+        for completed work. `on_start` is called with the process id before the work begins."""
         self._send(json.dumps(request, default=_path_text))
         on_start(int(self._receive()))
         self._send("go")

@@ -40,7 +40,8 @@ BATCHES: dict[SegmentId, list[int]] = {
     SMALL: [1 + 997 * n for n in range(9)],
     LARGE: [5 * MIB + 1, *[200_000] * 4, 100, 7],  # the server can copy the first of them
 }
-"""Lengths of the writes. LARGE and QUEUE are sealed at the end, DOOMED is deleted."""
+"""Lengths of the writes to each segment, in bytes. At the end, LARGE and QUEUE are sealed, and
+DOOMED is deleted."""
 SEALED = (LARGE, QUEUE)
 
 
@@ -52,8 +53,9 @@ def content(id: SegmentId) -> bytes:
 
 
 def open_tier(url: str) -> S3Provider:
-    """Open a tier whose maintenance runs only on call, so that every run makes the same n-th
-    request. Each reading of the clock advances it by a week, so that all grace periods are over."""
+    """Open a tier without background maintenance, so that every run sends the same requests in the
+    same order. Each reading of the clock advances it by a week, so that all grace periods are over.
+    """
     from tieredstore.providers.chunks.upkeep.policy import MergePolicy
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.lane import ServerClock

@@ -142,7 +142,8 @@ def _shared_client(endpoint: str) -> S3Client:
 
 
 def boto_client(endpoint: str) -> S3Client:
-    """Create a boto3 client with the test credentials, separate from the provider's client."""
+    """Return the session that all clients share. A session of its own would make each client load
+    boto3's model of S3 again."""
     from botocore.config import Config
 
     make: Callable[..., S3Client] = _session().client

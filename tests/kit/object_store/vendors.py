@@ -34,8 +34,8 @@ VENDORS: Mapping[str, type[Vendor]] = {
 
 @dataclass(frozen=True, slots=True)
 class VendorStore:
-    """A bucket that is reached through the imitation `vendor`. Its tiers are opened with
-    `options`."""
+    """A bucket behind a proxy that imitates the store of a vendor. `options`: properties with which
+    to open a tier in the bucket."""
 
     store: ObjectStore
     vendor: Vendor

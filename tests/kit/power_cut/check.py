@@ -25,8 +25,8 @@ _TRIES = 40
 async def find_broken(
     promises: Promises, sent: set[bytes], remoting: str, grpc: str
 ) -> dict[str, int]:
-    """Return the number of broken promises by kind, empty if all are kept. `sent` has the bodies
-    that the broker may have."""
+    """Return the number of broken promises by kind, empty if all are kept. `sent` has the bodies of
+    all messages that were ever sent."""
     broken: dict[str, int] = {}
     async with await RemotingClient.open(remoting) as client:
         found = {queue: await read_queue(client, TOPIC, queue) for queue in range(QUEUES)}

@@ -52,7 +52,8 @@ def make_body(kind: str) -> bytes:
 
 
 class Load:
-    """Sends, receives and deletes until it is cancelled. Fills `promises`."""
+    """Sends, receives and deletes until it is cancelled. Records each promise of the broker in
+    `promises`."""
 
     def __init__(self, remoting: str, grpc: str, seed: int) -> None:
         self.promises = Promises()

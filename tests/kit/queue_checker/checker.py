@@ -28,8 +28,8 @@ time or from a later start of the broker. It is long, because the machine may be
 
 
 EARLY_MS: Final = 500
-"""Time (ms) by which the next delivery may seem to come before the end of the invisible time,
-because the time of a request counts as the time of the delivery."""
+"""Tolerance (ms) for a delivery before the end of the invisible time. The test measures the time of
+a request, not of the delivery itself."""
 
 
 class Place(NamedTuple):
@@ -202,9 +202,9 @@ def _wrong_pops(pops: Iterable[Pop], outages: Sequence[Outage]) -> Iterator[str]
 
 
 def _wrong_next(pop: Pop, after: Pop | None, outages: Sequence[Outage]) -> Iterator[str]:
-    """Yield the faults of the next delivery of an unacknowledged message: missing, too early or too
-    late. The broker may forget invisible times when it is killed, so that the message comes
-    early."""
+    """Yield the faults of the next delivery of an unacknowledged message: it is missing, too early
+    or too late. After a kill of the broker, an early delivery is no fault, because the broker may
+    have lost the message's invisible time."""
     if after is None:
         yield f"{pop.body}: due at {pop.due_ms}, never popped again"
         return

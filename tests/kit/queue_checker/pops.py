@@ -45,8 +45,8 @@ class PopLoad:
     topic, group = TOPIC, GROUP
     is_orderly = False
     left = 0.1
-    """Share of the messages that are left unacknowledged. An equal share is given back with a
-    shorter invisible time."""
+    """Share of the messages that a consumer leaves unacknowledged. The consumer shortens the
+    invisible time of an equal share."""
 
     def __init__(self, seed: int) -> None:
         self.pops: list[Pop] = []
@@ -163,8 +163,8 @@ class PopLoad:
     async def _handle(
         self, client: RemotingClient, popped: list[PoppedMessage], left: dict[PoppedMessage, Pop]
     ) -> None:
-        """Acknowledge each popped message, leave it, or shorten its invisible time. `left`: the
-        deliveries by message, which this method updates."""
+        """Acknowledge each popped message, shorten its invisible time, or do neither. `left`: the
+        unacknowledged deliveries by message. This method updates them."""
         by_queue: dict[int, list[PoppedMessage]] = {}
         for message in popped:
             chosen = self._chance.random() if self._leaves_some else 1.0

@@ -12,8 +12,8 @@ _STILL = (
     *("tiered-writer", "store-", "local", "clean", "reput", "flush", "commit"),
 )
 _ROUND_MS = 500
-"""Limit in ms. Shorter waits are pauses inside a request. All other waits are pauses between two
-rounds of a background loop."""
+"""A wait of at least this time (ms) is the pause between two rounds of a background loop. Shorter
+waits are pauses within a request."""
 
 
 class StoreClock(ManualClock):

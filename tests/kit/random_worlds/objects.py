@@ -14,9 +14,9 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class RandomObjects:
-    """The bucket and the requests that have not yet taken effect. `rate` is the probability that a
-    request fails. `pre_empted` is the probability that a request of the main thread first calls
-    `meanwhile` with its client."""
+    """The bucket, and the requests that have not yet taken effect. `rate`: probability that a
+    request fails. `pre_empted`: probability that a request of the main thread is delayed by a call
+    of `meanwhile`, which gets the client of the request."""
 
     def __init__(
         self, rng: random.Random, clock: Clock, *, min_part_bytes: int, page_keys: int
@@ -53,7 +53,8 @@ class RandomObjects:
         return bool(self.rate) and self.rng.random() < self.rate
 
     def let_others_go_on(self, client: RandomClient) -> None:
-        """Sometimes let other processes run, at most two levels deep."""
+        """Sometimes run other processes by a call of `meanwhile`. A process that runs in this call
+        may be interrupted in the same way, but not a third one."""
         if self.meanwhile is None or threading.current_thread() is not threading.main_thread():
             return
         if self._depth < 2 and self.rng.random() < self.pre_empted:

@@ -111,8 +111,8 @@ class RandomStore:
         self.end[topic] = offset + 1
 
     def begin_again(self, topic: str, offset: int) -> None:
-        """Expect `offset` as a topic's next offset after its deletion. Neither the log nor the tier
-        records any of the deleted messages at or after this offset."""
+        """Expect a deleted topic to continue at `offset`. Neither the log nor the tier has a record
+        of any message at or after `offset`."""
         self.steps.append(f"({topic} begins at {offset})")
         self.end[topic] = offset
 

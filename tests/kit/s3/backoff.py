@@ -1,4 +1,4 @@
-"""A fixture for tests whose servers fail often."""
+"""Fixture that removes the pauses before retries, for tests whose servers often fail."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class _Upload:
 
 
 class LyingServer:
-    """A bucket behind an S3 server. `rate` is the probability of a wrong reply. `fates` counts the
-    replies by the kind of their fault."""
+    """An S3 bucket whose server sends a wrong reply with probability `rate`. `fates` counts the
+    wrong replies by kind."""
 
     def __init__(self, server: ScriptedServer, rng: random.Random) -> None:
         self.rate = 0.0

@@ -42,8 +42,8 @@ _spark: SparkSession | None = None
 
 
 def settings_in(folder: Path) -> dict[str, str]:
-    """Return the settings of a session of the tests. All files of the session are in the given
-    folder, because Spark creates a folder for a table even if it refuses the table."""
+    """Return the settings of a Spark session for tests. The session's warehouse is in `folder`,
+    because Spark creates a folder for a table even if it refuses to create the table."""
     return {**TEST_CONF, "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
 
 

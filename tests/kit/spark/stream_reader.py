@@ -21,8 +21,8 @@ Offset = dict[str, Any]
 def reader_of(
     tier: GrowingTier, clock: Clock = SYSTEM_CLOCK, /, **options: str
 ) -> TieredStreamReader:
-    """Return a reader that lists the tier at every trigger. It reads all topics, unless options
-    name some."""
+    """Return a stream reader that lists the tier at every trigger. The reader covers all topics,
+    unless `options` select topics."""
     given = {"path": tier.url, "startingOffsets": "earliest", "listInterval": "0", **options}
     if not {"subscribe", "assign"}.intersection(options):
         given.setdefault("subscribePattern", ".*")
@@ -60,6 +60,6 @@ def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[s
 
 
 def latest(reader: TieredStreamReader, start: Offset, limit: Any = None) -> Offset:
-    """Return the end of the next batch. `limit` limits the batch, or the options if `limit` is
-    missing."""
+    """Return the end of the batch that begins at `start`. `limit` is the read limit of the batch,
+    by default the limit in the reader's options."""
     return through_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))

@@ -1,4 +1,4 @@
-"""Small in-memory tiers that the flat files write."""
+"""Small in-memory tiers that are written by flat files, and fetchers that read them."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ class Tier:
     def new_fetcher(
         self, *, ahead: Executor | None = None, **changes: object
     ) -> MessageStoreFetcher:
-        """Return a fetcher with an empty cache, optionally with another configuration. `ahead` is
-        the executor of the read-ahead. A backend with network latency needs it."""
+        """Return a fetcher with an empty cache, optionally with other settings. `ahead` is the
+        executor of the read-ahead. With `ahead`, the backend counts as an object store."""
         self.provider.is_object_store = ahead is not None
         self.config = msgspec.structs.replace(self.config, **changes)
         self.fetcher = MessageStoreFetcher(

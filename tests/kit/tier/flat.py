@@ -179,7 +179,8 @@ def record(
 def batch(
     first: int, count: int, *, pieces: int = 1, **arguments: Any
 ) -> tuple[npt.NDArray[np.void], list[memoryview]]:
-    """Return (units, records) of consecutive messages, with the records in `pieces` buffers."""
+    """Return the units and the records of consecutive messages. The records are divided into
+    `pieces` buffers."""
     made = [record(offset, **arguments) for offset in range(first, first + count)]
     return as_batch(made, pieces)
 
@@ -223,7 +224,7 @@ class Tier:
 
     @property
     def table(self) -> TableMetadata:
-        """Metadata store without a test's wrapper."""
+        """The metadata store. Not available in a test that wraps the metadata store."""
         assert isinstance(self.metadata, TableMetadata)
         return self.metadata
 

@@ -43,8 +43,8 @@ SIZE = len(record(0)[0])
 
 class Fate(enum.Enum):
     """Fate of a request. LATE: the reply is lost, and the request takes effect some requests later.
-    ZOMBIE_…: before the request, a fenced writer creates an object at the same key. The object has
-    the same bytes, only the first message, or different bytes."""
+    ZOMBIE_…: a fenced writer creates an object with the same key first. Its content is the same
+    bytes, only the first message, or different bytes."""
 
     WELL = "well"
     BUSY = "busy"
@@ -195,7 +195,8 @@ class World:
         return self.dispatcher.scan(force=True) if self.dispatcher is not None else []
 
     def try_scan(self) -> None:
-        """Run a scan. It may fail, or end the process. If the process ended, start a new one."""
+        """Run a scan of the dispatcher, and ignore its errors. If the scan ends the process, start
+        a new process."""
         try:
             self.scan()
         except SimulatedCrash:

@@ -115,7 +115,8 @@ def header_of(path: Path) -> tuple[int, int, int, int, int]:
 
 
 def fill(service: IndexStoreService, files: int, *, first: int = 0) -> list[str]:
-    """Put as many keys as fill `files` files of a node with max_items 20. Return the keys."""
+    """Put 19 keys for each of `files` index files. A file with a `max_items` of 20 is then full.
+    Return the keys."""
     keys = [f"key-{number}" for number in range(first, first + files * 19)]
     put(service, keys, first_offset=first * 100)
     return keys

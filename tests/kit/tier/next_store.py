@@ -1,4 +1,5 @@
-"""The next store (the store behind the tiered store) in memory. Tests control its retention."""
+"""In-memory store that takes the place of the local store below a tiered store. Tests control its
+retention."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class InMemoryStore(MessageReader):
         self.guard: Callable[[QueueKey], int | None] | None = None
         self.calls: list[str] = []
         self.before_read: Callable[[], None] = lambda: None
-        """Called after a read was routed to this store, and before the read itself."""
+        """Hook that is called after the tiered store has decided to read from this store, and
+        before the read."""
 
     # MessageStore
 

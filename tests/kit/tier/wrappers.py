@@ -17,8 +17,8 @@ from tieredstore.providers.memory.provider import MemoryProvider
 
 
 class AppendOnlySegment(WrapperSegment):
-    """Segment that rejects each write before its end, even if the bytes are equal. `stale` is the
-    field of that name in the result."""
+    """Segment that rejects each write before its end, even if the bytes are equal. The result of a
+    rejected write has `stale` in its field of the same name."""
 
     stale = False
 
@@ -48,11 +48,12 @@ class KeptProvider(WrapperProvider):
     """A provider that stays open when its users close it."""
 
     def close(self) -> None:
-        """Do nothing: the provider is used again."""
+        """Do nothing, because the test continues to use the provider."""
 
 
 class TwoWritesProvider(WrapperProvider):
-    """A provider without companion segments, so messages and units are written by two writes."""
+    """A provider that cannot write two segments by one call. Messages and units are therefore
+    written one after the other."""
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return WrapperSegment(segment)

@@ -1,4 +1,4 @@
-"""Writer role for a store of flat files."""
+"""Acquires writer epochs for tests that write to flat files."""
 
 from __future__ import annotations
 

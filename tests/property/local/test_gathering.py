@@ -1,4 +1,4 @@
-"""Separate runs of bytes are gathered into one buffer."""
+"""Separate ranges of a log are gathered into one buffer."""
 
 from __future__ import annotations
 

@@ -468,7 +468,7 @@ class Appender:
     put = core.put_message
 
     def put_in_python(self, message: Message) -> None:
-        """Do nothing. The core calls this method for messages that it does not put itself."""
+        """Do nothing. The core calls this method for messages that it leaves to Python."""
 
     def _help_after(self, size: int) -> None:
         self.help(size)  # type: ignore[attr-defined]

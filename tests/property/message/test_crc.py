@@ -1,5 +1,5 @@
-"""A CRC is computed in pieces, so that the GIL can be released. It equals the CRC of the whole
-data."""
+"""The CRC of large data is computed in pieces, so that the GIL can be released. The result equals
+the CRC of the whole data."""
 
 from __future__ import annotations
 

@@ -158,8 +158,8 @@ class Run:
         self.copies.append((folder, self._find_held()))
 
     def put_back_metadata(self) -> None:
-        """Restore an older copy of the metadata. The copy may only be outdated about topics that
-        were deleted since. Otherwise do nothing."""
+        """Restore an older copy of the metadata, if all topics that differ in the copy were deleted
+        after the copy was made. Otherwise do nothing."""
         if not self.copies or not self.is_on:
             return
         folder, held = self.random.choice(self.copies)
@@ -232,8 +232,8 @@ class Run:
         self.copies.clear()
 
     def lose_disk(self) -> None:
-        """Lose the disk. Messages that were not uploaded are lost, and new messages may get their
-        offsets."""
+        """Lose the disk, and restore the store from the tier. Messages that were not uploaded are
+        lost, and new messages may get the offsets of the lost ones."""
         if not self.is_on:
             return
         self.upload()

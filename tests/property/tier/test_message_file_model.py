@@ -40,9 +40,10 @@ CRASHES = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN]
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """One queue's flat files. `messages` has the appended messages that may exist, by queue offset.
-    `sure` has the committed offsets. `maximum` is the offset of the next append. Messages below
-    `possible` may have been stored by a write without a reply."""
+    """Flat files of one queue, compared with a list. `messages` has the appended messages that may
+    exist, by queue offset. `sure` has the offsets of committed messages. `maximum` is the offset of
+    the next append. `possible` is the end of the messages that a write without a reply may have
+    stored."""
 
     def make_provider(self) -> SegmentProvider:
         raise NotImplementedError

@@ -32,8 +32,8 @@ PATH = "broker-a/TopicA/0"
 
 @pytest.fixture(autouse=True, scope="module")
 def small_sizes() -> Iterator[None]:
-    """Lower the limits, so that a queue of a few messages already counts as large, and its ranges
-    as full."""
+    """Lower the limits, so that a queue of a few messages counts as large, and a range of a few
+    messages counts as full."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recorded_times, "LEAST_BYTES", 1_000)
         patched.setattr(recorded_times, "RECORD_BYTES", 1_500)

@@ -53,7 +53,8 @@ class TieredDeletionModel(RuleBasedStateMachine):
 
     @rule(topics=st.sets(st.sampled_from(TOPICS), min_size=1), both=st.booleans())
     def delete(self, topics: set[str], both: bool) -> None:
-        """Delete topics. Without `both`, the process ends before the deletion in the tier."""
+        """Delete topics from the local store and from the tier. Without `both`, the process ends
+        before it deletes them from the tier."""
         there = [topic for topic in topics if self.lives[topic]]
         if both:
             assert self.world.store.delete_topics(topics) == len(there)

@@ -23,7 +23,7 @@ PROVIDER = "tests.kit.random_worlds.posix_tier:RandomPosix"
 
 
 class Run(RandomStore):
-    """One run of the test. `sums`: earlier contents of the files with block checksums."""
+    """One run of the test. `sums` has an earlier content of each file with block checksums."""
 
     keys: ClassVar[dict[str, object]] = {**KEYS, "tieredBackendServiceProvider": PROVIDER}
 
@@ -83,7 +83,7 @@ class Run(RandomStore):
         self.open()
 
     def _damage(self, path: Path) -> None:
-        """Damage an unsynced file in a way that a power cut can."""
+        """Damage an unsynced file in one of the ways in which a power cut can."""
         chance, data = self.rng.random(), path.read_bytes()
         if chance < 0.1:
             path.unlink()

@@ -29,7 +29,8 @@ PROVIDER = "tests.kit.random_worlds.chunk_tier:ChunkTier"
 
 
 class Zombie:
-    """A store that was replaced by another store without noticing."""
+    """A store that another store has replaced. The replaced store does not know it and continues to
+    run."""
 
     def __init__(self, run: Run) -> None:
         self.store, self.local = run.store, run.local

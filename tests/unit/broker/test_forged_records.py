@@ -1,6 +1,6 @@
-"""The broker's own topics contain records that a client wrote, because older versions of this
-project and Java's brokers accepted them. The records stop no start and no service, and are
-counted."""
+"""The broker's own topics contain records that a client forged, and that older versions of this
+project or Java's brokers accepted. The broker starts and serves in spite of these records, and
+counts them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def services_again(parts: Producing, skipped: SkippedRecords) -> TransactionServ
 async def test_i32_forged_op_messages_end_no_transaction_and_stop_no_start(
     tmp_path: Path, timed: bool
 ) -> None:
-    """Op messages record ended transactions. Op messages that a client forged end no transaction
-    and stop no start. With `timed`, an older broker delivered them from the timer topic."""
+    """Op messages record which transactions have ended. If a client forged them, they end no
+    transaction, and the broker can start. With `timed`, they look as if an older broker had
+    delivered them from the timer topic."""
     more = {"TIMER_OUT_MS": "1", "REAL_TOPIC": OP_TOPIC} if timed else {}
     with producing(tmp_path) as parts:
         half = Message.create("T", b"HALF", properties={"TRAN_MSG": "true", "PGROUP": "g"})
@@ -176,9 +177,9 @@ SENT_LAST = {"CLUSTER": "C", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 async def test_i74_a_forged_delay_in_a_log_of_ours_forges_no_message_and_recalls_none(
     tmp_path: Path, topic: str
 ) -> None:
-    """A record with a delay that a client forged delivers no message and recalls none, although it
-    is in the log. The order of its properties shows that no broker delayed it: an older broker
-    wrote the real topic of a delayed message after all other properties."""
+    """A client forged a record that looks like a delayed message. The broker delivers no message
+    for it and recalls none. The order of the record's properties shows that no broker delayed it:
+    an older broker wrote the property for the real topic last."""
     with producing(tmp_path) as parts:
         due = str((parts.clock.now_ms() // 1_000 + 1) * 1_000)
         forged = {"TIMER_OUT_MS": due, "REAL_TOPIC": "other", "REAL_QID": "0", "DELAY": "1"}

@@ -1,5 +1,6 @@
-"""The broker's progress files are synced earlier than the log. So after a power cut the progress
-may include offsets that the log has lost. Later messages at these offsets count as new."""
+"""The broker syncs its progress files before the log. After a power cut, a progress file may
+therefore include offsets that the log has lost. Messages that get these offsets later count as new.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from tests.kit.configured_broker import MakeBroker, brokers
 
 @pytest.fixture(params=[False, True], ids=["at the start", "at run time"])
 def at_run_time(request: pytest.FixtureRequest) -> bool:
-    """Whether a test sets the run-time keys while the broker runs, or before its start."""
+    """Whether a test sets the run-time keys while the broker runs. Otherwise it sets them before
+    the start."""
     return bool(request.param)
 
 

@@ -19,8 +19,8 @@ NEVER_MS = 3_600_000
 def _syncs_of_a_warm_file(
     root: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> tuple[int, list[int]]:
-    """Return the number of syncs while a file was created, and the sizes that were locked in
-    memory."""
+    """Return the number of syncs during the creation of a file, and the sizes in bytes of the
+    mappings that are locked in memory."""
     syncs = 0
     locked = []
     fdatasync = os.fdatasync

@@ -62,7 +62,7 @@ def test_a_wake_up_that_got_lost_is_made_up_for() -> None:
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """An event loop that counts the calls from other threads."""
+    """An event loop that counts the calls of `call_soon_threadsafe`."""
 
     calls = 0
 

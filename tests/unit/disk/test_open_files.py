@@ -288,9 +288,9 @@ def test_a_file_is_opened_for_writing_unless_it_is(tmp_path: Path, calls: Calls)
 def test_readers_beside_deletions_see_old_or_new_never_a_file_of_before(
     tmp_path: Path, calls: Calls
 ) -> None:
-    """While files are deleted and recreated, a reader never reads an older generation of a file
-    than the one that existed when the read began. The content of each file is the number of its
-    generation."""
+    """Files are read while other threads delete and recreate them. A reader never gets an older
+    version of a file than the one that existed when the read began. The content of each version is
+    its number."""
     files = OpenFiles(2, FileCalls())
     path, life, stop = str(tmp_path / "a"), 0, threading.Event()
     problems: list[tuple[int, bytes]] = []

@@ -1,5 +1,5 @@
 """After a power cut, files of this project may end in zeros. For each kind of file, such zeros
-never count as data, and never keep a store from starting permanently."""
+never count as data, and a store can always be started again."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ EVENTS: list[Event] = [Opened(0, "G", "T", 0, 5), Advanced(0, 7), Done(0, [9])]
 
 @dataclass(frozen=True)
 class Form:
-    """One kind of file. `make` writes one into a folder and returns its path. `read` returns the
-    state after a start. Files with equal content have equal states. With `is_part`, a reader may
-    find only a prefix of the state. With `may_fail`, the reader may raise Corrupt, which only costs
-    more work. `smallest` is the smallest length in bytes after a cut."""
+    """One kind of file. `make` writes a file into a folder and returns its path. `read` returns the
+    state that a start finds, which is equal for equal content. `is_part`: whether a state may be
+    found after a cut, instead of the whole state. With `may_fail`, `read` may raise Corrupt, which
+    only costs more work. `smallest` is the smallest length in bytes after a cut."""
 
     name: str
     make: Callable[[Path], Path]
@@ -186,7 +186,7 @@ def frame_of_format_1(payload: bytes) -> bytes:
 
 
 def make_format_1(folder: Path) -> tuple[Path, Path]:
-    """Write a journal and a snapshot in format release 1. Return their paths."""
+    """Write a journal and a snapshot in format 1. Return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     magic, events = b"TSRECV\x00\x01", [encode_event(event) for event in EVENTS]
     journal, snapshot = folder / "0000000001.journal", folder / "0000000001.snapshot"
@@ -502,8 +502,8 @@ def test_l32_zeros_at_the_end_of_a_file_are_a_torn_tail(form: Form, tmp_path: Pa
 
 
 def test_l32_no_start_is_refused_by_zeros_in_the_first_version_of_a_file(tmp_path: Path) -> None:
-    """The first version of a file in `config/` ends in zeros. A start succeeds, because the file
-    has a `.bak` file from the beginning."""
+    """The first version of a file in `config/` becomes zeros. A start succeeds, because it reads
+    the `.bak` file, which exists from the beginning."""
     for name, make in MANAGERS.items():
         write, read = manager(make)
         path = write(tmp_path / name)

@@ -30,7 +30,8 @@ TESTS_OF_DIFFERENCES = {
     "E97": "test_i03_a_slow_sender_is_closed_like_an_idle_one_and_a_live_one_is_not",
     "E63": "test_the_queue_whose_key_is_the_checkpoint_s_is_refused",
 }
-"""Tests of differences whose names lack the number of the difference."""
+"""Tests of differences in docs/differences.md, by the number of the difference. The names of these
+tests do not contain the number."""
 
 
 def test_every_defect_of_the_page_has_a_test_of_its_name() -> None:

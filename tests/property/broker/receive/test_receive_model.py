@@ -98,7 +98,8 @@ class ReceiveModel(RuleBasedStateMachine):
         return ready, dead
 
     def name(self, handle: str) -> Popped:
-        """Return the name that a remoting client gives to a delivery."""
+        """Return the fields by which a remoting client identifies the delivery with this receipt
+        handle."""
         receipt = decode_handle(handle)
         assert receipt is not None
         return Popped("G", "T", receipt.queue_id, receipt.offset, receipt.pop_ms)

@@ -18,9 +18,9 @@ DAY_MS = 86_400_000
 
 
 def later_life(plans: list[QueuePlan]) -> list[QueuePlan]:
-    """Return the same plans one day later, so that all messages differ from the first ones. The new
-    plans have no damage and no expiry, because without its first message the new topic looks like
-    the old one."""
+    """Return the same plans one day later, so that all messages differ from those of the first
+    topics. The new plans have no damage and no expiry: without its first message, a new topic could
+    not be distinguished from the old one."""
     return [
         replace(
             plan, steps=((0, DAY_MS), *plan.steps), odd_times=(), damaged=(), lost=(),

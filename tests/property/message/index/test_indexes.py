@@ -22,7 +22,8 @@ CUTS = st.lists(st.integers(1, 40), min_size=1)
 
 
 def pieces(rows: list[tuple[int, ...]], cuts: list[int]) -> list[list[tuple[int, ...]]]:
-    """Divide rows into pieces. The lengths are used in order, repeatedly."""
+    """Divide rows into pieces with the lengths in `cuts`, which are repeated until all rows are
+    used."""
     found: list[list[tuple[int, ...]]] = []
     while rows:
         length = cuts[len(found) % len(cuts)]
@@ -128,8 +129,8 @@ def test_local_look_ups_find_every_message_of_the_window(
     slots: int, keyed: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """A query of a local index returns every message in the time window, even if the clock steps
-    back. All other returned items are at most one second outside the window, except that items of
-    the file's first second also match any earlier time."""
+    back. It may also return items that are at most one second outside the window. In addition,
+    items of the file's first second match any earlier time."""
     base = 1_700_000_000_000
     file = bytearray(li.file_size(slots, 100))
     for offset, (key_hash, millis) in enumerate(keyed):
@@ -168,8 +169,8 @@ def test_l06_any_bytes_as_an_index_file_are_read_or_corrupt(
 
 
 def test_the_oracle_is_java_s() -> None:
-    """The oracle follows the chains of an index file. It is checked against one file that was
-    computed by hand."""
+    """`compacted_by_chains`, with which the tests compare compacted files, gives the right result
+    for a file that was computed by hand."""
     data = new_tiered(2, 1000, 3)
     put_tiered(data, 2, [(1, 0, 0, 0, 9, 1000), (3, 0, 0, 5, 9, 2000), (2, 0, 0, 7, 9, 3000)])
     result = compacted_by_chains(data, 2)

@@ -40,8 +40,8 @@ HOLD = [
     *(("grouped_collected_beside", 0), ("grouped_made_again", 0), ("grouped_stop", 0)),
     *(("grouped_written_beside", 0), ("grouped_succession", 0)),
 ]
-"""Scenarios in which the explorer finds no fault, each with the number of requests that may fail.
-Each of them failed in an early version, because two objects could have the same name."""
+"""Scenarios in which the explorer must find no fault, each with the number of requests that may
+fail."""
 
 SHALLOW_STATES = 6_000
 """Number of states of the largest scenario, `stale_sweep`, that CI visits. The full scenario takes

@@ -27,8 +27,8 @@ GRACE_MS = 90_000
 
 
 class GatheringMachine(RuleBasedStateMachine):
-    """Writer of several queues. `sure` has the confirmed bytes of each file, `taken` the written
-    bytes. A fault affects one of the next requests."""
+    """Writer of several queues, compared with a model. `sure` has the confirmed bytes of each
+    segment, `taken` the written bytes. `faults` has the planned faults of the next requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,8 +208,9 @@ TestGatheringMachine = GatheringMachine.TestCase
 
 
 def test_what_was_moved_out_of_a_group_counts_before_it() -> None:
-    """Bytes in a segment's own folder have priority over the same bytes in a group object that is
-    not deleted yet. Otherwise the objects in the segment's own folder would count as garbage."""
+    """If the same bytes are in a segment's own folder and in a group object that is not deleted
+    yet, those in the folder are used. Otherwise the objects in the folder would count as garbage.
+    """
     machine = GatheringMachine()
     machine.commit(chosen=["A"], text=b"x", units=b"y")
     machine.maintain(delta_ms=REGROUP_MS)

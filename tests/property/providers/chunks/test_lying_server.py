@@ -74,8 +74,8 @@ class Run:
         self.sure = dict(self.stored)
 
     def read_all(self) -> None:
-        """Read everything, and check that all confirmed bytes are stored. Other stored bytes then
-        count as written."""
+        """Read all segments. Check that each begins with its confirmed bytes, and note its whole
+        content as written."""
         for one in ALL:
             segment = self.provider.open(one)
             self.stored[one] = bytes(segment.read(0, segment.size()))

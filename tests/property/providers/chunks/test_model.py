@@ -25,7 +25,7 @@ HARMLESS = (ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY, ObjectFa
 
 class SegmentMachine(RuleBasedStateMachine):
     """A consume queue segment, compared with a bytearray. Consume queue segments are tested because
-    their blocks are cached. Faults affect the next requests."""
+    their blocks are cached. `faults` has the planned faults of the next requests."""
 
     def __init__(self) -> None:
         super().__init__()

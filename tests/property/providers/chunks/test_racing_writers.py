@@ -40,7 +40,7 @@ def assert_tiles(
     store: MemoryObjectClient, acknowledged: Acknowledged, untold: Acknowledged | None = None
 ) -> None:
     """Check that the writes cover the segment exactly. `untold` has the writes without a reply.
-    Bytes that no acknowledged write explains must come from these writes."""
+    Bytes that are not from an acknowledged write must be from a write without a reply."""
     segment = tier_on(store).open(LOG)
     whole = bytes(segment.read(0, segment.size()))
     told = dict(acknowledged)

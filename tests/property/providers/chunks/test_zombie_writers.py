@@ -39,8 +39,9 @@ def segments_of(topic: str, generation: int) -> tuple[SegmentId, SegmentId]:
 
 @dataclass(eq=False)
 class Process:
-    """One writer. `taken` has the known content of its segments. `generations` has for each topic
-    the generation to which the process writes."""
+    """One writer. `taken` has the content of each segment, as far as the writer knows it.
+    `generations` has for each topic the number of the commit log segment and of the consume queue
+    segment that the writer appends to."""
 
     client: RandomClient
     tier: ChunkProvider
@@ -53,8 +54,8 @@ class Process:
 
 
 class Writers:
-    """All writers. `sure` has the acknowledged bytes by segment, `maybe` other possible
-    contents."""
+    """All writers. `sure` has the acknowledged content of each segment. `maybe` has the contents
+    that a segment may have because of requests without a reply."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)

@@ -84,8 +84,8 @@ LIKE_NAMES = st.lists(
 
 @st.composite
 def rows_alike(draw: st.DrawFn) -> list[bytes]:
-    """Draw the properties of rows as one producer writes them. In all rows except one or two, the
-    properties have the same names and positions."""
+    """Draw rows of properties as one producer writes them. All rows have the same names in the same
+    order, except that some rows have one different name."""
     names = draw(LIKE_NAMES)
     values = st.sampled_from(["a", "b c", "", "é", "KEYS", "TAGS"])
     end = draw(st.sampled_from(["\x02", ""]))

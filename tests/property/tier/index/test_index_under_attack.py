@@ -126,8 +126,8 @@ class Run:
         self.expired_ms = max(self.expired_ms, before_ms)
 
     def forget(self) -> None:
-        """Delete a topic. Its later messages get new commit log offsets, which no message had
-        before."""
+        """Delete a topic. Later messages of the topic get commit log offsets that no earlier
+        message had."""
         topic_id = self.rng.randrange(3)
         self.deleted += 1
         for key in ((topic_id, 0), (topic_id, 1)):

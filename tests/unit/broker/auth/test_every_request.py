@@ -35,8 +35,8 @@ ALIASES = {
     *("groupName", "srcGroup", "destGroup", "compareGroup", "a", "namespace", "cluster"),
     *("clusterName", "brokerName", "subject", "username", "offset", "msgId"),
 }
-"""Names of fields that may name a resource. A request gets each of them that its code does not
-define."""
+"""Names of fields that may name a resource. Each request is sent with those of them that its
+request code does not define."""
 
 
 async def send(

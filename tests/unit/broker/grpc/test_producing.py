@@ -327,7 +327,7 @@ def test_i04_a_gzip_bomb_stops_at_the_largest_body(tmp_path: Path) -> None:
 
 
 def as_normal(system: Any) -> None:
-    """Leave a request unchanged, so that it sends a normal message."""
+    """Do nothing: a request without further properties sends a normal message."""
 
 
 def as_fifo(system: Any) -> None:
@@ -410,8 +410,8 @@ def test_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
 
 
 def test_i75_names_of_the_broker_are_no_user_properties() -> None:
-    """The broker has its own properties in messages. It refuses their names in clients' messages,
-    and hides these properties from clients."""
+    """The broker adds properties of its own to messages. It refuses a client's message that has one
+    of these properties, and hides them from clients."""
     names = {name.decode() for name in BROKER_PROPERTIES}
     names -= {"TIMER_DELAY_LEVEL", "POP_CK_OFFSET"}  # which Java's proxy takes as well
     clients = {"WAIT", "RECONSUME_TIME", "TIMER_DELAY_MS", "MAX_RECONSUME_TIMES", "DUP_INFO"}

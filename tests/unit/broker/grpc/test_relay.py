@@ -113,9 +113,9 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def test_s61_a_client_that_has_gone_has_not_the_address_of_the_relay() -> None:
-    """The peer address of a disconnected client is never the relay's own address. The test sends
-    recorded calls again from another address, and disconnects before the broker has examined all of
-    them."""
+    """A call never seems to come from the relay's own address, even if its client has disconnected.
+    The test sends recorded calls from another address, and disconnects before the broker has
+    handled all of them."""
     peers: list[str] = []
     sent = bytearray()
 

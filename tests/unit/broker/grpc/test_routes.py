@@ -101,8 +101,8 @@ def test_an_unknown_topic_is_not_found_otherwise(tmp_path: Path, key: str) -> No
 
 
 def test_a_light_queue_has_no_route_and_is_not_made(tmp_path: Path) -> None:
-    """A request for a light queue's route gets no route and creates nothing, as in Java's proxy.
-    Java's name servers have no light queues. Only remoting clients pull them."""
+    """As in Java's proxy, a request for the route of a light queue gets no route, and creates no
+    topic. Java's name servers have no light queues, which only remoting clients pull."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         for name in ("%LMQ%x", "%LMQ%$parent$lite"):

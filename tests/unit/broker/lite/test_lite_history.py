@@ -73,8 +73,8 @@ def test_a_session_is_replayed_from_the_tier(tmp_path: Path) -> None:
 
 
 def test_a_new_group_begins_at_the_last_message_of_a_long_history(tmp_path: Path) -> None:
-    """Check that a group begins at the first message only while the local store has it, as at
-    Java's broker."""
+    """Check that a new group begins at the first message of a lite topic only if the local store
+    has that message, as in Java's broker. Otherwise the group begins at the last message."""
 
     async def test(lab: Lab) -> None:
         await lab.send("s", *BODIES)

@@ -36,7 +36,7 @@ TIER = {
     "rocketmq_storage_size": {"topic", "file_type"},
     "rocketmq_storage_message_reserve_time": QUEUE,
 }
-"""Labels of each metric, besides the base labels and the tier's labels."""
+"""Labels of each metric, without the base labels and the tier's labels."""
 LOCAL = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",

@@ -18,9 +18,9 @@ def popped(one: Received, pop_ms: int) -> Popped:
 
 
 def test_p86_changes_of_one_message_do_not_date_other_deliveries_ahead(tmp_path: Path) -> None:
-    """Changes of one message's invisible time do not shift the recorded delivery times of other
-    messages into the future. A Java client takes a delivery for ended if its end is before its
-    recorded time."""
+    """The invisible time of one message is changed many times. The deliveries of other messages
+    still get the current time, not a time in the future. For a Java client, a delivery that ends
+    before its recorded time is over."""
 
     async def test(on: Receiving) -> None:
         on.put(2)

@@ -1,5 +1,5 @@
-"""LiteQueues: no ready lite topic is forgotten, and the memory that clients can make it use is
-limited."""
+"""LiteQueues never forgets a lite topic with ready messages, and limits the memory that clients can
+make it use."""
 
 from __future__ import annotations
 

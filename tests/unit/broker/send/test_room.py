@@ -1,5 +1,5 @@
-"""Accepted messages stay deliverable. The limits of producers may change, and the messages'
-properties may leave little room."""
+"""Messages that the broker has accepted can be delivered, even if the limits for producers change,
+or if a message's properties leave little room for further properties."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def prepare(parts: Producing, **more: Any) -> SendResult:
 
 
 def full(room: int = 0, **more: str) -> dict[str, str]:
-    """Return properties of a record that leave room for `room` bytes after the broker has added its
-    own."""
+    """Return properties that fill a record. They leave `room` bytes after the broker has added its
+    own properties."""
     taken = sum(len(name) + len(value) + 2 for name, value in more.items())
     return {"p": "v" * (MOST - ADDED - taken - 3 - room), **more}
 

@@ -25,8 +25,8 @@ async def _consumed(parts: Producing, **more: Any) -> StoredMessage:
 
 
 def _aside(parts: Producing) -> list[StoredMessage]:
-    """Return the messages that wait for the retry topic, in the order in which they were sent
-    back."""
+    """Return the delayed messages that will be delivered to the retry topic, in the order in which
+    consumers sent them back."""
     levels = [parts.read("SCHEDULE_TOPIC_XXXX", queue_id) for queue_id in range(18)]
     found = [message for level in levels for message in level]
     assert all(message.get_property("REAL_TOPIC") == "%RETRY%g" for message in found)
@@ -87,8 +87,8 @@ async def test_p85_a_producer_may_say_any_number_of_consumptions(
 async def test_i32_a_message_of_an_older_log_that_recalls_another_is_sent_back(
     tmp_path: Path,
 ) -> None:
-    """A message can be sent back even if it has the property that recalls another message. An older
-    broker stored it without removing this property."""
+    """A consumer can send back a message that has the property for recalling another message. An
+    older broker stored the message without removing this property."""
     with producing(tmp_path) as parts:
         parts.put_as_is("T", {"TIMER_DEL_UNIQKEY": "T_U", "UNIQ_KEY": "V"})
         (message,) = parts.read("T")

@@ -152,8 +152,9 @@ async def test_one_that_ends_while_it_is_looked_at_for_a_question_is_not_asked_a
 async def test_s80_a_half_message_in_the_body_of_a_message_ends_no_transaction(
     tmp_path: Path,
 ) -> None:
-    """The body of a message contains the record of a half message. This record ends no transaction,
-    although it names the queue offset of another client's half message, and a real topic."""
+    """The body of a message looks like the record of a half message. It names the queue offset of
+    another client's half message, and a real topic. A request that points to this body ends no
+    transaction."""
     with producing(tmp_path) as parts:
         sent = await _prepare(parts, b"1")
         for topic in (b"T", b"rmq_sys_wheel_timer"):

@@ -108,8 +108,8 @@ def test_what_is_left_out_is_not_looked_at_again(tier: GrowingTier) -> None:
 
 
 class Rounds:
-    """A feed that returns the given rounds of messages. If a round is an error, the feed raises
-    it."""
+    """A feed that returns one of the given lists of messages at each read. If an error is given in
+    place of a list, the read raises it."""
 
     lacks_messages = False
     failure: Corrupt | None = None

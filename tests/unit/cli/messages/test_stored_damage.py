@@ -198,8 +198,9 @@ def test_j50_a_false_unit_hides_no_message(
 def test_j50_a_message_without_unit_and_with_a_false_offset_is_named(
     tmp_path: Path, offset: int, is_lost: bool
 ) -> None:
-    """A message has a damaged queue offset, and its unit is empty or its whole queue is lost. The
-    error names the message. The message does not count as another generation of its topic."""
+    """A message has a damaged queue offset, and its unit is empty or its whole consume queue is
+    lost. The error names the message, and does not take it for a message of an earlier topic with
+    the same name."""
     root, number = tmp_path / "store", 5
     write(root, count=40)
     place = int.from_bytes(read_units(root, 0)[20 * number :][:8], "big")
@@ -228,8 +229,7 @@ def test_j50_a_message_without_unit_and_with_a_false_queue_is_named(
 
 
 def test_j50_a_damaged_unit_ends_no_queue_of_a_store_with_an_owner(tmp_path: Path) -> None:
-    """A damaged unit does not end a queue. The store has an owner, so the end of the queue is
-    searched by times."""
+    """In a store with an owner, a damaged unit does not count as the end of its queue."""
     root = tmp_path / "store"
     write(root, count=40)
     (root / "abort").touch()

@@ -64,7 +64,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(time_ms: int) -> str:
-    """Return a time as ISO 8601, because a negative number looks like an option."""
+    """Return a time as ISO 8601. A time in ms could be negative, and would then look like an
+    option."""
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
     return time.isoformat(timespec="milliseconds")
 

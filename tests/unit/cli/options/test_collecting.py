@@ -1,4 +1,4 @@
-"""Several options reach a command as one value."""
+"""The values of several options reach a command as one argument."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the time limit, because the machine may be busy. Logging stays enabled for later
-    tests."""
+    """Raise the time limit for completions, because the machine may be busy. Do not let completions
+    disable the logging of later tests."""
     monkeypatch.setattr("logging.disable", lambda: None)
     monkeypatch.setattr(completing, "LIMIT_SECONDS", 1e9)
 

@@ -1,4 +1,4 @@
-"""The ends and times in the rows of queues equal those that readers of the messages find."""
+"""Rows of queues have the ends and times that readers find in the messages."""
 
 from __future__ import annotations
 

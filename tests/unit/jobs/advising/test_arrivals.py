@@ -1,4 +1,4 @@
-"""Tests of the curve that shows a queue's messages over time."""
+"""Tests of the curve that gives a queue's number of messages at any time."""
 
 from __future__ import annotations
 

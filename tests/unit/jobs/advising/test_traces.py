@@ -28,7 +28,7 @@ STEP_MS = 10_000
 
 
 class Made:
-    """A trace that is written to a file, one block per step."""
+    """Records a trace, and appends a block to its file at each step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / f"{BEGIN_MS:020d}.trace"

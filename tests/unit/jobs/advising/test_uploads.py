@@ -22,8 +22,8 @@ def _load(queues: int, interval_ms: float, hours: float) -> Load:
 
 
 def _of_segments(requests: Requests) -> Requests:
-    """Return the requests that write messages, units or times, with the reads that serve such
-    writes."""
+    """Return the requests that write messages, units or recorded times, and the reads that are
+    necessary for these writes."""
     made = ("Put", "Upload", "Create", "Complete", "Get")
     return Counter(
         {
@@ -96,9 +96,9 @@ def test_in_groups_messages_wait_for_less_than_a_minute() -> None:
 
 
 def test_queues_that_stand_for_many_fill_groups_together() -> None:
-    """A simulated queue may represent many queues. These fill group objects together, so the number
-    of objects follows from the bytes. Each byte is written once at its upload, and once when the
-    groups are sorted."""
+    """One simulated queue may stand for many real queues, which fill group objects together. The
+    number of group objects is therefore computed from the number of bytes. Each byte is written
+    once when it is uploaded, and once when the groups are sorted."""
     load = Load(10, 1_000, 1024, 1_000, 2 * HOUR_MS)
     model = ChunkRequestModel(ChunkSettings(group_bytes=16 << 20))
     scans = range(0, load.duration_ms, 20_000)

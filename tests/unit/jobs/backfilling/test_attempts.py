@@ -1,5 +1,5 @@
-"""A task is attempted several times: one attempt after another, two at the same time, after a kill,
-or after another writer."""
+"""A task is attempted several times: one attempt after another, two at the same time, or one after
+a kill or after another writer."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def segment_of(task: write.WriteTask) -> SegmentId:
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 90, b"longer than it shall be" * 1000], ids=len)
 def test_what_a_torn_write_left_in_a_file_is_written_again(torn: bytes, tmp_path: Path) -> None:
-    """A torn write before a power cut has left zeros, or bytes of another plan, in a file. These
-    bytes are written again."""
+    """A file contains zeros, or bytes of another plan, because a write was torn in a power cut. The
+    next attempt overwrites these bytes."""
     tier = tier_at(tmp_path)
 
     def tear(task: object) -> None:

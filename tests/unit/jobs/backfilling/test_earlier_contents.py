@@ -1,5 +1,5 @@
-"""A backfill runs into the tier of a broker whose store has messages. Another backfill is repeated
-after the tier lost the messages of the first run."""
+"""A backfill writes into the tier of a broker whose store already has messages. Another backfill is
+run a second time, after the tier has lost the messages of the first run."""
 
 from __future__ import annotations
 

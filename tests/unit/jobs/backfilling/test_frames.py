@@ -50,8 +50,8 @@ def filled(frame: Any, root: Path) -> list[dict[str, Any]]:
 
 
 def content(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the parts of a message that do not depend on its location. A message without an id
-    gets the id of its position, which is left out."""
+    """Return the parts of each message that do not depend on its location. The id of a message
+    without an id of its own is made from the location, and is left out."""
     found = []
     for row in rows:
         left_out = {*OF_THE_PLACE, *(["msg_id"] if row["msg_id"] == row["offset_msg_id"] else [])}

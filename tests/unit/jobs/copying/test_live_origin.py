@@ -31,8 +31,8 @@ from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 
 MOST_STEPS = 60
-"""Maximum number of the writer's steps in a run. It is limited, because the writer makes a step at
-each call of the copy, and more data means more calls."""
+"""Maximum number of the writer's steps in a run. At each call of the copy, the writer makes a step
+that adds messages, and more messages cause more calls."""
 
 
 def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
@@ -40,8 +40,8 @@ def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
 
 
 def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -> int:
-    """Check that the target is consistent, and that each of its segments is a prefix of the
-    origin's. Return the index items that point to the target's messages."""
+    """Check that the target is consistent, and that each of its segments is a prefix of the same
+    segment of the source. Return the number of index items in the target."""
     whole = contents(source)
     for segment, data in contents(target).items():
         assert whole[segment].startswith(data), segment
@@ -106,8 +106,8 @@ def two_queues(root: Path) -> BuiltTier:
 
 
 def expire(built: BuiltTier, queue_id: int, segments: int) -> None:
-    """Expire segments as a writer does: for each of the two files, first delete the metadata entry,
-    then the object."""
+    """Expire segments of a queue as a writer does: first those of the commit log, then those of the
+    consume queue. For each segment, delete the metadata entry and then the object."""
     path = f"{BROKER}/orders/{queue_id}"
     for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE):
         for entry in list(built.metadata.segments(path, kind))[:segments]:

@@ -1,5 +1,5 @@
-"""Tag filters compare hashes first and texts second. The tests use subscriptions as consumers write
-them."""
+"""Tag filters compare the hashes of tags first, and then the texts. The tests use subscription
+expressions that consumers send."""
 
 from __future__ import annotations
 

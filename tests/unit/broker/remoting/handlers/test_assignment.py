@@ -1,4 +1,5 @@
-"""Tests of assignments by the broker, and of the mode of groups (400 to 402)."""
+"""Tests of the requests for assignments of queues, and for the request mode of groups (codes 400 to
+402)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MODE = {"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP", "popShareQueueNum
 
 
 async def assign(client: RemotingClient, **more: object) -> Assigned | None:
-    """Return broker, queue and mode of each assigned queue, or None if the answer has no list."""
+    """Return the broker, queue and request mode of each queue that the client is assigned, or None
+    if the answer has no list."""
     body = {
         "topic": TOPIC,
         "consumerGroup": GROUP,

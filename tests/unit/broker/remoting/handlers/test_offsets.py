@@ -20,8 +20,8 @@ MINE = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
 def test_a_new_group_begins_at_the_first_message_while_the_local_log_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with Java's broker, a new group begins at the first message while the local log has it. So
-    it also gets messages from before its creation."""
+    """As with Java's broker, a new group begins at the first message as long as the local log has
+    that message. Then the group also gets messages from before its creation."""
 
     async def scenario(broker: ServedBroker) -> None:
         async with await RemotingClient.open(broker.address) as client:

@@ -1,4 +1,5 @@
-"""Light queues are popped as from Java's broker: as a topic of one queue that is in no table."""
+"""Light queues are popped as from Java's broker: like a topic with one queue, although the topic
+table does not have them."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def run(
 
 
 async def fill(broker: Broker, client: RemotingClient) -> None:
-    """Put two messages of the light queue into the parent topic. They are in queue 3, after a
-    message of no light queue."""
+    """Put two messages into the light queue. They are in queue 3 of the parent topic, after a
+    message that is in no light queue."""
     assert (await send(client, "P", b"other", queue=3))[0] == 0
     for body in (b"0", b"1"):
         assert (await send(client, "P", body, LIGHT, queue=3))[0] == 0

@@ -1,5 +1,5 @@
-"""Exports have columns of JSON bodies. They are tested in every format, with every reader, and with
-bodies that do not match the schema."""
+"""Exports can have columns that are read from JSON bodies. The tests cover every format, every
+reader, and bodies that do not match the schema."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from tieredstore.broker.services import BrokerServices
 
 
 def register(table: HandlerTable, broker: BrokerServices) -> None:
-    """Register a producer of group P and a consumer of group G. One of the two is registered by a
-    heartbeat."""
+    """Register the handlers under test, and a heartbeat handler. It registers the sender as a
+    producer of group P and as a consumer of group G."""
     ConnectionHandlers.register_all(table, broker)
 
     def join(connection: Connection, _: RemotingCommand) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""Other brokers register with our broker, as with any name server."""
+"""Other brokers register with our broker, which then serves as their name server."""
 
 from __future__ import annotations
 
