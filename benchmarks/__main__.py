@@ -103,9 +103,9 @@ def measure(
 def greet(
     peer: JavaPeer | None, missing: str
 ) -> tuple[dict[str, Any] | None, JavaPeer | None, str]:
-    """Return Java's description of its environment, the peer, and the reason why Java is missing.
-    If Java is missing (unresolved jars, for example), the first two are None, and the run continues
-    without Java."""
+    """Return Java's description of its environment, the Java process, and the reason why Java is
+    missing. If Java is missing (for example because of unresolved jars), the first two values are
+    None, and the benchmark continues without Java."""
     if peer is None:
         return None, None, missing
     try:

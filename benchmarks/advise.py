@@ -59,8 +59,8 @@ PAGE = DOCS / "adr" / "0016-measurements.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
 LONG_MS = LATENCY_MS / 2
-"""Duration of a get (ms) above which the benchmark assumes that the get waited for the backend.
-Shorter waits can have other causes on the machine."""
+"""Duration of a get (ms) above which the benchmark assumes that the get waited for the backend. A
+shorter get may have been delayed by other work of the machine."""
 MEMORY_BYTES_PER_S = 2e9
 """Throughput of an object store in memory, bytes per second."""
 TOPIC = "Simulated"
@@ -121,7 +121,8 @@ def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUpl
 
 
 def count_after_start(outcome: Outcome) -> int:
-    """Count the requests of a run, except those of its start and its sweep."""
+    """Count the requests of a simulation, except those of the start, and those of the listings in
+    which maintenance searches for work."""
     return sum(
         count
         for (operation, kind), count in outcome.requests.items()
@@ -134,8 +135,9 @@ def count_after_start(outcome: Outcome) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Concurrent readers of all queues of a load. `runs`: function that returns a reader's runs for
-    a queue with a given number of messages."""
+    """Concurrent readers of all queues of a load. `runs`: function that takes the number of
+    messages in a queue and returns what a reader reads: (first offset, number of messages) for each
+    sequence of consecutive messages."""
 
     name: str
     load: Load
@@ -144,19 +146,20 @@ class Reads:
 
 
 def read_all(messages: int) -> list[tuple[int, int]]:
-    """Return the runs of a reader that reads the whole queue: a single run."""
+    """Return the reads of a reader that reads the whole queue: one pair of first offset and number
+    of messages."""
     return [(0, messages)]
 
 
 def jump(messages: int, *, times: int = 60) -> list[tuple[int, int]]:
-    """Return runs of one message each, at offsets that are spread over the queue."""
+    """Return reads of one message each, at random offsets of the queue."""
     places = random.Random(1)
     return [(places.randrange(messages), 1) for _ in range(times)]
 
 
 def catch_up(messages: int, *, times: int = 6, count: int = 10_000) -> list[tuple[int, int]]:
-    """Return runs of `count` messages each. The first offsets of the runs are spread over the
-    queue."""
+    """Return reads of `count` consecutive messages each, as pairs of first offset and number of
+    messages. The first offsets are spread over the queue."""
     return [(first, count) for first, _ in jump(messages - count, times=times)]
 
 
@@ -274,8 +277,8 @@ def read_store(
 
 
 def measure_pace(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
-    """Measure each reader's messages per second without any delay. This rate is the limit of the
-    process."""
+    """Measure each reader's messages per second without any delay of the GETs. This is the highest
+    rate that the process can reach."""
     begin = time.perf_counter()
     read = read_store(reads, client, store, 0.0)
     seconds = time.perf_counter() - begin

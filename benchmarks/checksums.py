@@ -89,8 +89,8 @@ READERS: dict[str, Callable[[Side], None]] = {
 
 
 def link_segment(source: str, target: str) -> None:
-    """Create a tier with hard links to the same files. Copies would have other memory addresses,
-    and these would change the measured times more than checksums do."""
+    """Create a tier with hard links to the same files. Copied files would be at other memory
+    addresses. The measured times depend more on the addresses than on checksums."""
     name = Path(source).name
     if naming.parse_segment_file_name(name) is not None:
         os.link(source, target)
@@ -101,8 +101,8 @@ def link_segment(source: str, target: str) -> None:
 def read_often(
     read: Callable[[Side], None], local: Path, folder: Path, times: int, taken: SimpleQueue[float]
 ) -> None:
-    """Measure the CPU seconds of `read` in `times` passes in this process. Put the minimum in
-    `taken`."""
+    """Measure the CPU seconds of `read` in each of `times` passes in this process. Add the smallest
+    value to the queue `taken`."""
     tune_server_process()  # Returning memory to the system matters more than checksums.
     least = float("inf")
     with opened(local, folder) as store:

@@ -103,7 +103,8 @@ def read_all(store: TieredMessageStore, pull: int) -> tuple[int, float]:
 
 
 def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Return the milliseconds of a get at each offset, with an empty cache before each."""
+    """Return the milliseconds of a get at each offset. The queue's cache is emptied before each
+    get."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))
@@ -115,8 +116,8 @@ def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[
 
 
 def time_next_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Return the milliseconds of the second of two consecutive gets at each offset. The first get
-    has already read the units for the second one."""
+    """Make two consecutive gets at each offset, and return the milliseconds of the second one. The
+    first get has already read the units that the second one needs."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))

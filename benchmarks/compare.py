@@ -26,7 +26,8 @@ from typing import Any, Final
 THIS = Path(__file__).resolve()
 DEFAULT_ROWS = "put,put-live,put-batch,reput,upload,read-store,s3-scan,scan"
 SCAN = "scan"
-"""Name of the row that measures `benchmarks.scan`, for all columns and for the body alone."""
+"""Name of the row that runs the measurement of `benchmarks.scan`, for all columns and for the body
+alone."""
 MEGABYTES = 60
 
 
@@ -91,8 +92,8 @@ def run_child(checkout: Path, row: str, passes: int) -> Iterator[tuple[str, floa
 
 
 def measure_row(row: str, passes: int) -> Iterator[tuple[str, float]]:
-    """Yield the best pass of each figure in this process. Passes are timed by the CPU time, not by
-    the wall clock."""
+    """Run a row several times in this process. For each figure of the row, yield its name and its
+    smallest CPU time per unit of work, in seconds."""
     sys.path[0] = os.environ["PYTHONPATH"]  # Otherwise the folder of this file comes first.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -116,7 +117,8 @@ def measure_row(row: str, passes: int) -> Iterator[tuple[str, float]]:
 
 
 def _find_best(run: Callable[[], Mapping[str, float]], passes: int) -> dict[str, float]:
-    """Return the CPU time of the best pass per unit of work, in seconds, by figure."""
+    """Return the smallest time per unit of work among all passes, in seconds, by the figure's
+    name."""
     best: dict[str, float] = {}
     for _ in range(1 + passes):  # The first one warms up.
         measured = run()

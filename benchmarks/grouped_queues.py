@@ -67,8 +67,9 @@ class _Queue:
 
 
 def make_grouped(queues: int, pieces: int) -> MemoryObjectClient:
-    """Create a tier with `queues` queues. Each segment has `pieces` pieces, half of them merged
-    from two writes and half single writes, as after a kill of the broker in the middle of a day."""
+    """Create a tier with `queues` queues. The bytes of each segment are in `pieces` group objects.
+    Half of these objects contain merged runs of two writes. The others contain single writes, as if
+    the broker had been killed in the middle of a day."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, group_bytes=16 << 20)
     epoch = provider.acquire_writer(BROKER)

@@ -1,9 +1,9 @@
 """Rate of one core for creating index files: `python -m benchmarks.index_jobs [--megabytes N]`.
 
-Gathering is measured in MB/s (1e6 stored commit log bytes) and keys/s, on the tiers of
-`benchmarks.scan_data`. Files are measured in items/s: synthetic items are distributed and sorted
-into files with Java's default 5 million slots. All are per CPU second of one thread. Memory is the
-peak of the process.
+The collection of keys is measured in MB/s (1e6 stored commit log bytes) and keys/s, on the tiers of
+`benchmarks.scan_data`. The writing of index files is measured in items/s: synthetic items are
+distributed and sorted into files with Java's default 5 million slots. All rates are per CPU second
+of one thread. Memory is the peak of the process.
 """
 
 from __future__ import annotations

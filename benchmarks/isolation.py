@@ -41,7 +41,8 @@ percentile in ms."""
 
 @dataclass(slots=True)
 class Side:
-    """Durations of puts in ns: of the call itself, and from the time at which the put was due."""
+    """Measurements of one case. `calls`: durations of the calls of puts, ns. `late`: times from the
+    moment at which a put was due until its end, ns."""
 
     calls: list[npt.NDArray[np.int64]] = field(default_factory=list)
     late: list[npt.NDArray[np.int64]] = field(default_factory=list)

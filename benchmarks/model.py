@@ -14,7 +14,8 @@ Pass = dict[str, Any]
 (`seconds_…`), `bytes`, and the median time of an item (`p50_us`)."""
 
 AS_IT_IS = frozenset({"s", "ms", "µs", "MiB"})
-"""Units of values that are reported as measured instead of as rates. Smaller values are better."""
+"""Units of figures that are reported as they are, and not converted to a rate. For these figures a
+smaller value is better."""
 
 BODY_BYTES = 1024
 QUEUES = 4
@@ -51,9 +52,10 @@ OursFactory = Callable[[Workbench], AbstractContextManager[Callable[[], Pass]]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a row. `key`: name of the figure's seconds in a `Pass`. `unit`: unit of the
-    rate, or `s` for the time itself. Targets: `floor`: minimum rate of our store. `ceiling`:
-    maximum seconds. `ratio`: minimum of our rate divided by Java's."""
+    """One figure of a row. `key`: key of the time in a `Pass` from which the figure is computed.
+    `unit`: unit of the rate, or `s` for the time itself. The targets of our store are a minimum
+    rate (`floor`), a maximum time in seconds (`ceiling`), and a minimum ratio of its rate to Java's
+    (`ratio`)."""
 
     name: str
     unit: str
@@ -75,9 +77,9 @@ class Row:
     """One row of the table: a kind of work, done by our store and, if a peer exists, by the peer.
     `fresh_mib`: memory that the pass needs for pages of new files, MiB. This memory is written once
     and freed just before each pass, since a virtual machine may have to request it from its host
-    first. `peer`: name of the other side. Java's passes are requested with `java`. The passes of
-    any other peer are the `beside` of our passes, measured in the same process just after our
-    passes."""
+    first. `peer`: name of the program to compare with. `java` is the request for a pass of Java. A
+    pass of any other program runs in our process just after our pass, which returns its result as
+    `beside`."""
 
     name: str
     what: str

@@ -269,7 +269,7 @@ def main() -> None:
 
 
 def flush_now_and_then(store: DefaultMessageStore, stop: threading.Event) -> None:
-    """Flush every half second, as the background services of a store do."""
+    """Flush the store every half second until `stop` is set, as a broker's flush service does."""
     while not stop.wait(FLUSH_S):
         store.flush()
 

@@ -36,7 +36,7 @@ class Processes:
     """This process and its changing descendants.
 
     The process that forks Spark's workers ignores SIGCHLD, so the final usage of a worker is
-    unknown. The last observed usage of each worker stays in the sum.
+    unknown. A worker that has ended is therefore counted with its last observed usage.
     """
 
     def __init__(self) -> None:

@@ -142,7 +142,8 @@ def one_line(found: Outcome) -> str:
 def write_document(
     page: Path, measured: Sequence[Measured], environment: dict[str, Any], pairs: int
 ) -> None:
-    """Write the tables between the marks of a page. Tables of object stores have separate marks."""
+    """Write the tables into a page, between two marker lines. Rows about object stores go between a
+    second pair of marker lines."""
     for begin, end, rows in (
         (BEGIN, END, [one for one in measured if not one.row.name.startswith("s3-")]),
         (S3_BEGIN, S3_END, [one for one in measured if one.row.name.startswith("s3-")]),

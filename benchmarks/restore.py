@@ -23,7 +23,8 @@ from tieredstore.scan.location import locate
 
 BODY = bytes((4 << 20) - 4096)
 UPLOADED_TOGETHER = 8
-"""Number of queues that are put, uploaded and deleted from the local store together."""
+"""Number of queues in one step. The messages of these queues are put, uploaded, and deleted from
+the local store before the next step."""
 
 
 def fill(folder: Path, queues: int, messages: int) -> None:

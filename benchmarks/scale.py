@@ -166,8 +166,8 @@ class TimedLock:
 
 def hold_lock(folder: Path, queues: int) -> Found:
     """Measure the longest time for which the metadata lock is held. A thread writes snapshots of
-    the metadata without a pause. In the meantime segment sizes change, and segments and topics are
-    added. This is the load with an object store."""
+    the metadata without a pause, while segment sizes change, and segments and topics are added. The
+    metadata of a tier on an object store changes in this way."""
     copied = shutil.copytree(folder / "store" / "config", folder / "held" / "config").parent
     metadata = DefaultMetadataStore(copied / "config" / "tieredStoreMetadata.json", BROKER)
     metadata.load()
@@ -223,7 +223,8 @@ STEPS: dict[str, Step] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target for a tier with FULL queues, and a description of the target. None means no target."""
+    """Targets for a tier with `FULL` queues: total time, time per queue, and memory. A value of
+    None means no target."""
 
     seconds: float | None = None
     ms_a_queue: float | None = None

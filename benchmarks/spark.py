@@ -64,8 +64,8 @@ READS = (
     "Parquet zstd, columns of the consume queue",
 )
 BESIDE_PARQUET = {"all columns": 1.0, "body": 1.5, "columns of the consume queue": 5.0}
-"""Target ratios, by the columns that our data source reads. A ratio is the rate of our data source,
-divided by the rate at which Spark reads Parquet files of the same rows."""
+"""Minimum ratio of two rates, by the columns that are read: the rate of our data source, divided by
+the rate at which Spark reads all columns of the same rows from Parquet."""
 TARGETS = {
     "source, all columns": 300,
     "source, columns of the consume queue": 1000,

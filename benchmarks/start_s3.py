@@ -1,5 +1,5 @@
-"""Requests of opening a broker's tier on an object store: `python -m benchmarks.start_s3 [--queues
-N,…] [--objects N] [--groups]`.
+"""Number of requests for opening a broker's tier on an object store: `python -m benchmarks.start_s3
+[--queues N,…] [--objects N] [--groups]`.
 
 The tiers and the client are those of `benchmarks.plan_s3`. Each file of a queue consists of the
 given number of objects or, with `--groups`, of that number of pieces of group objects. First the
@@ -68,8 +68,8 @@ def rebuild(state: Path) -> Callable[[SlowLocation], None]:
 
 
 def note_metadata(state: Path) -> Callable[[SlowLocation], None]:
-    """Write the metadata of the killed broker directly, because the usual way makes a request for
-    each piece."""
+    """Write the metadata of the killed broker directly. The usual rebuild from the tier would make
+    a request for each part of a group object."""
 
     def work(location: SlowLocation) -> None:
         provider = location.connect()

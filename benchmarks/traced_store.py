@@ -65,8 +65,9 @@ class TracedLoad:
 
 @dataclass(slots=True)
 class Run:
-    """Figures of a run. `uploads`, `reads`: requests of the store and of the model, without those
-    of the start. `times_ms`: times of the last group's gets, weighted by their number."""
+    """Figures of a run. `uploads`, `reads`: numbers of requests, without those of the start.
+    `times_ms`: durations of the gets of the last consumer group, each with its weight: the number
+    of gets that it represents."""
 
     uploads: int
     reads: int
@@ -74,8 +75,8 @@ class Run:
 
 
 class TracedRun:
-    """A store in a folder, over a client that was created for it. The store's loops do not run.
-    Instead, the run calls their functions at the same rate."""
+    """A store in a folder, with its own object store in memory. The background loops of the store
+    do not run. This class calls their functions at the same intervals instead."""
 
     def __init__(
         self, load: TracedLoad, folder: Path, client_class: type[MeteredMemoryClient]

@@ -48,7 +48,7 @@ def append_mapped(path: Path, count: int) -> None:
 
 
 def append_written(path: Path, count: int, gathered: int) -> None:
-    """Append records by system calls. One call writes `gathered` buffered records."""
+    """Append records with `pwrite`. Each call writes `gathered` buffered records."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     buffer, position = bytearray(gathered * SIZE), 0
     for _ in range(count // gathered):

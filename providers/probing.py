@@ -12,7 +12,7 @@ from tieredstore.errors import TieredStoreError
 
 
 class Finding(NamedTuple):
-    """Result of a probe without the name of the probe."""
+    """Result that a probe function returns. `guard_probe` adds the name of the probe."""
 
     verdict: Verdict
     found: str
@@ -63,7 +63,8 @@ def rate(size_bytes: int, milliseconds: Sequence[float]) -> str:
 
 
 def skew(difference_ms: int, *, whose: str) -> Finding:
-    """Return a finding about the difference between two clocks."""
+    """Return a probe's finding about a clock. `difference_ms`: its time minus the time of this
+    machine. `whose`: owner of the clock, for the text."""
     if abs(difference_ms) < 1000:
         return ok(f"{whose} clock is this machine's, within a second")
     found = f"{whose} clock is {difference_ms / 1000:+.1f} s off this machine's"

@@ -21,14 +21,16 @@ class RecordFolder(Protocol):
         """Path or key prefix of the folder, without a trailing slash."""
 
     def list(self, depth: int = 1) -> Iterable[str]:
-        """Yield the names of the records, in any order. With a greater `depth`, yield paths of at
-        least so many parts: those of records in subfolders, or of the subfolders themselves."""
+        """Yield the names of the records, in any order. With a `depth` above 1, yield paths of at
+        least `depth` parts below this folder: paths of records in subfolders, or of the subfolders
+        themselves."""
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a record, or None if it does not exist."""
 
     def read_range(self, name: str, position: int, length: int) -> bytes | None:
-        """Return bytes of a record, or fewer at its end. None if the record does not exist."""
+        """Return up to `length` bytes of a record from `position` on. Fewer bytes are returned only
+        at the record's end. None if the record does not exist."""
         ...
 
     def write(self, name: str, data: bytes) -> bool:
@@ -40,7 +42,8 @@ class RecordFolder(Protocol):
 
 
 class RecordingProvider(ABC):
-    """Base of providers that keep recorded times (`TimesPlace`) and backups (`RangedBackups`)."""
+    """Base class of providers that store records of store times (`TimesPlace`) and backups
+    (`RangedBackups`) in the tier."""
 
     @abstractmethod
     def open_records(self, *names: str, is_secret: bool = False) -> RecordFolder:

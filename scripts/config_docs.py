@@ -57,7 +57,7 @@ DEFAULTS = {
     "brokerIP1": "the address by which the host reaches others",
     "namesrvAddr": "`$NAMESRV_ADDR`, or empty",
 }
-"""Texts that replace the defaults of settings that depend on the machine."""
+"""Texts that the page shows for defaults that depend on the machine, by key."""
 
 TABLE = """| key | type | default | meaning | in Python |
 |---|---|---|---|---|
@@ -100,8 +100,8 @@ def rows(
 
 
 def plugin_sections() -> typing.Iterator[str]:
-    """Yield a table for each class of provider settings. A class that several providers share is
-    listed once."""
+    """Yield a Markdown table for each class of provider settings. A class whose settings several
+    providers share appears only once."""
     shown: set[str] = set()
     for name in registry.PROVIDERS:
         declared = getattr(registry.provider_class(name), "SETTINGS", None)
@@ -132,7 +132,8 @@ MADE_AT_THE_START = {
     "`brokerRole`": "whether messages are taken and uploaded",
     "names, addresses, ports, TLS, exporters, access control": "what listens, connects and checks",
 }
-"""Actions that Java performs only at its start, by key."""
+"""Keys whose values are used only when a broker starts, each with the objects or actions that
+depend on it."""
 
 COUNTS_FOR = {
     "`maxMessageSize`, `osPageCacheBusyTimeOutMills`": "counts within 50 ms",

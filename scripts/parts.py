@@ -41,7 +41,7 @@ LAST_LINE_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the input: a name and a command."""
+    """One line of the input: a name, and the shell command that runs under this name."""
 
     name: str
     command: str

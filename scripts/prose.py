@@ -130,7 +130,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Figures:
-    """Sums over the texts of one kind."""
+    """Counts over all texts of one kind."""
 
     texts: int = 0
     sentences: int = 0
@@ -292,7 +292,8 @@ def read_markdown(path: Path) -> Iterator[Text]:
 
 
 def _drop_code(block: re.Match[str]) -> str:
-    """Remove an indented block unless it contains a sentence."""
+    """Remove an indented block of a docstring, because it is code, unless it contains a
+    sentence."""
     if re.search(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}.*[.:]$", block[0], re.MULTILINE):
         return block[0]
     return "\n" * max(block[0].count("\n"), 2)

@@ -45,7 +45,7 @@ HOLDERS = {
     "spark": ("spark", "dev"),
     "dev": ("dev",),
 }
-"""For each environment, the larger environments that contain it."""
+"""For each environment, the environments that contain all its packages, including itself."""
 DOWNLOADS = {
     "core": "about 60 MB",
     "s3-server": "about 90 MB",
@@ -64,8 +64,9 @@ def fail(message: str) -> None:
 
 
 def fingerprint() -> str:
-    """Return the hash of the inputs, the interpreter and the clone's path, each on its own line, in
-    the form that python.sh reads."""
+    """Return the properties on which an environment depends, one per line: hash of its source
+    files, path of the interpreter, path of the clone, and Python version. python.sh reads these
+    lines."""
     digest = hashlib.sha256()
     for path in (ROOT / "pyproject.toml", CONSTRAINTS, *CORE):
         digest.update(path.read_bytes())

@@ -48,15 +48,15 @@ LATENCY_RATE, LATENCY_ROUNDS = 1_000, 3
 FILL = ("--mode", "batch", "--in-flight", 8, "--seconds", 60)
 
 START_GROUP = ("--mode", "pull", "--commit", "--seconds", 0.2)
-"""Arguments of the load generator for a short pull. The pull creates the receiving group and
-commits its offsets from 0 on."""
+"""Arguments with which the load generator pulls for a short time. This creates the consumer group
+that receives later, and commits its offsets, beginning with 0."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Common settings of all parts. `seconds`, `warm_seconds`: duration of a row, and of the
-    warm-up before the rows of a server (a JVM needs seconds until its rate is stable). `messages`:
-    messages in each topic of the cold store."""
+    """Common settings of all parts. `seconds`: duration of the measurement of a row.
+    `warm_seconds`: duration of the warm-up of a server before its first row (the rate of a JVM is
+    stable only after some seconds). `messages`: messages in each topic of the cold store."""
 
     folder: Path
     seconds: float
@@ -69,7 +69,8 @@ class Bench:
 
     @cached_property
     def cold_store(self) -> Path:
-        """Store that is copied for each server."""
+        """Folder of a store whose first messages are only in the tier. Each measured server gets a
+        copy of this store."""
         folder = self.folder / "made"
         folder.mkdir()
         make_cold_store(folder, self.generator, self.messages)

@@ -41,7 +41,7 @@ QUEUES = 10_000
 RECORD_BYTES = 1024
 INTERVALS_S = (30, 60, 120, 300, 600, 1200, 3600)
 FAST = ((64, 0.25), (256, 0.5), (1024, 1.25), (4096, 1.25))
-"""Rates of fast queues (KiB/s), each with the amount to upload (GiB)."""
+"""Fast queues: (rate in KiB/s, amount that the simulation uploads in GiB)."""
 
 
 def run(scheme: Scheme, load: Load) -> Outcome:
@@ -54,7 +54,7 @@ def slow(duration_ms: int) -> Load:
 
 
 def limited(seconds: int) -> Scheme:
-    """Return a scheme whose uploads wait for at most the given time."""
+    """Return an upload schedule in which a message waits for at most the given time."""
     return Scheme(f"{seconds} s", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
 
 

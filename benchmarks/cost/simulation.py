@@ -40,8 +40,9 @@ from tieredstore.tier.writing import TierWriter
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 PIECES = "GROUP PIECES"
-"""File type under which the reads of one queue's bytes in group objects are counted. The count is
-not scaled to all queues, because a sample has as many group objects as all queues would have."""
+"""File type under which reads of one queue's bytes in group objects are counted. The simulation has
+fewer queues than the real broker, but as many group objects. The count is therefore not
+multiplied."""
 
 _T0_MS = 1_700_000_000_000
 _TOPIC = "Simulated"
@@ -81,7 +82,7 @@ class Scheme:
 
 
 PLAIN = Scheme("plain 30 s", 30_000, {"group_commit": False})
-"""One commit of each queue every 30 s, as `tieredStoreGroupCommitTimeout` promises."""
+"""Schedule that commits each queue every 30 s, the default of `tieredStoreGroupCommitTimeout`."""
 FIXED = Scheme("30 s timeout, scan every 20 s", keys={"adaptive_commit_max_interval_ms": 0})
 """Schedule that RocketMQ's dispatcher would need to upload within 30 s."""
 ADAPTIVE = Scheme("adaptive, 30 to 600 s")
@@ -338,7 +339,7 @@ _NEVER = threading.Event()
 
 
 def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
-    """Run a load under a scheme. `folder`: empty folder for the metadata file."""
+    """Simulate a load under an upload schedule. `folder`: empty folder for the metadata file."""
     process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)
@@ -383,8 +384,8 @@ def _count_requests(meter: Meter) -> int:
 def _outcome(
     scheme: Scheme, load: Load, usage: Usage, sizes: Sequence[int], uploaded: int
 ) -> Outcome:
-    """Scale the figures to the queues that the sample represents. `sizes`: sizes of the objects at
-    the end."""
+    """Multiply the figures of the simulated queues, so that they apply to all queues that these
+    represent. `sizes`: sizes of the objects at the end."""
     scale = load.stands_for / load.queues
     keys_left = round(len(sizes) * scale)
     requests: Counter[tuple[str, str]] = Counter()

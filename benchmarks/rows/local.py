@@ -28,7 +28,8 @@ WARM: dict[str, Any] = {
 }
 POOL: dict[str, Any] = {"transient_store_pool_enable": True}
 LARGE_SHARE = 5
-"""Divisor of the number of messages for passes with large bodies."""
+"""Passes with large bodies put a fraction of the usual messages: their number is divided by this
+value."""
 WANTED = (
     {"live": 1.2, "batch": 2.0, "made": 1.0}
     if IS_COMPILED
@@ -74,7 +75,7 @@ Producer = Callable[[DefaultMessageStore, int, int], None]
 
 
 def _put_again(store: DefaultMessageStore, refused: Message) -> None:
-    """Retry a put, like a client, when the disk is slower than the page cache."""
+    """Retry a put that was refused because the disk cannot keep up, as a client does."""
     while not (result := store.put_message(refused)).ok:
         assert result.status is PutMessageStatus.OS_PAGE_CACHE_BUSY, result.reason
         time.sleep(0.01)
@@ -123,9 +124,9 @@ def live(
     share: int = 1,
     ready: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[], Pass]]:
-    """Put with concurrent dispatch, as in a broker. `share`: divisor of the number of messages.
-    `ready`: additional settings of the store. With them, one message is put before the measured
-    time begins, to prepare the first log file or buffer."""
+    """Put with concurrent dispatch, as in a broker. `share`: the usual number of messages is
+    divided by this value. `ready`: additional settings of the store. If they are given, one message
+    is put before the measured time begins, so that the first log file or buffer exists."""
     count = bench.sizes.put_messages // share // BATCH * BATCH
 
     def run() -> Pass:

@@ -155,8 +155,8 @@ class ChunkProvider(RecordingProvider):
         """List the segments. `token` is the segment manifest (`SegmentManifest`).
 
         The size of a segment with a hole is the end of its last object. Reading the hole raises
-        Corrupt, with its offsets. The first listing of a broker whose epoch is held reuses the
-        result of the epoch's own listing.
+        Corrupt, with its offsets. Acquiring an epoch lists the broker. The first call for this
+        broker reuses that listing.
         """
         manifests = self._views.list_manifests(prefix, may_be_known=True)
         for id, manifest in manifests.items():  # noqa: A001 - the contract's name
@@ -200,8 +200,8 @@ class ChunkProvider(RecordingProvider):
         return epoch
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Divide the next long listings of a broker at the folders of these queues, too. This lets
-        threads share a listing."""
+        """Set queues at whose folders long listings of a broker may be divided, so that several
+        threads list in parallel."""
         self._views.expect_queues(broker_name, paths)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:

@@ -31,8 +31,8 @@ _current: ContextVar[_Budget | None] = ContextVar("retries", default=None)
 
 @contextmanager
 def limit_retries(count: int) -> Iterator[None]:
-    """Limit all calls in a `with` block to `count` retries together. A limit inside another limit
-    has no effect."""
+    """Limit all calls in a `with` block to `count` retries in total. No-op inside the block of an
+    outer call."""
     if _current.get() is not None:
         yield
         return

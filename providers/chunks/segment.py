@@ -35,8 +35,8 @@ _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20
 _UNIT_BYTES = 20
 _FEW_OBJECTS = 2
-"""Maximum number of objects in a segment's last block for which a read of the last unit reads the
-whole block."""
+"""A read of the segment's last unit reads the whole last block if the block consists of at most
+this number of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,8 @@ class ChunkFileSegment:
         raise problem or checks.make_short_read_error(state.id, position, length, 0)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return bytes from blocks and recent writes in memory, or None if a request is needed."""
+        """Return bytes from the caches of blocks and of recent writes, or None if a request is
+        needed."""
         state = self.state
         checks.check_range(state.id, position, length)
         incarnation, manifest = state.incarnation, state.manifest

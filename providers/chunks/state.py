@@ -49,9 +49,9 @@ class Authority(Protocol):
 
 
 class SegmentState:
-    """State of one segment. `write_lock` serialises changes of the end. `work_lock` (taken first)
-    serialises merging, sealing and deletion. The segment manifest `manifest` is read and replaced
-    as a whole.
+    """State of one segment. `write_lock` serialises changes of the segment's end. `work_lock`
+    serialises merging, sealing and deletion. A thread that needs both takes `work_lock` first.
+    `manifest` is the segment manifest. It is read and replaced as a whole.
 
     Setting the manifest means that this process changes the segment. A listing that began before
     the last change, or that runs while the segment is deleted, is not cached. The manifest cached
@@ -123,8 +123,8 @@ class SegmentState:
 
     def note_write(self, extent: Extent) -> None:
         """Add a stored write to the end of the segment manifest. If the manifest is unknown, or
-        does not end where the write begins, the next use lists the segment, and no earlier listing
-        is cached."""
+        does not end where the write begins, the manifest is discarded. The next use of the segment
+        then lists it."""
         with self._manifest_lock:
             manifest = self._manifest
             if manifest is not None:
@@ -154,8 +154,8 @@ class SegmentState:
                 self._replace(manifest)
 
     def announce_change(self) -> None:
-        """Let the cached views read the segment manifest from this object from now on. Call this
-        method before a request that may change the segment."""
+        """Make this object the source of the segment's manifest for the cached view of the tier.
+        Call this method before a request that may change the segment."""
         self._views.note_change(self)
 
     @contextmanager

@@ -52,8 +52,8 @@ def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[
 def _find(filesystem: AbstractFileSystem, folder: str) -> object:
     """List with the filesystem's own `find`.
 
-    fsspec's memory filesystem copies a dict of all files. A finalizer that runs during the copy can
-    let another thread add a file, and the copy fails with RuntimeError.
+    fsspec's memory filesystem iterates over a dict of all files. If another thread adds a file in
+    the meantime, the call fails with RuntimeError. The call is then retried.
     """
     for _ in range(_FIND_TRIES):
         with suppress(RuntimeError):

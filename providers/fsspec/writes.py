@@ -1,7 +1,7 @@
 """Writes of whole objects to an fsspec filesystem. Each object appears completely or not at all.
 
-fsspec promises nothing about an interrupted write. Each filesystem is therefore used only in a way
-that is known to be safe on it. All other filesystems are read-only.
+fsspec does not define the result of an interrupted write. For each supported filesystem, this
+module uses a way of writing that is known to be safe. Tiers on all other filesystems are read-only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Writes(Protocol):
     def put(
         self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
-        """Create an object. Returns False if the name is in use. `pieces` is read once."""
+        """Create an object from `pieces`, which is iterated only once. Returns False if an object
+        with this name exists."""
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
         """Return the metadata that was passed to `put`, or None if the filesystem stores none."""
@@ -69,8 +70,8 @@ class PipedWrites:
     """Writes to object stores. An object appears when its upload has ended.
 
     `creates`: whether the filesystem supports `mode="create"`, which creates an object only if the
-    name is free. Otherwise the name is looked up before the write. Neither way excludes a second
-    writer, because a server may ignore the condition.
+    name is free. Otherwise this class checks before the write whether the name is free. A second
+    writer is not excluded in either case, because a server may ignore the mode.
     """
 
     filesystem: AbstractFileSystem

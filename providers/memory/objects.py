@@ -70,10 +70,12 @@ class MemoryObjectClient:
         self._store: _Store = beside._store if beside is not None else _Store()  # noqa: SLF001
 
     def request(self, operation: str, key: str) -> None:
-        """Intercept a request before it is carried out. The lock is not held."""
+        """Do nothing before a request is carried out. Subclasses override this method to intercept
+        requests. It runs without the lock of the objects."""
 
     def reply(self, operation: str, key: str) -> None:
-        """Intercept a reply after the request was carried out. The lock is not held."""
+        """Do nothing after a request was carried out. Subclasses override this method to intercept
+        replies. It runs without the lock of the objects."""
 
     @property
     def url(self) -> str:

@@ -72,7 +72,8 @@ class MemoryProvider(RecordingProvider):
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> MemoryProvider:
-        """Create an empty tier. No configuration key changes it."""
+        """Create an empty tier. The configuration is ignored, because a tier in memory has no
+        settings."""
         del config
         return cls()
 

@@ -34,14 +34,14 @@ _STAMP: Final = struct.Struct(">qq")
 _MASK: Final = 0xFFFFFFFF
 _FEW_SLOTS: Final = 16
 _STAMP_MASK: Final = 0x5A5A5A5A5A5A5A5A
-"""Mask for the check value of the modification time at the end of the file. It differs from the
-mask for entries, so that a modification time in the place of an entry, after a torn write, is not
-taken for an entry."""
+"""Mask that computes the check value of the modification time at the end of the file. Entries use
+another mask. A torn write can leave a modification time at the position of an entry, and it must
+not be read as an entry."""
 
 
 class BlockEntry(NamedTuple):
-    """CRC-32 of the first `length` bytes of block number `block`. A length of 0 means that the CRC
-    is unknown."""
+    """CRC-32 of the first `length` bytes of a block. `block`: number of the block in its segment. A
+    `length` of 0 means that the CRC is unknown."""
 
     block: int
     length: int
@@ -61,10 +61,9 @@ class BlockEntry(NamedTuple):
 class BlockSums:
     """Known checksums of a segment's blocks.
 
-    `head`: first bytes of the segment.
-    `modified_ns`: the segment's modification time when the last of these checksums was computed, or
-    None if unknown.
-    `piece_crcs`: by block number, the result of `compute_piece_crcs` for blocks that matched.
+    `head`: first bytes of the segment. `modified_ns`: the segment's modification time when the last
+    of these checksums was computed, or None if unknown. `piece_crcs`: result of
+    `compute_piece_crcs` for each block that was verified, by block number.
     """
 
     head: bytes = b""
@@ -132,9 +131,10 @@ class BlockSums:
         del self.crcs[keep:]
 
     def is_of(self, head: Buffer) -> bool:
-        """Return whether the checksums belong to a segment that begins with these bytes. If they
-        do, a mismatch is damage. The first bytes contain the times of a message or an index file,
-        which identify the segment."""
+        """Return whether the checksums belong to a segment that begins with the bytes `head`. If
+        they do, other bytes that differ from their checksum are damaged. The first bytes of a
+        segment contain times of a message or an index file, and these times identify the
+        segment."""
         pairs = zip(self.head, head, strict=False)
         differs = [at for at, (known, found) in enumerate(pairs) if known != found]
         return not differs or differs[-1] - differs[0] < 4
@@ -203,9 +203,9 @@ def decode_sums(data: bytes) -> BlockSums | None:
 
 
 def compute_piece_crcs(block: memoryview) -> array[int]:
-    """Return the CRC-32 of the bytes of a block before each of its pieces, and of the whole block.
-    To verify some pieces, continue from the CRC-32 before them. The result must equal the CRC-32
-    before the next piece."""
+    """Return the CRC-32 of a block's bytes before each of its pieces, and of the whole block. With
+    these values some pieces can be verified alone: a CRC-32 that starts with the value before the
+    first piece and covers the pieces must equal the value before the next piece."""
     crc = 0
     crcs = [crc]
     for start in range(0, block.nbytes, PIECE_BYTES):

@@ -95,8 +95,8 @@ def _list_folder(
 def _read_expected(
     directory: str, queue_ids: Sequence[str], calls: PosixCalls
 ) -> list[tuple[str, FileSegmentType, list[os.DirEntry[str]]]] | None:
-    """Read only the folders that contain the files of a topic's expected queues. Returns None if
-    the topic has other folders, or if this cannot be determined."""
+    """List the files of a topic's expected queues without listing the folders above the files.
+    Returns None if the topic may have other folders, or if a folder cannot be read."""
     found = []
     try:
         if calls.stat(directory).st_nlink != _OWN_LINKS + len(queue_ids):

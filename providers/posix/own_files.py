@@ -245,8 +245,8 @@ class PosixWriterEpoch:
         record_store(self._directory, self.number)
 
     def find_other_store(self) -> str | None:
-        """Return a description of a store that has taken the epoch over. This is possible if the
-        lock file was removed or replaced."""
+        """Return a description of another store that has acquired a later epoch, or None. Another
+        store can do this only after the lock file was removed or replaced."""
         if self._fd is None or is_file_at(self._path, self._fd):
             return None
         found = read_identity(self._directory)
@@ -289,7 +289,8 @@ def find_newest_number(directory: str) -> int:
 
 
 def _make_unknown_mark() -> WriterMark:
-    """Return a mark for a writer without a state directory. Such a writer must be a job."""
+    """Return a new mark for a writer without a state directory. The mark says that the writer is a
+    job, because a store always has a state directory."""
     return WriterMark(uuid.uuid4().hex, uuid.uuid4().hex, WriterKind.JOB)
 
 

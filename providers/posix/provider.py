@@ -154,8 +154,8 @@ class PosixProvider(RecordingProvider):
     ) -> own_files.PosixWriterEpoch:
         """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
 
-        `take_over` and the claims of `record` have no effect, because the system ends a lock with
-        its owner. The owner that the error names is therefore alive and must be stopped.
+        `take_over` and the claims of `record` have no effect. The system releases a lock when its
+        owner ends, so an owner that the error names is alive and must be stopped.
         """
         del take_over
         naming.check_name(broker_name, "broker name")
@@ -429,9 +429,9 @@ class PosixFileSegment:
             self._files.give_back(file)
 
     def _open_new(self, position: int) -> tuple[OpenFile | None, os.stat_result | None]:
-        """Open the file for a write at a position. Returns the open file and its status (None for a
-        new file), so that no further call by path is needed. Returns None for the file if it must
-        be opened in another way."""
+        """Try the fastest way to open the file for a write at `position`. Returns the open file,
+        and the result of `fstat` (None for a new file). Returns None instead of the file if this
+        way is not possible."""
         if not position:
             return self._make_file(), None
         try:

@@ -55,8 +55,8 @@ def sums_path(segment_path: str) -> str:
 
 
 class Loaded(NamedTuple):
-    """Checksums in memory. `sums`: the checksums, or None without any. `state`: status of their
-    file when it was read."""
+    """Checksums in memory. `state`: status of the checksum file when the checksums were read from
+    it, or None if the file was missing."""
 
     sums: BlockSums
     state: tuple[int, int, int] | None
@@ -226,10 +226,10 @@ class SegmentSums:
         self._cache.put(self._path, Loaded(BlockSums(), self._find_state()))
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
-        """Return whether checksums that do not match may belong to an earlier segment, that Java
-        has deleted and recreated under the same name. In that case the file was written later, and
-        does not begin with the times in the checksums. A consume queue has no time at its
-        beginning. Raises OSError."""
+        """Return whether checksums that do not match may belong to an earlier segment of the same
+        name, which Java has deleted and recreated. Such a segment was modified after its checksums
+        were written, and begins with other times than the earlier segment. A consume queue has no
+        time at its beginning, so only its modification time is compared. Raises OSError."""
         if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
             return False
         if self._id.type is FileSegmentType.CONSUME_QUEUE:
@@ -359,8 +359,9 @@ class SegmentSums:
         self._fresh, self._end, self._tail_crc, self._frozen = None, position, 0, None
 
     def _resume(self, fd: int, position: int, modified_ns: int) -> None:
-        """Continue the checksums at the end of the segment, or at the position where it will be
-        cut. The bytes of its last block are trusted, unless they are known to be damaged."""
+        """Prepare to extend the checksums at `position`: the end of the segment, or the position to
+        which it will be truncated. The existing bytes of the block at this position are assumed to
+        be correct, unless they differ from their checksum."""
         # Other readers may still read checksums that this process cannot read.
         sums = self._load_to_write()
         is_kept = modified_ns == sums.modified_ns
@@ -383,8 +384,8 @@ class SegmentSums:
             self._fresh = BlockSums(head, None, sums.lengths, sums.crcs)
 
     def _is_trusted(self, sums: BlockSums, fd: int) -> bool:
-        """Return whether checksums belong to this segment although the segment was written after
-        them, by Java or by this program before a crash."""
+        """Return whether checksums belong to this segment. Call this if the segment was modified
+        after its checksums: by Java, or by this program before a crash."""
         if self._id.type is not FileSegmentType.CONSUME_QUEUE:
             return sums.is_of(self._read_some(fd, 0, len(sums.head)))
         size = self._calls.fstat(fd).st_size

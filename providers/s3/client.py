@@ -109,8 +109,9 @@ class S3Client:
 
     @property
     def bulk(self) -> S3Client:
-        """Client of the same objects for background requests. Its requests and the commits of this
-        client do not wait for each other. The background client is closed with this client."""
+        """Client of the same objects for background requests. It has its own connections, so its
+        requests and the commits of this client do not wait for each other. Closing this client
+        closes the background client too."""
         client = object.__new__(S3Client)
         client._assemble(self._settings, self._place, self._bulk_lane, self._bulk_lane)
         return client

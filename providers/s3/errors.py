@@ -88,8 +88,8 @@ _KMS = re.compile(r"^KMS[.A-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A refusal by the server: its error code (or the status of an answer without a body), and
-    further facts."""
+    """An error answer of the server. `code`: the error code, or the HTTP status if the answer has
+    no body."""
 
     code: str
     status: int
@@ -113,7 +113,8 @@ def read_answer(error: botocore_errors.ClientError) -> Answer:
 
 
 def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
-    """Return the error of an answer. `what`: operation and object, for the message."""
+    """Return the exception to raise for an error answer. `what`: operation and object, for the
+    message."""
     code, status = answer.code, answer.status
     if code in _BY_CODE:
         kind, why = _BY_CODE[code]

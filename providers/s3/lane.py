@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Limit of concurrent requests, at most `most`. Each wave of refusals halves the limit. After
-    as many successful requests as the limit allows, the limit grows by one."""
+    """Limit of concurrent requests, at most `most`. Refusals of requests that ran at the same time
+    count as one wave. Each wave halves the limit. The limit grows by one after as many successful
+    requests as it allows at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -56,8 +57,8 @@ class Gate:
 
     @contextmanager
     def permit(self) -> Iterator[int]:
-        """Wait for a slot for one request, and hold the slot during a `with` block. The yielded
-        value is for `note_refusal`."""
+        """Wait until one more request may run, and reserve its place during the `with` block.
+        Yields the argument for `note_refusal`."""
         with self._changed:
             while self._running >= int(self._limit):
                 self._changed.wait()
@@ -230,8 +231,8 @@ class ServerClock:
 
 @dataclass(slots=True)
 class _Call:
-    """Request in flight in a thread, with all of its attempts. `wave`: number of the last wave of
-    refusals (throttling) before its first attempt."""
+    """Request that a thread currently sends, with all of its attempts. `wave`: value that
+    `Gate.permit` yielded for it."""
 
     file_type: str
     gate: Gate
@@ -460,8 +461,8 @@ def _make_closed_error(what: str) -> Unavailable:
 
 
 def _may_have_expired(failure: S3Failure, method: str) -> bool:
-    """Return whether the credentials may have expired. The answer to a HEAD has no body with an
-    error code, so only its status 400 shows this."""
+    """Return whether a failure may be due to expired credentials. The answer to a HEAD has no body
+    with an error code, so each HEAD with status 400 counts."""
     return failure.code in EXPIRED or (method == "head_object" and failure.status == 400)
 
 

@@ -68,7 +68,7 @@ class Meter:
         metrics.observe(LATENCY, elapsed_ms, operation=operation)
 
     def note_written(self, key: str, written: WrittenBytes) -> None:
-        """Count the bytes of a created object if it belongs to a segment, or has bytes of
+        """Count the bytes that were written to a new object, if the object contains bytes of
         segments."""
         if find_file_type(key) in _WRITTEN_TYPES:
             with self._lock:
@@ -94,8 +94,9 @@ class Meter:
 
 
 def find_file_type(key: str) -> str:
-    """Return the file type in a key or in the prefix of a listing: `…/<TYPE>/<segment>/<object>`.
-    GROUP for objects that many queues share, TIMES for recorded times."""
+    """Return the file type of a key or of a listing's prefix, from its form
+    `…/<TYPE>/<segment>/<object>`. GROUP for group objects, TIMES for recorded times, EPOCH for
+    writer epochs, OTHER for all else."""
     parts = key.split("/")
     if TIMES_FOLDER in parts:
         return "TIMES"

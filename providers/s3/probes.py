@@ -13,8 +13,8 @@ from tieredstore.providers.s3.place import S3Place
 
 _PAGE_KEYS = 3
 _PAGE_NAMES = ("%RETRY%g", "A", "a-1", "a_1", "a|1", "b", "é", "你")
-"""Names in byte order that together have all characters of topic names. Two of them are not
-ASCII."""
+"""Names in byte order, with examples of each kind of character in topic names. Two of the names are
+not ASCII."""
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 _NONE = {
     "NoSuchLifecycleConfiguration",

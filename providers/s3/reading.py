@@ -43,9 +43,9 @@ class _BodyCut(Exception):
 
 
 class _TimedSocket:
-    """Wrapper of the socket that a body is read from. After a deadline, reads return no bytes, as
-    at the end of the stream. Bytes received before the deadline are kept. The body can still be
-    read in large pieces."""
+    """Wrapper of the socket that a body is read from. When `is_late` returns True, reads return no
+    bytes, as at the end of the stream. The caller therefore gets the bytes that arrived before, and
+    can read the body in large pieces."""
 
     def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
         self._socket = socket
@@ -61,9 +61,10 @@ class _TimedSocket:
 
 
 def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
-    """Install a deadline for a body. boto3 only limits the time without data, and cannot return the
-    bytes that were already received. This function finds the socket like boto3's
-    `set_socket_timeout`. If that fails, the time is checked after each piece."""
+    """Limit the total time for reading a body. boto3 only limits the time without data, and its
+    timeout discards the bytes that were already received. This function finds the socket like
+    boto3's `set_socket_timeout`. If it finds none, the caller checks the time only after each
+    piece."""
     with suppress(AttributeError):
         stream = body._raw_stream._fp.fp.raw  # noqa: SLF001
         stream._sock = _TimedSocket(stream._sock, is_late)  # noqa: SLF001
@@ -71,8 +72,9 @@ def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """Reads ranges. `max_attempts`: limit for one range, within the budget of the operation. Each
-    attempt continues where the previous attempt ended."""
+    """Reads ranges of objects. `max_attempts`: maximum number of attempts for one range, within the
+    retry budget of the operation. Each attempt continues after the bytes that the previous attempt
+    received."""
 
     lane: Lane
     place: S3Place

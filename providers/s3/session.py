@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
-    """Create a client with newly looked up credentials. Raises Invalid.
+    """Create a boto3 client. The credentials are looked up again. Raises Invalid.
 
     `bulk`: for merges, seals and deletes, with fewer connections, longer timeouts, and a rate that
     falls when the endpoint refuses because of load. The client itself does not retry requests (see

@@ -20,9 +20,9 @@ _MADE = ("tier", "state", "broker", "offload.json", "verify.json", "spark.log")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked options. `store`, `config`: paths of a store and its broker.conf, None for the
-    bundled store. `made`: names of the files that the demo creates in `folder`. The demo removes
-    them at its start, unless `keep` is set."""
+    """Checked options. `store`, `config`: paths of a store and its broker.conf, or None for the
+    store that the repository contains. `made`: names of the files that the demo creates in
+    `folder`. They are removed when the demo starts, unless `keep` is set."""
 
     folder: Path
     store: Path | None

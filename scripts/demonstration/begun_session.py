@@ -15,8 +15,8 @@ import threading
 from tieredstore.spark import session
 
 _IMPORTED_LATER = ("pyspark.testing.utils", "tieredstore.spark.source")
-"""Modules that a session and the program import after the start of Java. Importing pandas, which
-the first of these modules needs, takes a second."""
+"""Modules that the Spark session and the program need after Java has started. They are imported
+while Java starts, because one of them imports pandas, and this takes a second."""
 
 
 def _import_early() -> None:

@@ -20,8 +20,8 @@ _ROW = re.compile(r"^\|(?P<topic>[^|]+)\|(?P<messages>\d+) *\|", re.MULTILINE)
 # Spark runs for seconds here: compile quickly rather than well, on one thread.
 _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CLASSES = Path(sys.prefix) / "spark-classes.jsa"
-"""Archive of Spark's classes in the form that Java loads fastest. The first run creates it. Other
-Java versions ignore it."""
+"""Archive of Spark's Java classes (class data sharing), with which Java starts faster. The first
+demo creates the archive. A Java of another version ignores it."""
 
 
 class Counting:

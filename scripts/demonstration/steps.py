@@ -22,8 +22,8 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 
 def show(options: Options, counting: Counting | None) -> int:
-    """Show every step, and a summary. Returns the exit code. `counting`: the part in Spark, or None
-    to leave it out."""
+    """Show every step, and a summary. Returns the exit code. `counting`: the running Spark program,
+    or None to leave the Spark step out."""
     folder = options.folder
     tier, state = folder / "tier", folder / "state"
     store, config = options.store, options.config

@@ -22,7 +22,7 @@ This page is generated from the docstrings. [From Python](../python.md) has exam
 """
 _LINE: Final = 90
 _DEFAULT: Final = re.compile(r"^<.*>$")
-"""Pattern of a parameter's default value that has no form in Python source, such as a clock."""
+"""Pattern of a default value that cannot be written as Python source, such as `<Clock object>`."""
 SECTIONS: Final[tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]] = (
     (
         "A tier as a table",

@@ -68,7 +68,8 @@ def draw(
 
 
 def take_turns(areas: Sequence[Area], count: int, seed: int) -> list[Area]:
-    """Return `count` of the areas. Successive seeds cover all areas in turn."""
+    """Return `count` of the areas. With the next seed, the next `count` areas are returned, so that
+    consecutive seeds cover all areas."""
     first = seed * count
     return [areas[number % len(areas)] for number in range(first, first + min(count, len(areas)))]
 

@@ -27,8 +27,8 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """A defect that is restored by replacing `was` with `becomes` in a module. `test`: name prefix
-    of its tests."""
+    """A known defect of former code. Replacing the text `was` by `becomes` in a module restores the
+    defect. `test`: name prefix of the tests that must then fail."""
 
     name: str
     what: str
@@ -43,8 +43,8 @@ class Defect:
         return cls(name=f"D{number}", test=f"test_defect_d{number:02d}_", **fields)
 
     def apply(self, source: str) -> str:
-        """Return the module with the defect. Raises SystemExit if the lines of the module have
-        changed."""
+        """Return the module's source with the defect. Raises SystemExit unless the source contains
+        the text `was` exactly once."""
         if source.count(self.was) != 1:
             raise SystemExit(
                 f"{self.name}: {self.module} has its lines {source.count(self.was)} times. "
@@ -68,7 +68,8 @@ class Defect:
 
 
 def load_defects() -> list[Defect]:
-    """Return the defects of the file: Java's defects by number, then ours."""
+    """Return the defects in `defects.toml`: first those of the Java broker by their number, then
+    those of this project."""
     rows = tomllib.loads(PATCHES.read_text())
     java = sorted(rows["defect"], key=lambda row: int(row["number"]))
     return [*(Defect.of_java(**row) for row in java), *(Defect(**row) for row in rows["mended"])]

@@ -171,7 +171,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Skip f-strings, because they are messages."""
+        """Leave f-strings unchanged, because most of them are messages."""
 
     # Statements
 

@@ -62,8 +62,8 @@ class _Decorator(Protocol[_P, _Options_co]):
 
 
 def _with_arguments_of(kind: Callable[_P, _Options]) -> _Decorator[_P, _Options]:
-    """Return a decorator for functions whose last parameter is the dataclass `kind`. It replaces
-    this parameter by the fields of the dataclass."""
+    """Return a decorator for functions whose last parameter is the dataclass `kind`. The decorated
+    function has the fields of the dataclass as parameters instead."""
 
     def decorate(job: Callable[..., JobReport]) -> Any:
         own = list(inspect.signature(job).parameters.values())[:-1]
@@ -309,8 +309,8 @@ def copy(tier: Tier, options: CopyTierOptions) -> JobReport:
 
 
 def _format_times(**times: Time | None) -> dict[str, object]:
-    """Return the time arguments as given, because a resolved relative time would differ in the next
-    run."""
+    """Return the time arguments for the report as the caller gave them. A relative time stays
+    relative, so that the next run of the job has the same arguments."""
     return {
         name: time.isoformat() if isinstance(time, datetime) else time
         for name, time in times.items()

@@ -40,8 +40,8 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 WRITER_FOLDER = ".writer"
 _KEPT_EPOCHS = 16
 _SWEPT_EPOCHS = 64
-"""Number of epochs before this one whose obsolete markers are deleted. Each epoch looks at several
-earlier ones, so a deletion that failed is retried."""
+"""Number of earlier epochs whose obsolete marker objects are deleted by an epoch. A deletion that
+failed is therefore retried by later epochs."""
 _KEPT_CLAIMS = 64
 _log = logging.getLogger(__name__)
 _RENEWED_NAME = re.compile(r"([0-9]{20})\.renewed\.[0-9]{20}", re.ASCII)
@@ -56,8 +56,9 @@ def make_own_name(now_ms: int) -> str:
 
 @dataclass(slots=True)
 class UnheldAuthority:
-    """Write authority of a process without an epoch. The process writes under the epoch manifest of
-    epoch `view`. If `view` is None, the first epoch manifest that the process finds is used."""
+    """Write authority of a process without an epoch. `view`: number of the epoch whose manifest
+    decides which bytes are valid. If it is None, the process uses the first epoch manifest that it
+    finds."""
 
     stamp: str
     number: int = 0
@@ -123,10 +124,11 @@ class ChunkWriterEpoch:
         take_over: bool,
         record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
-        """Acquire the next epoch. The claim is saved in `record` first. `before_release`: called
-        before the release, while the epoch is still held. `leave`: writes the shutdown snapshot,
-        after the last acknowledgement. Raises Fenced, naming an owner that may be alive, Busy if
-        other writers are faster, Invalid for a tier whose format version is newer, Unavailable."""
+        """Acquire the next epoch. The claim is saved in `record` before the epoch is created.
+        `before_release`: called before the release, while the epoch is still held. `leave`:
+        function that writes the shutdown snapshot when no further write will be acknowledged.
+        Raises Fenced, naming an owner that may be alive, Busy if other writers are faster, Invalid
+        for a tier whose format version is newer, Unavailable."""
         mark = None if record is None else record.mark
         token = uuid.uuid4().hex if mark is None else mark.token
         known = _find_recorded(record)

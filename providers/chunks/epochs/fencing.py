@@ -14,8 +14,8 @@ from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 
 
 class SharedFenceCheck:
-    """Lets threads share calls of `check`. `check` raises an error if it fails or finds a later
-    epoch. Thread-safe. One check runs at a time."""
+    """Runs `check` once for all threads that wait at the same time. `check` raises an error if it
+    fails or finds a later epoch. Thread-safe. Only one call of `check` runs at a time."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -25,9 +25,9 @@ class SharedFenceCheck:
         self._problem = ""
 
     def wait(self) -> None:
-        """Wait for a successful check that began after this call. At most two checks are needed.
-        The thread that runs the check raises its error. The threads that share the check raise
-        Unavailable."""
+        """Wait until a check that began after this call has succeeded. Another check that is
+        already running is awaited first. The thread that runs the check raises its error. The other
+        waiting threads raise Unavailable."""
         with self._changed:
             wanted = self._begun + 1
             while self._ended < wanted:

@@ -91,7 +91,8 @@ def _is_left_behind(pid: int) -> bool:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """Return the fields of a process after its name: state, parent and so on."""
+    """Return the fields that follow the process name in `/proc/PID/stat`: state, parent and so
+    on."""
     return (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -156,11 +157,11 @@ class Renewal:
 def wait_for_change(
     look: Callable[[], frozenset[str]], every_ms: object, settings: ChunkSettings
 ) -> bool:
-    """Watch an epoch by calling `look`. Return whether the result changes before the epoch counts
-    as abandoned. The owner renews the epoch every `every_ms`, as its object states. Returns True
-    immediately if no timeout is configured, or if the owner sends no heartbeats. A pause of this
-    machine counts as one interval, because the owner may have paused with it. Raises the errors of
-    `look`."""
+    """Watch an epoch by calling `look` repeatedly. Return whether its result changes before the
+    epoch counts as abandoned. `every_ms`: interval at which the owner sends heartbeats, as recorded
+    in the object of the epoch. Returns True immediately if no timeout is configured, or if the
+    owner sends no heartbeats. A pause of this machine counts as one interval, because the owner may
+    have paused with it. Raises the errors of `look`."""
     after_ms = settings.take_over_after_ms
     if not after_ms or not isinstance(every_ms, int) or not 0 < every_ms <= _MOST_INTERVAL_MS:
         return True

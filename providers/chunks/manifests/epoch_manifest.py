@@ -75,7 +75,8 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EpochManifest:
-    """Manifest of epoch `number`. 0 for a tier that never had a writer epoch.
+    """Manifest of an epoch. `number`: number of the epoch, or 0 for a tier that never had a writer
+    epoch.
 
     `read`: returns the content of an object of the folder `.inherited`, by its name.
     `has_groups`: whether group objects have to be listed, too.

@@ -49,7 +49,7 @@ class Extent(NamedTuple):
 
     @property
     def is_carried(self) -> bool:
-        """Whether the bytes are units in a write of the commit log."""
+        """Whether the bytes are units that were written in one object with their messages."""
         return is_carried_name(self.name)
 
     @property

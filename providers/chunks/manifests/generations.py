@@ -24,16 +24,17 @@ class Generations(Protocol):
         """Return a new generation that has no writes yet."""
 
     def leave(self, id: SegmentId, *, unsure: bool = False) -> None:
-        """End the current generation of a segment. `unsure`: a request for it got no response."""
+        """End the current generation of a segment, so that the next write begins a new one.
+        `unsure`: whether a write in the current generation got no response."""
 
     def has(self, id: SegmentId) -> bool:
         """Return whether this writer has written, or may have written, to a segment since the
         segment's last deletion."""
 
     def get_begun(self, id: SegmentId) -> Mapping[Generation, int]:
-        """Return the first positions of generations to which a write was sent after a request
-        without a response. Starting at such a position, bytes of earlier generations are invalid,
-        even if the new bytes are not listed."""
+        """Return the position of the first write in each generation that was begun after a request
+        without a response. From this position on, bytes of earlier generations are invalid, even if
+        no listing shows the new write."""
 
     def forget(self, id: SegmentId) -> None:
         """Remove all recorded writes of a segment that a tombstone deletes."""

@@ -98,9 +98,9 @@ def find_carried(
 def make_carried_extent(
     units: CarriedUnits, carrier: str, log_bytes: int, modified_ms: int
 ) -> Extent:
-    """Return the extent of the units that an object of the commit log carries, for the manifest of
-    the consume queue segment. `carrier`: name of that object, relative to the queue's folder. In
-    this object, the units follow `log_bytes` bytes of messages."""
+    """Return the extent of units that are stored in a commit log object after `log_bytes` bytes of
+    messages. The extent belongs to the manifest of the consume queue segment. `carrier`: name of
+    the commit log object, relative to the queue's folder."""
     name = make_carried_name(units.generation, carrier)
     return Extent(units.start, units.end, name, modified_ms, log_bytes)
 
@@ -131,10 +131,10 @@ class Changes:
 
 @dataclass(eq=False)
 class SegmentListings:
-    """Lists the content of a tier. Thread-safe. `get_begun`: returns, for a segment under an epoch
-    manifest, the first positions of generations to which this process has sent a write that may
-    still arrive. `groups`: listings of group objects. `expected`: paths of queues of each broker.
-    Listings are divided at these queues and at those of the epoch manifest."""
+    """Lists the content of a tier. Thread-safe. `get_begun`: function that takes a segment and an
+    epoch manifest, and returns the result of `Generations.get_begun`. `groups`: listings of group
+    objects. `expected`: paths of some queues of each broker. A long listing is divided into
+    parallel parts at these queues and at those of the epoch manifest."""
 
     client: ObjectClient
     cluster_folder: str

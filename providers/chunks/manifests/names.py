@@ -98,8 +98,8 @@ def make_carrier_name(start: int, end: int, units: CarriedUnits) -> str:
 
 
 def make_carried_name(generation: Generation, carrier: str) -> str:
-    """Return the name of units that a commit log object carries. The manifest of the units' segment
-    uses this name. `carrier`: name of that object, relative to the queue's folder."""
+    """Return the name, in a segment manifest, of units that are stored in a commit log object.
+    `carrier`: name of the commit log object, relative to the queue's folder."""
     return generation.name(f"u@{carrier}")
 
 

@@ -87,8 +87,9 @@ class NewestManifests:
         self._known.pop(broker_name, None)
 
     def start_over(self, broker_name: str, number: int, gone: Superseded) -> None:
-        """Search for the newest epoch manifest again, because object `gone` of the manifest of
-        epoch `number` is missing. Raises Corrupt if no later epoch manifest exists, Unavailable."""
+        """Search for the newest epoch manifest again after an object of the manifest of epoch
+        `number` was missing. `gone`: error that names the missing object. Raises Corrupt if no
+        later epoch manifest exists, Unavailable."""
         self.forget(broker_name)
         if self.take(broker_name).number == number:
             raise Corrupt(

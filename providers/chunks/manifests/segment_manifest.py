@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 
 class Garbage(NamedTuple):
-    """An object that the segment's content does not need. `covered_ms`: the newest `modified_ms` of
-    the objects that contain the same bytes."""
+    """An object that the segment no longer needs, because other objects contain the same bytes.
+    `covered_ms`: creation time of the newest of these other objects (server's clock)."""
 
     name: str
     covered_ms: int
@@ -358,7 +358,8 @@ def _make_extent(name: ObjectName, info: ObjectInfo, folder: str) -> Extent | No
 
 
 def _cut(extent: Extent, generation: Generation, inherited: ManifestEntry) -> list[Extent]:
-    """Return the parts of an object that the epoch manifest lists."""
+    """Return the parts of an extent whose bytes the epoch manifest declares valid for this
+    generation."""
     pieces = []
     for span in inherited.spans:
         start, end = max(span.start, extent.start), min(span.end, extent.end)
@@ -368,8 +369,9 @@ def _cut(extent: Extent, generation: Generation, inherited: ManifestEntry) -> li
 
 
 def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
-    """Return the manifest of the extents, starting at position 0. At each position, this function
-    takes the merged run with the highest rank, or else the write that begins there."""
+    """Return the segment manifest that consists of these extents, from position 0 on. If extents
+    overlap, the merged run with the highest rank is used. Without a merged run at a position, the
+    write that begins there is used."""
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:

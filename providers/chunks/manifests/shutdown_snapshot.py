@@ -48,7 +48,8 @@ class ShutdownSnapshot(NamedTuple):
 
     @property
     def saves_listing(self) -> bool:
-        """Whether it is cheaper to list only the unsure segments than to list all segments."""
+        """Whether listing the `unsure` segments one by one is cheaper than listing the whole
+        broker."""
         objects = sum(
             len(manifest.extents) + len(manifest.garbage) for manifest in self.manifests.values()
         )

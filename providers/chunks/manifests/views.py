@@ -73,8 +73,8 @@ class KnownManifests:
         self._lock = threading.Lock()
 
     def note_change(self, segment: KnownSegment) -> None:
-        """Let the segment's own state replace the known manifest from now on. Call this method
-        before a request that changes the segment."""
+        """Read the manifest of this segment from its `KnownSegment` object from now on, instead of
+        the inherited one. Call this method before a request that changes the segment."""
         if segment.id in self._changed:
             return
         with self._lock:
@@ -88,8 +88,9 @@ class KnownManifests:
             self._inherited.pop(id, None)
 
     def take_snapshot(self, *, with_holes: bool = False) -> ShutdownSnapshot:
-        """Return all known segments for the shutdown snapshot, after this epoch has stopped
-        acknowledging writes. `with_holes`: accept segments that have a hole in the listing."""
+        """Return a shutdown snapshot of all known segments. Call this method after this epoch has
+        stopped acknowledging writes. `with_holes`: whether manifests of segments with a hole are
+        included. Otherwise these segments are `unsure`."""
         with self._lock:
             manifests, changed = dict(self._inherited), dict(self._changed)
         for id, segment in changed.items():  # noqa: A001 - the contract's name
@@ -137,12 +138,10 @@ class HeldEpoch(Protocol):
 class _Own:
     """An epoch that this process has acquired.
 
-    `known`: its known segments.
-    `planned_manifest`: its epoch manifest as segments.
-    `objects`: the encoded epoch manifest, once it is determined. It never changes after it was
-    sent.
-    `epoch_manifest`: the epoch manifest, once its objects exist.
-    `is_listed`: whether a caller has received all known segments.
+    `known`: its known segments. `planned_manifest`: its epoch manifest before the objects of the
+    manifest exist. `objects`: the encoded epoch manifest, once it is determined. It never changes
+    after it was sent. `epoch_manifest`: the epoch manifest, once its objects exist. `is_listed`:
+    whether a caller has received all known segments.
     """
 
     epoch: HeldEpoch
@@ -179,8 +178,8 @@ class Views:
             self._own[broker_name] = _Own(epoch)
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Divide later listings of a broker at these queues too, in addition to the queues of the
-        epoch manifest."""
+        """Use these queues, too, as the points at which a listing of the broker is divided into
+        parallel parts. Other such points are queues of the epoch manifest."""
         self._listings.expected[broker_name] = tuple(paths)
 
     def prepare(self, broker_name: str) -> EpochManifest:
@@ -205,8 +204,8 @@ class Views:
         return own is not None and own.epoch_manifest is not None and own.epoch_manifest.has_groups
 
     def knows_absent(self, id: SegmentId) -> bool:
-        """Return, without a request, whether the held epoch neither inherits nor writes a
-        segment."""
+        """Return, without a request, whether a segment certainly does not exist, because the held
+        epoch has neither inherited nor written it."""
         own = self._find_own(id.path.partition("/")[0])
         if own is None or own.epoch_manifest is None:
             return False
@@ -229,8 +228,8 @@ class Views:
         return self._changes.add()
 
     def note_change(self, segment: KnownSegment) -> None:
-        """Let the segment's own state replace the known manifest, because the segment may change
-        from now on."""
+        """Read the manifest of this segment from its `KnownSegment` object from now on, because the
+        segment may change."""
         own = self._find_own(segment.id.path.partition("/")[0])
         if own is not None and own.known is not None:
             own.known.note_change(segment)
@@ -244,8 +243,8 @@ class Views:
         return own.known.take_snapshot(with_holes=True)
 
     def exclude_groups(self, broker_name: str, groups: AbstractSet[str]) -> None:
-        """Do not cache segment manifests that need one of these groups, because the groups will be
-        deleted. The groups replace those of the previous call."""
+        """Set the group objects of a broker that will be deleted. Segment manifests that need one
+        of them are not cached. Each call replaces the groups of the previous call."""
         self._excluded_groups[broker_name] = frozenset(groups)
 
     def needs_excluded_group(self, id: SegmentId, manifest: SegmentManifest) -> bool:

@@ -206,8 +206,9 @@ class ModelledChunks(ModelledQueue):
     # Upkeep
 
     def _regroup(self) -> None:
-        """Model the sorting of bytes in groups, or their move to the queue's own folder. The upkeep
-        reads these bytes from the broker's disk, so no read requests are counted."""
+        """Simulate the rewriting of group objects, sorted by queue, or the move of their bytes to
+        the queue's own folder. No read requests are counted, because a broker reads these bytes
+        from its own disk."""
         files = [
             (segment, grouped)
             for segments in self._files.values()
@@ -380,8 +381,8 @@ _DAY_MS = 24 * 3_600_000
 
 
 class ChunkRequestModel(RequestModel):
-    """Rules by which the requests of a chunk log are counted, with the given settings, over an
-    object store with the given limits."""
+    """Model of the requests of a chunk log with the given settings, on an object store with the
+    given limits."""
 
     is_metered = True
     read_operation = "GetObject"

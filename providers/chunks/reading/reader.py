@@ -57,8 +57,8 @@ class _Entry(NamedTuple):
 class WriteCache:
     """Cached contents of small objects, or of the ends of large ones, by key, between their write
     and their merge. The total is at most `max_bytes`. A full cache refuses new values and keeps the
-    old ones. Each value is used only once, and if many queues take turns, the oldest value is the
-    next to be used. Unused values expire after `max_age_ms`. Thread-safe."""
+    old ones. Evicting old values would not help: each value is needed only once, and with many
+    queues the oldest value is needed next. Unused values expire after `max_age_ms`. Thread-safe."""
 
     def __init__(self, max_bytes: int, max_age_ms: int, monotonic_ms: Callable[[], int]) -> None:
         self._max_bytes = max_bytes
@@ -191,8 +191,9 @@ part is requested."""
 
 
 class ObjectGone(Corrupt):
-    """Raised if an object of a segment manifest is missing, or too short. The manifest is old, or
-    the data is damaged. The caller lists again before it reports damage."""
+    """Raised if an object of a segment manifest is missing, or too short. Either the manifest is
+    out of date, or the data is damaged. The caller lists the segment again before it reports
+    damage."""
 
 
 class ExtentsDamaged(Corrupt):
@@ -231,8 +232,8 @@ def cut_ranges(
 class ChunkReader:
     """Reader of ranges. `written`: cached contents of objects, by key, which need no request.
 
-    If units are read from a small write, its messages are read too. They are usually wanted next,
-    and a request for both takes as long as a request for either.
+    If units are read from a small write, its messages are read too. The messages are usually needed
+    next, and one request for both takes no longer than a request for the units alone.
     """
 
     def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:

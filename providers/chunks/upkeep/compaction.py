@@ -55,9 +55,9 @@ PlannedPart = Copied | Sent
 def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]:
     """Plan the parts for the content of adjacent extents, in order.
 
-    A long extent is copied. An extent too short for a part is sent, with enough of the next one
-    to make a part. Only the last part may be shorter. Raises Invalid if an upload cannot have
-    enough parts.
+    A long extent is copied on the server. An extent that is too short for a part is sent, together
+    with enough bytes of the next extent to reach the minimum size of a part. Only the last part may
+    be shorter. Raises Invalid if an upload cannot have enough parts.
     """
     least, most = limits.min_part_bytes, limits.max_part_bytes
     parts: list[PlannedPart] = []
@@ -100,9 +100,9 @@ def _cut_evenly(start: int, end: int, most: int) -> list[Sent]:
 
 @dataclass(slots=True)
 class Work:
-    """Result of the work on a segment: merged runs and sealed segments. `due_ms`: time of the next
-    garbage deletion (server's clock), None for never. `touched`: other segments that were merged
-    together with this one and may have garbage now."""
+    """Result of the maintenance of a segment: numbers of merges and seals. `due_ms`: time of the
+    next garbage deletion (server's clock), or None if none is needed. `touched`: other segments
+    that were changed by the same merges, and may have garbage now."""
 
     merged_count: int = 0
     sealed_count: int = 0
@@ -136,8 +136,9 @@ class Compactor:
         return bool(manifest.garbage and not manifest.holes) or self.needs_work(manifest)
 
     def work(self, state: SegmentState, authority: Authority) -> Work:
-        """Do all due work on a segment. Due garbage is put into the bin, which the caller empties.
-        Raises the errors of the client. Work that was finished before an error is kept."""
+        """Merge and seal a segment as far as this is due. Garbage that may be deleted is put into
+        `garbage`, which the caller empties. Raises the errors of the client. Merges that were
+        finished before an error stay."""
         done = Work()
         with state.work_lock:
             self.appender.prepare(state, authority)
@@ -455,8 +456,9 @@ class Compactor:
 
 
 def _is_in_groups(manifest: SegmentManifest) -> bool:
-    """Return whether bytes are in group objects. Such bytes are moved to the segment's own folder,
-    together with those of the queue's other file, before the segment becomes one object."""
+    """Return whether any bytes of a segment are in group objects. Before the segment becomes one
+    object, these bytes are moved to the segment's own folder, together with those of the queue's
+    other file."""
     return any(extent.is_grouped for extent in manifest.extents)
 
 

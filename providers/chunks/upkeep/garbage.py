@@ -54,8 +54,8 @@ class GarbageBin:
         return self._count >= MAX_DELETED_KEYS
 
     def put(self, state: SegmentState, authority: Authority, names: Sequence[str]) -> None:
-        """Add objects of a segment that will stay garbage, because other objects have their
-        bytes."""
+        """Add objects of a segment to delete. Other objects contain the same bytes, so the added
+        objects cannot become needed again."""
         with self._lock:
             for first in range(0, len(names), MAX_DELETED_KEYS):
                 part = tuple(names[first : first + MAX_DELETED_KEYS])
@@ -166,9 +166,9 @@ class GroupGarbage:
         find_chains: Callable[[], Iterable[tuple[SegmentId, SegmentManifest]]],
     ) -> None:
         """Record the groups of former epochs that a segment needs, before this epoch moves any
-        bytes between groups. No segment has needed the other groups since this epoch was claimed,
-        so they can be deleted without waiting for the grace time. Otherwise many short-lived
-        processes would never delete a group."""
+        bytes between groups. Other groups of former epochs can be deleted without waiting for the
+        grace time, because no segment has needed them since this epoch was claimed. If every
+        deletion waited, processes that run only for a short time would never delete a group."""
         if broker_name not in self._inherited:
             self._inherited[broker_name] = authority.number, _find_needed(find_chains())
 
@@ -191,8 +191,8 @@ class GroupGarbage:
         authority: Authority,
     ) -> bool:
         """Return whether a listing may prefer bytes of a group of runs to the bytes in a segment
-        manifest. This happens if the group's creation got no response. A later epoch could then
-        begin to need the group while this process deletes it."""
+        manifest. The manifest may lack this group if the request that created the group got no
+        response. The group must not be deleted, because a later epoch may list and need it."""
         if name.level != RUNS_LEVEL:
             return False  # Its writes are not in place of runs.
         group = self._views.groups.read(name, info)
@@ -222,9 +222,9 @@ class GroupGarbage:
     def _is_kept(
         self, name: GroupName, info: ObjectInfo, holes: _Holes, authority: Authority
     ) -> bool:
-        """Return whether a group may have the last copy of any bytes. This holds for a group with
-        bytes that a segment lacks. It also holds for an unreadable group if another process created
-        it or a segment has a hole."""
+        """Return whether a group may contain the last copy of some bytes. The result is True for a
+        group with bytes that a segment lacks. It is also True for an unreadable group if another
+        epoch created it, or if any segment has a hole."""
         if name.generation.epoch == authority.number and not holes:
             return False
         group = self._views.groups.read(name, info)
@@ -239,8 +239,8 @@ class GroupGarbage:
 
 
 def _is_covered(piece: GroupPiece, manifest: SegmentManifest, group: str) -> bool:
-    """Return whether all listings prefer a run of the segment manifest to a piece of a group of
-    runs."""
+    """Return whether every listing would use a merged run of the segment manifest, and not this
+    piece of a group object."""
     return any(
         not run.is_chunk and run.start <= piece.start and rank_run(run) > (piece.end, False, group)
         for run in manifest.find_extents(piece.start, 1)

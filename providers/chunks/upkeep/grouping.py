@@ -67,9 +67,9 @@ def is_split(
     spread: float,
 ) -> bool:
     """Return whether the grouped bytes of a queue are due to be moved, for its commit log and its
-    consume queue. They are due if there are many of them, if they are old, if they belong to only
-    one of the two files, or if the segment is closed (`is_marked`). `spread`: 0 to 1, so that
-    similar queues are not all moved at the same time."""
+    consume queue. They are due if they are many or old, if all of them are units, or if a segment
+    is closed (`is_marked`). `spread`: number from 0 to 1 that lowers the limits of size and age, so
+    that similar queues are not all moved at the same time."""
     grouped = [*logged, *others]
     if not logged or not settings.group_bytes or is_marked:
         return bool(grouped)
@@ -224,8 +224,9 @@ class GroupUpkeep:
         self, path: str, ids: Sequence[SegmentId], authority: Authority, done: GroupWork
     ) -> list[_Part]:
         """If the grouped bytes of a queue are due to be moved, move them to the queue's own folder
-        and return an empty list. Otherwise return those of its bytes that are in groups of writes.
-        The caller writes them, sorted by queue, into a new group object."""
+        and return an empty list. Otherwise return the bytes of the queue that are in group objects
+        of unsorted writes. The caller writes these bytes, sorted by queue, into a new group
+        object."""
         files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
         if is_split(
             [extent for file in files if file.is_log for extent in file.grouped],

@@ -60,11 +60,12 @@ class GroupSorting:
         self._leaving.discard(broker_name)
 
     def leave(self, broker_name: str) -> None:
-        """Limit sorting to a share of a stop's time, because the epoch will be released."""
+        """Limit the duration of a sort of this broker's group objects, because its epoch will be
+        released."""
         self._leaving.add(broker_name)
 
     def stop(self) -> None:
-        """Stop running sorts."""
+        """Make running sorts end early."""
         self._stopping.set()
 
     def look(self, broker_name: str) -> None:
@@ -84,8 +85,8 @@ class GroupSorting:
         authority: Authority,
         report_progress: Callable[[], None] = lambda: None,
     ) -> GroupWork:
-        """Sort the bytes in group objects, if this is due. Each created run takes requests, so a
-        sort takes minutes with very many queues. Raises the errors of `GroupUpkeep.work`."""
+        """Sort the bytes in group objects, if this is due. Requests are needed for each queue, so
+        with very many queues this takes minutes. Raises the errors of `GroupUpkeep.work`."""
         with self._lock:
             now_ms = self._settings.monotonic_ms()
             if now_ms < self._next_ms.get(broker_name, now_ms):
@@ -319,7 +320,8 @@ class Maintenance:
         return [*self._services, *regrouping]
 
     def drain(self) -> None:
-        """Wait until due work is done, for at most a share of the remaining time of a stop."""
+        """Wait until the due work on segments is done, but at most for a fixed share of the time
+        that is left for the stop."""
         if not self._services:
             return
         with self._changed:
@@ -334,9 +336,10 @@ class Maintenance:
             )
 
     def leave(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
-        """Drain before an epoch is released. Delete old epoch manifests and sort groups if no loop
-        has done so. Otherwise the epoch manifests of many short-lived processes would accumulate in
-        the listings of all readers."""
+        """Finish maintenance of a broker before its epoch is released. Old epoch manifests are
+        deleted and group objects are sorted, unless a background loop has done so. Without this, a
+        process that ends before its first loop would leave its epoch manifest in the listings of
+        all readers."""
         self.drain()
         self._sorting.leave(broker_name)
         if self._services and self._stop_limit.left_ms():

@@ -12,9 +12,9 @@ from tieredstore.providers.chunks.manifests.extents import Extent, are_grouped
 
 Run = tuple[Extent, ...]
 _MOST_LARGE = 16
-"""Number of large objects, as a multiple of `fan_in`, from which large objects are merged even if
-they are new. A segment of 1 GiB is full and sealed before it has so many large objects, for any
-size of its writes."""
+"""Large objects are merged, even if they are new, when there are at least this many times `fan_in`
+of them. A segment of 1 GiB is full and sealed before it has so many large objects, for any size of
+its writes."""
 
 _WELL_BELOW = 2
 """Divisor of a tier's size limit. Only objects smaller than the limit divided by this number are
@@ -54,9 +54,9 @@ class MergePolicy:
 
     def next_run(self, extents: Sequence[Extent], *, is_closed: bool = False) -> Run | None:
         """Return the adjacent extents (at least two) to merge into one object next, or None if no
-        merge is due. `is_closed`: the segment will be sealed into one object, so large objects are
-        not merged before. Bytes in group objects are ignored, because they are moved together with
-        bytes of other queues."""
+        merge is due. `is_closed`: whether the segment will be sealed into one object. In this case
+        large objects are not merged first. Bytes in group objects are ignored, because they are
+        moved together with bytes of other queues."""
         if self._is_little(extents) or (not is_closed and are_grouped(extents)):
             return None
         for section in (extents,) if is_closed else _split_at_groups(extents):
@@ -88,9 +88,9 @@ class MergePolicy:
 
     def find_run_of(self, extents: Sequence[Extent], names: Container[str]) -> Run | None:
         """Return the first adjacent extents with the given names, to combine them into one object.
-        Preceding extents that can be rewritten without extra cost are included. Returns None if no
-        extent has one of the names. The total size is limited so that the extents fit into
-        memory."""
+        Small extents directly before them are included, because their bytes add almost no cost.
+        Returns None if no extent has one of the names. The total size is limited so that the
+        extents fit into memory."""
         first = next((i for i, extent in enumerate(extents) if extent.name in names), None)
         if first is None:
             return None

@@ -318,9 +318,9 @@ class CarryingAppender:
         anything is sent.
 
         Each segment must end where its new bytes begin, and the authority must have an epoch.
-        Without an epoch, other writers share the generation, and only the names of single writes
-        decide between them. Raises the errors of `ChunkAppender.write`, and Unavailable if
-        certainly nothing was written.
+        Without an epoch, this writer shares its generation with other writers. They can exclude
+        each other only by the names of objects with a single write. Raises the errors of
+        `ChunkAppender.write`, and Unavailable if certainly nothing was written.
         """
         if not (authority.number and log.length and units.length):
             return None
@@ -413,8 +413,8 @@ class CarryingAppender:
         return None if head is not None and is_same(head, metadata, length) else unsure
 
     def _keep(self, key: str, log: SegmentWrite, units: SegmentWrite) -> None:
-        """Cache the bytes that will be merged soon. For a large write these are only the units,
-        because units are merged first."""
+        """Cache the written bytes that will be merged soon. Only the units of a large write are
+        cached, because large objects of messages are merged later."""
         if log.length < self.settings.policy.part_bytes:
             self.written.put(key, b"".join([*log.buffers, *units.buffers]))
         else:

@@ -56,9 +56,8 @@ class _Sent(NamedTuple):
 class _Gathered:
     """Gathered writes of one writer epoch. Writes are numbered.
 
-    `taken`: writes of each queue, by path.
-    `sent`: groups that are not known to be stored.
-    `taken_number`: number of the last accepted write.
+    `taken`: writes that were accepted and are in no group yet, by path of the queue. `sent`: groups
+    that are not known to be stored. `taken_number`: number of the last accepted write.
     `stored_number`: all writes up to this one are stored.
     """
 

@@ -36,17 +36,14 @@ _REFUSED_STATUS, _REFUSED_CODE = 412, "PreconditionFailed"
 class Dialect:
     """Dialect of one vendor.
 
-    `hosts`: suffixes of the host names of its endpoints.
-    `header`, `value`: the condition.
-    `refusals`: status and code of an answer for a taken key.
-    `initiates`: whether CreateMultipartUpload carries the condition too.
+    `hosts`: suffixes of the host names of its endpoints. `header`, `value`: header and value with
+    which a request creates an object only if its key is free. `refusals`: status and code of an
+    answer if the key exists. `initiates`: whether CreateMultipartUpload has this header too.
     `multipart`: whether the server copies parts and a completion takes the condition. Otherwise an
-    object made of parts is sent whole.
-    `promises_exclusion`: whether the vendor promises that exactly one of concurrent creates
-    succeeds. Without this promise no writer is fenced.
+    object made of parts is sent whole. `promises_exclusion`: whether the vendor promises that
+    exactly one of concurrent creates succeeds. Without this promise no writer is fenced.
     `void_if_versioned`: the condition has no effect in a bucket that has, or ever had, versioning.
-    `checksum`: kind of checksum of sent bodies.
-    `prefix`: replaces `x-amz-` in names of headers.
+    `checksum`: kind of checksum of sent bodies. `prefix`: replaces `x-amz-` in names of headers.
     `renamed`: whether `prefix` is used in the names of metadata headers only, or of all headers. In
     the latter case requests need Google's signature.
     """
@@ -81,7 +78,7 @@ class Dialect:
         self._rename(headers, _AMAZON, self.prefix)
 
     def translate_headers(self, headers: MutableMapping[str, str]) -> None:
-        """Translate the headers of an answer into Amazon's headers."""
+        """Rename the headers of a vendor's answer to Amazon's names."""
         self._rename(headers, self.prefix, _AMAZON)
 
     def translate_refusal(self, answer: Answer) -> Answer:
@@ -91,8 +88,9 @@ class Dialect:
         return replace(answer, status=_REFUSED_STATUS, code=_REFUSED_CODE)
 
     def explain_void(self, versioning: str) -> str:
-        """Return the reason why a bucket's versioning disables the condition, or an empty string.
-        `versioning`: status of the versioning, empty for a bucket that never had versioning."""
+        """Return the reason why the vendor ignores the condition of a create in a bucket with this
+        versioning, or an empty string. `versioning`: status of the versioning, empty for a bucket
+        that never had versioning."""
         if not versioning or not self.void_if_versioned:
             return ""
         return (

@@ -1,9 +1,9 @@
 """ObstoreReader: reads small ranges of S3 objects by obstore, in a fraction of boto3's processor
 time (`docs/adr/0004-obstore.md`).
 
-The reader makes one attempt. Only two answers count: the requested range, as far as the object has
-it, and a proof that the object does not exist. Any other result is NO_ANSWER: the caller asks
-boto3, which reports the fault.
+The reader makes one attempt. It accepts only two answers: the bytes of the requested range that the
+object has, and a proof that the object does not exist. With any other result it returns NO_ANSWER.
+The caller then repeats the read with boto3, which reports the error.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ NO_ANSWER = NoAnswer.NO_ANSWER
 _STATUS = re.compile(r"status code: (\d{3})(?:[^\n]*?<Code>(\w+)</Code>)?", re.ASCII)
 _FAILURES_IN_A_ROW = 3
 _CALLS_LEFT_OUT = 1000
-"""Number of ranges that skip the fast path, after the same number of consecutive failures.
-Otherwise each read from an endpoint that obstore cannot use would cost a second request."""
+"""Number of ranges that are read without obstore after some consecutive failures. Otherwise each
+read from an endpoint that obstore cannot use would cost a second request."""
 
 _CREDENTIALS_FOR = timedelta(minutes=5)
-"""Time for which obstore caches credentials. This time is below the ten minutes of validity that
-botocore guarantees when it renews credentials."""
+"""Time for which obstore caches credentials. It is below ten minutes, the time for which botocore's
+credentials are at least still valid."""
 
 
 Count: TypeAlias = Callable[[str, str, int, float], None]

@@ -15,7 +15,7 @@ from tieredstore.scan.catalogue import QueueFiles
 WINDOW_POINTS: Final = 48
 """Number of points of an arrival curve (queue offset by time) within the observed time."""
 HISTORY_POINTS: Final = 24
-"""Number of points of an arrival curve before the observed time."""
+"""Number of points of an arrival curve (queue offset by time) before the observed time."""
 _SAMPLES: Final = 16
 _SAMPLE_UNITS: Final = 256
 
@@ -58,8 +58,9 @@ def gather_workload(
 
 
 def _insert(arrivals: workload.Arrivals, recorded: workload.Arrivals) -> workload.Arrivals:
-    """Combine two curves of one queue. Within the time of `recorded`, the result is `recorded`.
-    Before and after that time it is `arrivals`, which was computed from a store."""
+    """Combine two arrival curves of one queue. The result has the points of `recorded`, and the
+    points of `arrivals` before and after them. `arrivals` was computed from the messages in a
+    store."""
     times, offsets = arrivals.times_ms, arrivals.offsets
     before = (times < recorded.times_ms[0]) & (offsets <= recorded.offsets[0])
     behind = (times > recorded.times_ms[-1]) & (offsets >= recorded.offsets[-1])

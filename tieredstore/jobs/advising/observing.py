@@ -25,8 +25,8 @@ MAX_POINTS: Final = 4_096
 """Maximum number of points of a curve. A longer curve is thinned."""
 MAX_READINGS: Final = 20_000
 MIN_SPAN_MS: Final = 10_000
-"""Minimum time between the first snapshot and the last one, because a shorter time shows no
-reliable load."""
+"""Minimum time between the first snapshot and the last one. A shorter time is not enough to
+estimate the load."""
 T = TypeVar("T")
 _MAX_BYTES: Final = 1 << 30
 _TABLES: Final = ("offsetTable", "lmqOffsetTable")
@@ -114,9 +114,9 @@ def _parse(data: bytes, path: Path) -> dict[GroupQueue, int]:
 
 
 def find_readings(snapshots: Sequence[Snapshot]) -> Iterator[Reading]:
-    """Yield the messages that groups read between consecutive snapshots. If a group's offset moved
-    back between two snapshots, nothing is yielded for the group and these two snapshots. The first
-    snapshot of a new group only gives the offset at which its reading begins."""
+    """Yield the messages that groups read between consecutive snapshots. Nothing is yielded for a
+    group between two snapshots if its offset did not increase, or if the first of the two snapshots
+    does not contain the group."""
     for before, after in pairwise(snapshots):
         if after.taken_ms <= before.taken_ms:
             continue
@@ -236,7 +236,8 @@ def _make_progress(rows: Rows) -> Progress:
 
 
 def _renumber(rows: Rows, name: str, things: Sequence[T], numbers: dict[T, int]) -> Rows:
-    """Replace the numbers of a field (queues or groups of one block) by their numbers in the whole
+    """Renumber a field of the rows of one trace block. The field has the number of a queue or group
+    within the block. Afterwards it has the number of the same queue or group within the whole
     trace."""
     known = np.array([numbers.setdefault(thing, len(numbers)) for thing in things], np.int64)
     rows = rows.copy()

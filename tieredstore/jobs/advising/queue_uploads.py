@@ -24,8 +24,8 @@ from tieredstore.tier.upload.commit_interval import (
 
 
 class ModelledTimes:
-    """The time records of a modelled queue. The queue starts empty, and none of its messages
-    expires."""
+    """Counts the writes of recorded store times for a modelled queue. The queue starts empty, and
+    none of its messages expires."""
 
     def __init__(self, queue: ModelledQueue) -> None:
         self._queue = queue
@@ -71,12 +71,12 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 class QueueUploads:
     """Uploads of a queue and their figures. `scans`: number of dispatcher scans. `requests`:
-    requests without deletions and fence checks. `deletions`: deletions of garbage. Queues share
-    requests for deletions. `deferred`: for each scan, the number of commits that share a fence
-    check with other queues. `gathered`: for each scan, the number of bytes that are stored together
-    with bytes of other queues. `fence_checks`: fence checks of this queue alone. `loss_ms`: maximum
-    age of a message at its upload. `objects`: number of objects at the end. `rolls`: commit log
-    segments that ended by age or size."""
+    requests without deletions and fence checks. `deletions`: deletions of garbage, whose requests
+    several queues share. `deferred`: for each scan, the number of commits whose fence check also
+    covers other queues. `gathered`: for each scan, the number of bytes that are stored in group
+    objects. `fence_checks`: fence checks of this queue alone. `loss_ms`: maximum age of a message
+    at its upload. `objects`: number of objects at the end. `rolls`: commit log segments that ended
+    by age or size."""
 
     def __init__(
         self,
@@ -110,7 +110,8 @@ class QueueUploads:
         self._times = ModelledTimes(queue)
 
     def run(self, scans_ms: range, most_commits: int) -> None:
-        """Scan the queue at the given times, until the queue has the given number of commits."""
+        """Simulate dispatcher scans of the queue at the given times. Stop when the queue has
+        `most_commits` commits."""
         counts = self._arrivals.count_until(np.asarray(scans_ms, np.float64)).tolist()
         size = self._arrivals.record_bytes
         oldest, oldest_ms = -1, 0.0
@@ -233,8 +234,9 @@ def model_uploads(
     scans_ms: range,
     most_commits: int = NO_LIMIT,
 ) -> QueueUploads:
-    """Model the upload of the arrivals at each scan of the dispatcher. The queue is new at the
-    first scan. The model ends early, after the scan that reaches `most_commits`."""
+    """Simulate the upload of a queue's messages by the dispatcher's scans. The tier has no messages
+    of the queue before the first scan. The simulation ends early if a scan brings the number of
+    commits to `most_commits`."""
     uploads = QueueUploads(arrivals, config, capabilities, queue)
     uploads.run(scans_ms, most_commits)
     return uploads

@@ -84,8 +84,8 @@ NO_READS: Final = MeasuredReads({}, TopicReads())
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Cold runs (messages that the tier serves) of one group and queue, in the order of the
-    reads."""
+    """One consumer group's reads of one queue from the tier. `runs`: the ranges of messages that
+    were read, in the order of the reads."""
 
     runs: Sequence[ColdRun]
     record_bytes: float
@@ -112,15 +112,15 @@ class _Reader:
         return max(round(self.messages / sum(run.gets for run in self.runs)), 1)
 
     def kind(self) -> tuple[int, ...]:
-        """Return the key that similar readers share. Each key is modelled once."""
+        """Return a key that is equal for similar readers. Only one reader per key is simulated."""
         sampled = min(self.messages / len(self.runs), READ_SAMPLE_GETS * self.pull)
         values = (self.record_bytes, self.messages_per_s, sampled)
         steps = (round(math.log2(max(value, 1e-9))) for value in values)
         return (id(self.stored), *steps, self.pull)
 
     def sample(self) -> ColdReader:
-        """Return a reader of the first messages only, because the model reads a limited number of
-        messages. The new reader begins at offset 0."""
+        """Return a reader that reads only the first messages of this one, because the simulation of
+        all messages would take too long. The lowest offset that it reads becomes offset 0."""
         most = READ_SAMPLE_GETS * self.pull
         most = max(min(int(READ_SAMPLE_BYTES / self.record_bytes), most), self.pull)
         runs: list[tuple[int, int]] = []
@@ -140,8 +140,9 @@ class _Reader:
 
 @dataclass
 class ReadCosts:
-    """Model of the reads of a workload. Each kind of reader is replayed once per cache size.
-    `stored`: the objects and log bytes of each queue, the same for all upload settings."""
+    """Model of the reads of a workload. Similar readers are simulated only once per cache size.
+    `stored`: for each queue, the model of its objects and the number of its log bytes. All upload
+    settings are compared with the same objects."""
 
     workload: Workload
     stored: Mapping[QueueKey, tuple[ModelledQueue, int]]
@@ -159,7 +160,8 @@ class ReadCosts:
     def measure(
         self, name: tuple[object, ...], leaves_ms: LeavesAt, cache_bytes: int
     ) -> MeasuredReads:
-        """Model the reads that the tier answers. The result is cached under `name`."""
+        """Simulate the reads that the tier answers. The result is cached by `name` and
+        `cache_bytes`."""
         if (*name, cache_bytes) not in self._measured:
             self._measured[*name, cache_bytes] = self._measure_all(leaves_ms, cache_bytes)
         return self._measured[*name, cache_bytes]

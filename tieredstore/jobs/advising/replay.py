@@ -40,11 +40,11 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 @dataclass(frozen=True, slots=True)
 class ColdReader:
-    """Reader of a queue in the tier. `runs`: first offset and number of messages of each run, in
-    the order of reading. `pull`: messages of a get. `messages_per_s`: maximum rate, infinite for a
-    reader without pauses. `stored`, `stored_bytes`: number of objects of the queue, and the log
-    bytes in them. `messages`: end of the queue, where read-ahead stops (0: the end of the last
-    run)."""
+    """Reader of a queue in the tier. `runs`: ranges of consecutive messages in the order of
+    reading, each as first offset and number of messages. `pull`: messages of a get.
+    `messages_per_s`: maximum rate, infinite for a reader without pauses. `stored`, `stored_bytes`:
+    number of objects of the queue, and the log bytes in them. `messages`: end of the queue, where
+    read-ahead stops (0: the end of the last run)."""
 
     key: QueueKey
     runs: Sequence[tuple[int, int]]
@@ -83,7 +83,7 @@ class _ReplayedSegment:
         return self.queue.make(self.file_type, position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return None, because the model itself decides which bytes are in memory."""
+        """Return None, so that the fetcher reads the bytes through the model of the cache."""
         del position, length
         return None
 
@@ -262,8 +262,8 @@ def model_reads(
 
 
 def _iterate_gets(reader: ColdReader) -> Generator[GetRequest | None, int, None]:
-    """Yield the gets of a reader. After each get, the caller passes the queue offset at which the
-    next get begins to `send`, which returns None."""
+    """Yield the gets of a reader. After each get, the caller calls `send` with the queue offset at
+    which the next get begins. `send` returns None."""
     for first, count in reader.runs:
         offset, last = first, first + count
         while offset < last:

@@ -130,10 +130,10 @@ def read_settings(
 
 
 def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[UploadSettings]:
-    """List the choices of upload settings. Each interval is combined with the current batches and
-    segments, then with the first of BATCHES and of SEGMENTS_BYTES. The other values of BATCHES and
-    SEGMENTS_BYTES are combined with the current interval. `has_groups`: objects that queues share
-    are also a choice. With such objects no interval is longer than a minute."""
+    """List the upload settings to compare. Each interval is combined with the current sizes of
+    batches and segments, and with the first values of BATCHES and SEGMENTS_BYTES. The other values
+    of BATCHES and SEGMENTS_BYTES are combined only with the current interval. `has_groups`: whether
+    to include group objects. They are stored at least once a minute."""
     messages, size = BATCHES[0]
     usual = replace(now, batch_messages=messages, batch_bytes=size, segment_bytes=SEGMENTS_BYTES[0])
     found = [replace(one, interval_ms=ms) for one in (now, usual) for ms in INTERVALS_MS]

@@ -1,4 +1,5 @@
-"""Timeline: a clock that runs reads one by one and models them as concurrent."""
+"""Timeline: a simulated clock. Reads run one after the other, but their times are computed as if
+they were concurrent."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _P99: Final = NormalDist().inv_cdf(0.99)
 class Backend:
     """Response times of a modelled backend. `p50_ms`, `p99_ms`: median and 99th percentile of the
     time to the first byte. `bytes_per_s`: bandwidth of all requests together. `concurrent`: maximum
-    number of requests at a time. The times to the first byte are log-normal. Each run draws them in
-    the same order."""
+    number of requests at a time. The times to the first byte have a log-normal distribution. Each
+    simulation uses the same sequence of times."""
 
     p50_ms: float = 30.0
     p99_ms: float = 30.0
@@ -72,8 +73,9 @@ class Backend:
 class Timeline(Executor):
     """Clock of the driven read, and executor of the fetcher's background reads. A background read
     runs when the backend's first answer is due, before all later events (`run_until`). Its bytes
-    can be used once the whole answer has arrived (`find_ready_ms`). Reads that one step submits
-    count as concurrent: together they take the time of the longest read."""
+    can be used once the whole answer has arrived (`find_ready_ms`). Reads that are submitted in one
+    step of the fetcher count as concurrent: all of them together take as long as the longest
+    one."""
 
     def __init__(self, backend: Backend, begin_ms: float, operation: str = "GetObject") -> None:
         """`operation`: name of the backend's read operation."""
@@ -104,7 +106,8 @@ class Timeline(Executor):
     # Driving
 
     def drive(self, steps: Steps[T], begin_ms: float) -> tuple[T, float]:
-        """Run the steps of a read, starting at `begin_ms`. Returns the result and the end time."""
+        """Run the steps of a get, starting at the simulated time `begin_ms`. Returns the result of
+        the get and the time of its end."""
         self.run_until(begin_ms)
         self._at_ms = self._joined_ms = begin_ms
         try:
@@ -130,7 +133,7 @@ class Timeline(Executor):
         return found
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Accept a read of a step, or a background read."""
+        """Run one of the concurrent reads of a step, or schedule a background read."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -188,8 +191,8 @@ class Timeline(Executor):
             self._ready.setdefault(owner, []).append((messages, self._at_ms))
 
     def find_ready_ms(self, owner: object, messages: range, now_ms: float) -> float:
-        """Return the time at which the read-ahead of `messages` is complete, but at least
-        `now_ms`."""
+        """Return the time at which all messages in `messages` that are being read ahead have
+        arrived. If none of them is, return `now_ms`."""
         ahead = [item for item in self._ready.pop(owner, ()) if item[1] > now_ms]
         if ahead:
             self._ready[owner] = ahead

@@ -54,7 +54,7 @@ class UploadCosts:
 
 
 class Counted(NamedTuple):
-    """Uploads of a queue, and the number of queues that it represents."""
+    """Uploads of a simulated queue. `stands_for`: number of real queues that it represents."""
 
     uploads: QueueUploads
     stands_for: int = 1
@@ -69,8 +69,8 @@ def add_requests(target: Monthly, requests: Mapping[tuple[str, str], float], fac
 def model_upload_costs(
     classes: Sequence[QueueClass], config: StoreConfig, model: RequestModel
 ) -> UploadCosts:
-    """Compute the monthly uploads of all topics. For each class, one queue is modelled, over the
-    whole observed load. A short load is repeated."""
+    """Compute the monthly uploads of all topics. One queue of each class is simulated with all its
+    observed messages. If they cover too short a time, they are repeated."""
     topics: defaultdict[str, TopicUploads] = defaultdict(TopicUploads)
     stored: dict[QueueKey, tuple[ModelledQueue, int]] = {}
     counted: list[Counted] = []
@@ -125,9 +125,9 @@ def model_upload_costs(
 def _add_ends(
     made: QueueUploads, requests: Monthly, config: StoreConfig, span_ms: float, end_ms: int
 ) -> float:
-    """Add the requests that delete expired segments. If no segment was rolled within the modelled
-    time, add the requests of rolls too. Returns the time from the first to the last write of a
-    segment, ms."""
+    """Add the requests that delete expired segments. If the simulated time was too short for a
+    roll, add the requests that end a segment too. Returns the time from the first to the last write
+    of a segment, ms."""
     queue = made.written
     if not made.log_bytes:
         return float(MONTH_MS)
@@ -153,8 +153,8 @@ def _add_ends(
 
 
 def count_shared(queues: Iterable[Counted], model: RequestModel, scans_ms: range) -> Requests:
-    """Count the fence checks, deletions and group objects of these dispatcher scans. Uploads that
-    were modelled for fewer scans are extrapolated."""
+    """Count the requests that queues share in the given dispatcher scans: fence checks, deletions
+    and group objects. The counts of a queue that was simulated for fewer scans are extrapolated."""
     scans = len(scans_ms)
     checks = 0.0
     shared, deleted, gathered, regrouped = (_Gathered() for _ in range(4))
@@ -203,9 +203,10 @@ def _count_groups(
 
 
 class _Gathered:
-    """Numbers of writes or deletions in each period. Writes or deletions of one period share
-    requests. The counts of a single queue are exact for each period. Counts that stand for many
-    queues are spread evenly over all periods."""
+    """Numbers of writes or deletions in each period, such as a scan. One request covers several
+    writes or deletions of the same period. The counts of a real queue are kept per period. The
+    counts of a simulated queue that represents several real queues are distributed evenly over all
+    periods."""
 
     def __init__(self) -> None:
         self.exact: defaultdict[int, int] = defaultdict(int)
@@ -221,9 +222,9 @@ class _Gathered:
             self.exact[period] += count
 
     def count(self, periods: int, together: int, *, events: float | None = None) -> float:
-        """Count the requests for everything that was added. One request covers `together` writes or
-        deletions of the same period. `events`: number of events that caused the evenly spread
-        writes or deletions. By default each of them has its own event."""
+        """Count the requests for all writes or deletions that were added. One request covers up to
+        `together` of them from the same period. `events`: number of times at which evenly
+        distributed writes or deletions occur. By default each occurs at a time of its own."""
         if not periods:
             return 0.0
         often = self.spread / periods

@@ -39,7 +39,8 @@ class LocalRates:
 
 
 def find_deletion_hours(config: StoreConfig) -> list[int]:
-    """Return the hours of the day at which expired files are deleted (`deleteWhen`)."""
+    """Return the hours of the day (0 to 23) in which expired files are deleted, from the setting
+    `deleteWhen`."""
     hours = {int(part) % 24 for part in config.delete_when.split(";") if part.strip().isdigit()}
     return sorted(hours) or [4]
 
@@ -69,9 +70,9 @@ def make_leaving(
     memory_bytes: int,
     upload_ms: float,
 ) -> LeavesAt:
-    """Return a function that computes when the tier begins to answer for a message. `memory_bytes`:
-    log bytes that the system keeps in memory. `upload_ms`: maximum age of a message at its
-    upload."""
+    """Return a function that computes the time from which reads of a message are answered by the
+    tier, and not by the local store. `memory_bytes`: log bytes that the system keeps in memory.
+    `upload_ms`: maximum age of a message at its upload."""
     per_ms = rates.log_bytes_per_s / 1000
     in_memory_ms = memory_bytes / per_ms if per_ms > 0 else float("inf")
     file_ms = config.mapped_file_size_commit_log_bytes / per_ms if per_ms > 0 else 0.0
@@ -100,7 +101,8 @@ def make_leaving(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper limits of a choice: loss window, p99 of cold reads, local disk. None means no limit."""
+    """Limits that chosen settings must not exceed: age of the messages that a disk failure would
+    lose, 99th percentile of cold reads, size of the local disk. None means no limit."""
 
     loss_ms: float | None = None
     read_p99_ms: float | None = None
@@ -127,7 +129,7 @@ class Weight:
         return self.reads.percentile(0.99) or 0.0
 
     def add(self, uploads: TopicUploads) -> None:
-        """Add the uploads of a topic."""
+        """Add the requests, bytes and maximum loss of a topic's uploads to these figures."""
         add_requests(self.requests, uploads.requests, 1.0)
         self.stored_bytes += uploads.stored_bytes
         self.loss_ms = max(self.loss_ms or 0.0, uploads.loss_ms)
@@ -196,8 +198,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Inputs of every comparison. `topic_share`: share of each topic in the bytes of the local
-    store. `memory_bytes`: log bytes that the system keeps in memory."""
+    """Inputs of every comparison. `topic_share`: part of the local store's bytes that each topic
+    has, 0 to 1. `memory_bytes`: log bytes that the system keeps in memory."""
 
     config: StoreConfig
     rates: LocalRates

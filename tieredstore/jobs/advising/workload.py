@@ -18,8 +18,8 @@ from tieredstore.contracts.dispatch_source import QueueKey
 Longs: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 LeavesAt: TypeAlias = Callable[[float], float]
-"""Function that returns the time at which the tier begins to answer for a message, given the
-message's store time. Both times are epoch ms."""
+"""Function that takes the store time of a message, and returns the time from which the tier answers
+reads of this message. Both times are epoch ms."""
 
 HOUR_MS: Final = 3_600_000
 MAX_WINDOW_MS: Final = 7 * 24 * HOUR_MS
@@ -27,8 +27,9 @@ MAX_WINDOW_MS: Final = 7 * 24 * HOUR_MS
 PULL_MESSAGES: Final = 32
 """Default number of messages that a RocketMQ client requests at a time."""
 PARTS: Final = 64
-"""Minimum number of parts into which a reading is divided. Each part is read from the tier (cold)
-or not. A reading with a recorded progress has one part per point, up to MAX_PARTS."""
+"""Minimum number of parts into which the messages of a reading are divided. Each part counts as
+read either from the tier (cold) or from the local store. A reading with a recorded progress has one
+part per point, up to MAX_PARTS."""
 MAX_PARTS: Final = 512
 EXACT_QUEUES: Final = 32
 """Maximum number of queues to model one by one."""
@@ -36,7 +37,7 @@ _COMPARED_PARTS: Final = 48
 _STEADY_SPREAD: Final = 0.5
 """Maximum standard deviation of a steady rate, as a multiple of its mean."""
 _ROUNDING: Final = 1e-6
-"""Rounding error of an interpolated offset, messages."""
+"""Tolerance for rounding errors of an interpolated queue offset, in messages."""
 _CLASS_STEP: Final = math.log(1.3)
 
 
@@ -106,12 +107,14 @@ class Arrivals:
         return Arrivals(times, np.interp(times, self.times_ms, self.offsets), self.record_bytes)
 
     def smooth(self) -> Arrivals:
-        """Return a straight line from the first to the last point of the curve."""
+        """Return a curve with only the first and the last point of this one: arrivals at a constant
+        rate."""
         ends = [0, -1]
         return Arrivals(self.times_ms[ends], self.offsets[ends], self.record_bytes)
 
     def repeat(self, until_ms: float) -> Arrivals:
-        """Return the curve, repeated until `until_ms`. A straight line is extended instead."""
+        """Return this curve, continued until `until_ms` by repetition. A curve of two points is
+        continued as a straight line."""
         span, total = self.span_ms, self.messages
         if len(self.times_ms) == 2:
             turns = max(until_ms - self.times_ms[0], span) / span
@@ -181,8 +184,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Observation of a broker between two times, epoch ms. `arrivals`: recorded curves within
-    these times. `missing`: sentences about unknown parts."""
+    """Observation of a broker between two times, epoch ms. `arrivals`: recorded arrival curves of
+    queues. `missing`: sentences for the report about damaged or missing parts of the
+    observation."""
 
     begin_ms: float
     end_ms: float
@@ -193,7 +197,8 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Load between two times, epoch ms. `assumed`: sentences about assumptions."""
+    """Load between two times, epoch ms. `assumed`: sentences for the report about assumptions
+    behind this load."""
 
     begin_ms: float
     end_ms: float
@@ -254,8 +259,8 @@ def find_cold_runs(reading: Reading, arrivals: Arrivals, leaves_ms: LeavesAt) ->
 
 @dataclass(frozen=True, slots=True)
 class QueueClass:
-    """Queues with similar growth. One modelled queue represents them. `arrivals`: its arrivals
-    within the workload."""
+    """Queues with similar growth. One simulated queue represents them. `arrivals`: arrival curve of
+    the simulated queue within the time of the workload."""
 
     arrivals: Arrivals
     members: Sequence[QueueLoad]

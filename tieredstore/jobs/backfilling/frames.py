@@ -81,7 +81,8 @@ def _write_parquet(rows: pa.Table, folder: Path) -> str:
 
 
 def _write_parquet_by_spark(frame: Any, staging: str) -> str:
-    """Write the DataFrame sorted, so that each task reads few unneeded row groups."""
+    """Write the DataFrame as sorted Parquet files. A task of the backfill then finds its rows in
+    few row groups."""
     order = [name for name in _ORDER if name in frame.columns]
     rows = frame.repartitionByRange(*order).sortWithinPartitions(*order) if order else frame
     rows.write.mode("overwrite").parquet(staging)

@@ -57,7 +57,8 @@ class QueueRows(msgspec.Struct):
 
 
 class Measured(msgspec.Struct):
-    """Result of a task. `brokers`: broker names in the rows."""
+    """Result of a measuring task. `queues`: the rows of each queue. `brokers`: broker names that
+    occur in the rows."""
 
     queues: list[QueueRows]
     brokers: list[str]

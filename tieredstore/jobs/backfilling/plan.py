@@ -46,9 +46,9 @@ class QueueStart:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The messages of one commit log segment. `queue_offset`: offset of the first message.
-    `physical_offset`: start of the segment. `rows`: row numbers in the table, packed by
-    `pack_numbers`."""
+    """The messages of one commit log segment. `queue_offset`: queue offset of the first message.
+    `physical_offset`: commit log offset of the segment's first byte. `rows`: row numbers in the
+    table, packed by `pack_numbers`."""
 
     path: str
     topic: str

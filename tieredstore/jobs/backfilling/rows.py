@@ -89,8 +89,9 @@ def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
 def add_message_ids(
     batch: pa.RecordBatch, topic: str, queue_id: int, queue_offset: int | None
 ) -> pa.RecordBatch:
-    """Add missing ids to consecutive messages of a queue. The same topic, queue and offset give the
-    same id. Without an offset, the id is only a placeholder of the right length."""
+    """Add missing message ids to consecutive messages of a queue. An id is computed from topic,
+    queue and queue offset. If the offset is not known yet, a placeholder of the same length is
+    added."""
     if "properties" in batch.schema.names:
         return batch
     ids = batch.column("msg_id")
@@ -224,7 +225,8 @@ def _queue_ids(found: dict[str, pa.Array], first_row: int, count: int, queues: i
 
 
 def _first_keys(found: dict[str, pa.Array]) -> pa.Array | None:
-    """Return the first key of each message as string[n], or None if no message has a key."""
+    """Return the first key of each message: an Arrow array with one text per message, null for a
+    message without keys. None if the table has no column with keys."""
     if "properties" in found:
         joined = pc.map_lookup(found["properties"], pa.scalar("KEYS"), "first")
         keys = pc.split_pattern(joined, " ")
@@ -253,7 +255,8 @@ def is_text(type: pa.DataType) -> bool:
 
 
 def is_map_like(type: pa.DataType) -> bool:
-    """Return whether a column of this type maps names to texts."""
+    """Return whether values of this Arrow type can be converted to message properties: pairs of a
+    name and a text."""
     kinds = pa.types
     if kinds.is_map(type):
         return is_text(type.key_type) and is_text(type.item_type)

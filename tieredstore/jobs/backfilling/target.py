@@ -108,7 +108,8 @@ class BackfillTarget:
                 raise _make_moved_error(file, start)
 
     def find_generations(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the lowest possible topic id of each topic. It grows when the topic is deleted."""
+        """Return, for each topic, the lowest id that the topic can have. Each deletion of the topic
+        raises this number."""
         found = {topic: self.flat_files.deleted.get(topic) for topic in topics}
         return {topic: 0 if one is None else one.next_id for topic, one in found.items()}
 
@@ -116,8 +117,9 @@ class BackfillTarget:
         self, queues: Iterable[Mapping[str, Any]], generations: Mapping[str, int], note: Path
     ) -> None:
         """Check that the tier still has the queues of an earlier backfill, up to the ends in that
-        backfill's report. `queues`: rows of the report. `generations`: result of `find_generations`
-        at that time. `note`: file with the report and that result. Raises Invalid."""
+        backfill's report. `queues`: the report's rows about queues. `generations`: result of
+        `find_generations` during the earlier backfill. `note`: file that contains the report and
+        `generations`. Raises Invalid."""
         for row in queues:
             topic, queue_id, until = row["topic"], row["queue_id"], row["until_offset"]
             file = self.flat_files.get(topic, queue_id)
@@ -187,9 +189,9 @@ class BackfillTarget:
     def _mark(
         self, index: IndexStoreService, starts: Sequence[tuple[QueuePlan, QueueStart]]
     ) -> None:
-        """Set the watermark of each queue that has none to the start of the new messages, because
-        an earlier writer indexed the messages before them. The watermarks are durable before the
-        first byte is written."""
+        """Set a watermark for each queue that has none: the commit log offset at which the new
+        messages begin. Messages before this offset were indexed by an earlier writer. The
+        watermarks are durable before the first new byte is written."""
         for plan, start in starts:
             topic = self.metadata.topic(plan.topic)
             assert topic is not None
@@ -295,7 +297,7 @@ class BackfillTarget:
 
     @property
     def ledger(self) -> Path:
-        """Folder with records of earlier backfills."""
+        """Folder with one file for each earlier backfill into this tier."""
         assert self.location.state is not None
         return self.location.state / "backfill"
 
@@ -348,9 +350,9 @@ def path_of(plan: QueuePlan, broker: str) -> str:
 def record_pieces(
     provider: SegmentProvider, plan: QueuePlan, start: QueueStart, pieces: Sequence[Piece]
 ) -> None:
-    """Record the times of a queue's new segments. Existing records at the offsets of these segments
-    describe other messages, and are deleted. Times that cannot be recorded are left to `verify
-    --seal`."""
+    """Record the store times of the messages in a queue's new segments. Existing records at the
+    same offsets describe deleted messages, and are removed first. If the records cannot be written,
+    `verify --seal` can write them later."""
     place = find_layer(provider, TimesPlace)
     if place is None or not pieces:
         return

@@ -25,14 +25,15 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier.sure_writes import write_surely
 
 WRITE_BYTES = 16 << 20
-"""Minimum bytes of one write, except in a smaller segment."""
+"""Minimum size of one write, bytes. A smaller segment is written at once."""
 _WRITE_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Segments to write. `files`: all files that contain the rows. `epoch`: number of the writer
-    epoch of the writes, None without fencing."""
+    """Task that writes commit log segments. `pieces`: the segments. `files`: all files that contain
+    their rows. `epoch`: number of the writer epoch under which the task writes, None without
+    fencing."""
 
     url: str
     files: tuple[TableFile, ...]
@@ -52,7 +53,7 @@ class WriteTask:
 
 
 class WrittenPiece(msgspec.Struct):
-    """Result for a written piece. `tags_codes`: hash codes of the message tags, int64, packed by
+    """Result of writing one segment. `tags_codes`: tags code of each message, int64, packed by
     `pack_numbers`."""
 
     tags_codes: bytes
@@ -66,7 +67,8 @@ def write_task(
     pieces: Sequence[Piece],
     epoch: int | None = None,
 ) -> WriteTask:
-    """Create a task with only those files that contain its rows."""
+    """Create a task for the given segments. Its `files` are only those that contain rows of these
+    segments."""
     first_rows = [file.first_row for file in files]
     needed: set[int] = set()
     for piece in pieces:
@@ -99,8 +101,8 @@ def write(task: WriteTask) -> list[WrittenPiece]:
 
 
 def _messages(task: WriteTask, wanted: Int64s) -> pa.Table:
-    """Return the rows with the numbers `wanted` (ascending) in order, each with its number. Other
-    rows of a row group are read and discarded."""
+    """Return the messages of the table rows `wanted` (ascending row numbers), with a column of row
+    numbers. Other rows of the same row groups are read and discarded."""
     table = Table(task.url)
     parts = []
     for file in task.files:
@@ -148,7 +150,8 @@ def _write_piece(
 
 
 def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the messages at the positions `at` in order, about BATCH_BYTES at a time."""
+    """Yield the messages at the positions `at` of the table, in this order. Each batch has about
+    BATCH_BYTES of records."""
     step = max(len(at) * BATCH_BYTES // max(size_bytes, 1), 1)
     for first in range(0, len(at), step):
         its = at[first : first + step]

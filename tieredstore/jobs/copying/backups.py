@@ -112,8 +112,9 @@ class BackupCopy:
     def _record_ends(
         self, writer: TierWriter, former: FormerMetadata, expired: Mapping[QueueKey, FormerEnds]
     ) -> None:
-        """Record the ends of queues that have no messages in origin and target, as empty segments
-        in the metadata. Delete such entries for queues that have messages again."""
+        """Record the end offset of each queue that has no messages in origin and target. The record
+        is an entry for an empty segment in the target's metadata. Such entries are deleted for
+        queues that have messages again."""
         metadata, broker = self.target.metadata, self.tier.broker
         ends = {key: end for key, end in expired.items() if not self._list_entries(key)}
         stale = [
@@ -148,7 +149,8 @@ class BackupCopy:
         return [it for it in self.target.metadata.segments(path) if it.status != STATUS_DELETED]
 
     def _list_empty(self, key: QueueKey) -> list[FileSegmentMetadata]:
-        """Return a queue's metadata entries for empty segments that lie before its messages."""
+        """Return a queue's metadata entries for empty segments whose base offset is before a
+        segment with messages."""
         entries = self._list_entries(key)
         last = {
             kind: max((it.base_offset for it in entries if it.size and it.type is kind), default=0)
@@ -209,8 +211,8 @@ class BackupCopy:
         return max((it.base_offset + it.size for it in units), default=0) // UNIT_SIZE
 
     def _has_store(self) -> bool:
-        """Return whether a store has written to the target. The backups of that store are newer
-        than the origin's."""
+        """Return whether a store, and not only a copy, has written to the target. The store's own
+        backups are then newer than those of the origin, and must not be replaced."""
         place = find_layer(self.target.provider, IdentifiedTier)
         if place is None:
             return False

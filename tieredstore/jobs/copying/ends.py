@@ -94,7 +94,7 @@ def _copy(
 def _plan(
     found: TierLocation, origin: OpenTier, request: CopyTierOptions, clock: Clock
 ) -> list[PathSummary]:
-    """Report the copies and deletions of a run, by path. Writes nothing."""
+    """Return what a run would copy and delete, by path. Writes nothing."""
     broker = origin.broker or find_only_broker(origin.provider)
     goal = _target(origin, request, broker)
     with ExitStack() as stack:

@@ -41,7 +41,8 @@ def plan_copy(
     broker: str,
     options: CopyOptions,
 ) -> list[PathSummary]:
-    """Return the copies and deletions of a run, by path. Writes nothing, takes no epoch."""
+    """Return what a run would copy and delete, by path. Writes nothing, and acquires no writer
+    epoch."""
     tier = load_origin(origin, origin_metadata, broker)
     target.load()
     _refuse_other_ids(target, tier)
@@ -170,8 +171,8 @@ class _Job:
         return sorted(plans, key=lambda plan: plan.path)
 
     def _refuse_or_replace(self, plans: list[PathPlan], index: PathPlan) -> None:
-        """Raise Invalid if the target has other content. With `replace`, delete the foreign paths
-        instead."""
+        """Raise Invalid if the target has content that is not from the origin. With the option
+        `replace`, delete paths that the origin never had instead."""
         foreign = self._planner.find_foreign_paths()
         wrong = [p.conflict for p in (*plans, index) if p.conflict is not None and not p.is_gap]
         wrong += foreign.values()
@@ -258,7 +259,8 @@ class _Job:
                 return
 
     def _resolve_conflict(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
-        """Delete conflicting segments, and return a plan without conflict. Raises Invalid."""
+        """If the plan of a path has a conflict, delete the target's segments of the path, and
+        return a new plan. Raises Invalid if the options do not permit the deletion."""
         if plan.conflict is None:
             return plan
         if not self.options.replace and not (plan.is_gap and is_ours):
@@ -273,7 +275,8 @@ class _Job:
         return self._planner.queue(plan.origin, fresh=True)
 
     def _plan_again(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
-        """Plan the same path again. Return None if the origin is unchanged."""
+        """Plan a path again after its copy failed. Return None if the origin still has all segments
+        of the first plan."""
         assert plan.origin is not None
         now = list_again(self.origin, plan.origin, with_new=False)
         sizes = {extent.id: extent.size_bytes for extent in (*now.commit_log, *now.consume_queue)}

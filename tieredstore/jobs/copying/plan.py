@@ -13,8 +13,8 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 
 @dataclass(frozen=True, slots=True)
 class TargetSegment:
-    """Segment of the target. `recorded_bytes`: bytes that were copied and checked. `real_bytes`:
-    bytes that exist."""
+    """Segment of the target. `recorded_bytes`: size in the metadata, which counts only bytes that
+    were copied and checked. `real_bytes`: actual size."""
 
     id: SegmentId
     recorded_bytes: int
@@ -57,10 +57,10 @@ class SegmentCopy:
 class PathPlan:
     """Plan for one path: a queue (commit log first), or the index. `origin`: the part of the queue
     to copy. None for the index. `bytes_there`: bytes that the target already has. `conflict`:
-    reason why nothing may be copied before the target is cleared. `is_gap`: whether the conflict is
-    lost bytes of the origin after the target's end, instead of different content. `has_units`:
-    whether readers find messages of the queue in the target. `damage`: losses of the origin, one
-    line each."""
+    reason why nothing may be copied before the target's segments of this path are deleted.
+    `is_gap`: whether the reason is that the origin no longer has the bytes that would follow the
+    target's end. Otherwise the contents differ. `has_units`: whether readers find messages of the
+    queue in the target. `damage`: losses of the origin, one line each."""
 
     path: str
     origin: QueueFiles | None
@@ -77,7 +77,7 @@ class PathPlan:
         return sum(segment.size_bytes for segment in self.segments)
 
     def summary(self) -> PathSummary:
-        """Summary of the planned work, or of the conflict."""
+        """Return the row of this path for the report of a plan."""
         if self.conflict is None:
             return PathSummary(self.path, self.size_bytes, self.bytes_there, len(self.segments))
         whole = 0 if self.origin is None else self.origin.size_bytes

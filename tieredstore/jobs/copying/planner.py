@@ -33,7 +33,7 @@ from tieredstore.scan.read.tail import cut_to_consistent_prefix
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
 TAIL_BYTES = 4 << 10
-"""Number of bytes to compare at the end of an earlier copy."""
+"""Number of bytes before the end of an earlier copy that are compared with the origin."""
 
 
 @dataclass
@@ -127,9 +127,10 @@ class CopyPlanner:
         return tuple(lines)
 
     def _find_lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
-        """Return a conflict if the origin's consume queue begins after the target's end, and the
-        messages between them expired before they were copied. Return None if the commit log has no
-        gap there, because then the origin never had these messages (a hole of the queue)."""
+        """Return a conflict if messages after the target's end expired in the origin before they
+        were copied. In this case the origin's consume queue and commit log both begin after the
+        target's end. Return None if only the consume queue does: the origin never had these
+        messages (a hole of the queue)."""
         filled = [s for s in target if s.id.type is CONSUME_QUEUE and s.real_bytes >= UNIT_SIZE]
         if not filled or not queue.consume_queue:
             return None
@@ -149,9 +150,9 @@ class CopyPlanner:
         )
 
     def _compare_end(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
-        """Return the plan with a conflict if the last bytes of an earlier copy differ from the
-        origin's, or another writer has continued that copy. Raises Unavailable, and Corrupt if the
-        origin's bytes are gone."""
+        """Add a conflict to the plan if the last bytes of an earlier copy differ from the origin's,
+        or if another writer has appended to that copy. Raises Unavailable, and Corrupt if the
+        origin no longer has the bytes to compare."""
         if plan.conflict is not None:
             return plan
         there = {segment.id: segment for segment in plan.target}

@@ -30,9 +30,9 @@ class Stopped(Exception):
 @dataclass
 class SegmentCopier:
     """Copier between two providers. Thread-safe. Memory: two pieces of 8 MiB for each call. `back`:
-    the target, opened a second time for reading back, because a provider that keeps its writes in
-    memory would read only from memory. `check_writer`: raises Fenced once epoch ownership is lost.
-    `on_bytes`: receives the size of each copied piece."""
+    a second provider of the target, which reads the copied bytes again to check them. `target` may
+    return recently written bytes from memory. `check_writer`: raises Fenced once epoch ownership is
+    lost. `on_bytes`: receives the size of each copied piece."""
 
     origin: SegmentProvider
     target: SegmentProvider

@@ -34,9 +34,9 @@ from tieredstore.tier.writing import TierWriter
 @dataclass
 class CopyTarget:
     """One broker's part of a tier, and the metadata of its state (loaded by `load`). `other`: a
-    second provider of the same tier, for reading back. None if `provider` itself can read back,
-    because it does not keep writes in memory. `state`: the directory of the metadata. A copy locks
-    it."""
+    second provider of the same tier, which reads copied bytes again to check them. None if
+    `provider` itself can do this, because it does not return written bytes from memory. `state`:
+    the directory of the metadata, which a copy locks."""
 
     provider: SegmentProvider
     metadata: MetadataStore
@@ -122,7 +122,8 @@ class CopyTarget:
     ) -> bool:
         """Record the origin's deletions of topics in the target, and delete the target's segments
         of the deleted topics. Returns whether the target had one of these topics. Raises Invalid if
-        the target had one and `is_told` does not permit the deletion, Fenced, Unavailable."""
+        the target had one of these topics and `is_told` is False, Fenced, Unavailable. `is_told`:
+        whether the user permits the deletion."""
         deleted = DeletedTopics(self.provider, self.metadata, self.broker, self.clock)
         deleted.begin(writer)
         stale = [
@@ -165,7 +166,8 @@ class CopyTarget:
                     self.complete(item.id, 0, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
-        """Record that a segment was copied completely, as far as it exists in the origin."""
+        """Record in the target's metadata that the first `size_bytes` bytes of a segment were
+        copied and checked."""
         begin_ms, end_ms = times
         now_ms = self.clock.now_ms()
         if begin_ms == NEVER_WRITTEN_MS:
@@ -183,9 +185,9 @@ class CopyTarget:
         )
 
     def remove(self, segments: Iterable[TargetSegment]) -> None:
-        """Delete segments: the consume queue first, and the newest first, so that the rest is
-        consistent at any moment. Raises Unavailable. After an error the metadata no longer has the
-        segments that were deleted before it."""
+        """Delete segments. Consume queue segments are deleted before commit log segments, and newer
+        before older ones, so that the rest is consistent at any moment. Raises Unavailable. After
+        an error, the metadata still lists the segments, but as deleted ones."""
         ordered = sorted(segments, key=lambda s: (s.id.type, s.id.base_offset), reverse=True)
         with self.metadata.batch():
             for segment in ordered:
@@ -234,8 +236,8 @@ class TimesCopy:
         self._timed: frozenset[str] | None = None
 
     def forget(self, path: str) -> None:
-        """Delete the target's records of a queue that has no messages in the target. Raises
-        Unavailable."""
+        """Delete the target's time records of a queue. Call this if the target has no messages of
+        the queue. Raises Unavailable."""
         if self._target is None:
             return
         if self._timed is None:
@@ -244,8 +246,8 @@ class TimesCopy:
             self._target.delete_times(path, self._target.list_times(path))
 
     def copy(self, queue: QueueFiles) -> None:
-        """Copy missing records of a large queue. Without the records, readers search the
-        messages."""
+        """Copy time records that the target lacks. Small queues need none. Without time records, a
+        search by time in a large queue reads messages."""
         origin, target, path = self._origin, self._target, queue.path
         if is_read_whole(queue) or origin is None or target is None:
             return

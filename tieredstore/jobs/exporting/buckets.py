@@ -15,7 +15,8 @@ _C1, _C2, _C3 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(0xE6546B
 
 
 def bucket_numbers(column: pa.Array, buckets: int, null: int) -> npt.NDArray[np.int64]:
-    """Return the bucket of each value (text or integers), or `null` for a null."""
+    """Return the bucket number of each value of a text or integer column. A null gets the number
+    `null`."""
     found = np.full(len(column), null, np.int64)
     valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     values = column.drop_null()

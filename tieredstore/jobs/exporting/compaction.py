@@ -30,8 +30,9 @@ merged."""
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """Pinned plan of a compaction. `compacted`: number of the preceding compaction. `groups`: names
-    and bytes of files to merge, in order. `kept_files`: number of unchanged files."""
+    """Plan of a compaction, which stays the same when the job is continued. `compacted`: commit
+    number of the preceding compaction. `groups`: for each merged file, the names and sizes (bytes)
+    of its source files, in order. `kept_files`: number of unchanged files."""
 
     staging: str
     compacted: int
@@ -106,7 +107,8 @@ def _make_plan(log: CommitLog, request: CompactExportOptions) -> CompactionPlan:
 
 
 def _list_files(log: CommitLog) -> tuple[int, dict[str, int]]:
-    """Return the number of the last compaction, and the sizes of the files in the last commit."""
+    """Return the commit number of the last compaction, and the size in bytes of each data file
+    after the last commit."""
     last = log.publish_last()
     while True:
         assert last is not None
@@ -169,8 +171,9 @@ def _commit_once(
 
 
 def _merged_name(last: str, number: int) -> str:
-    """Return a name that sorts after all source files and before the following files. Rows then
-    stay in order, and a paged listing during the deletion of the sources still finds the file."""
+    """Return a name for a merged file that sorts after all its source files and before the next
+    file. Rows then stay in order. A listing in pages that began before the sources were deleted
+    still finds the merged file."""
     folder, slash, name = last.rpartition("/")
     found = _DATA_FILE.fullmatch(name)
     assert found is not None
@@ -196,8 +199,8 @@ def _require_ours(
 def _require_sources(
     run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactExportOptions
 ) -> None:
-    """Check that the source files still exist. Otherwise the plan is useless, and the error with
-    the reason is raised."""
+    """Check that the source files of the plan still exist. If one is missing, discard the plan and
+    raise Unavailable, or Fenced after another compaction."""
     last = log.find_last()
     if last is None or last.commit.compacted != plan.compacted:
         _require_ours(run, log, plan, request)

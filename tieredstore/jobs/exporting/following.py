@@ -14,7 +14,7 @@ from tieredstore.jobs.stopping import Stopped, StopSignal
 from tieredstore.scan.times import parse_span
 
 _MOST_TEXTS = 1000
-"""Maximum number of gaps, and of findings, in the report on all rounds."""
+"""Maximum number of gaps in the report of a follow mode, and maximum number of findings."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,10 +78,11 @@ def follow_exports(
     clock: Clock,
     progress: ProgressCallback | None = None,
 ) -> JobReport:
-    """Export every `interval_ms`, counted from the start of a round, until `stop` is set. Then the
-    running tasks are finished, and the next run continues with the uncommitted rest. If the backend
-    is unavailable, or a concurrent export commits, the next round retries. Any other error ends the
-    run. Returns the report of the last round with the sums of all, `rounds`, `failed_rounds`,
+    """Repeat the export until `stop` is set. An export begins `interval_ms` after the beginning of
+    the previous one, or when the previous one ends. When `stop` is set, running tasks are finished,
+    and a later job exports the uncommitted rest. An export that fails because the backend is
+    unavailable, or because another export committed, is retried in the next round. Any other error
+    is raised. Returns the report of the last round with the sums of all, `rounds`, `failed_rounds`,
     `stopped` and `behind` (None if unknown)."""
     totals = Totals()
     start_ms = clock.monotonic_ms()

@@ -75,7 +75,7 @@ from tieredstore.scan.plan import store_time
 _log = logging.getLogger(__name__)
 _THREADS = 8
 _SMALL = 4
-"""Divisor of the target size. Files below a quarter of the target size are merged."""
+"""Files that are smaller than the target size divided by this number are merged."""
 
 
 def run_export(

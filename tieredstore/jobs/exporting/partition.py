@@ -21,7 +21,7 @@ from tieredstore.scan.arrow.schema import TYPES
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _EPOCH = date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Days since 1970-01-01 of the years 1 and 9999."""
+"""First day of the year 1 and last day of the year 9999, as days since 1970-01-01."""
 FIRST_TIME_US, LAST_TIME_US = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
 _NULL = np.iinfo(np.int64).min
@@ -31,10 +31,10 @@ _WORD = re.compile(r"\s*(bucket\([^)]*\)|[^,()]+)\s*(?:,|$)")
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Values of the target's partition fields. All rows of one file share them. The other fields
-    are None. `day`: days since 1970-01-01 (UTC), None for null store times. `hour`: 0 to 23, None
-    for null store times. `era`: 0, or another number for times outside of four-digit years
-    (`eras_of`)."""
+    """Values of the partition fields. They are the same for all rows of one data file. Fields by
+    which the target is not partitioned are None. `day`: days since 1970-01-01 (UTC), None for null
+    store times. `hour`: 0 to 23, None for null store times. `era`: 0, or another number for times
+    outside of four-digit years (`eras_of`)."""
 
     topic: str | None = None
     day: int | None = None
@@ -91,8 +91,8 @@ class PartitionBy:
         )
 
     def require_names(self, topics: Iterable[str], target: str) -> None:
-        """Raise Invalid for a topic whose name is too long for a folder name. With such a topic,
-        the target could neither publish its commit nor begin another one."""
+        """Raise Invalid for a topic whose name is too long for a folder name. After the export of
+        such a topic, the commit could never be published, and every later export would fail too."""
         for topic in sorted(topics) if self.topic else ():
             size = len(self.folder(Partition(topic)).partition("/")[0])
             if size > MAX_NAME_BYTES:
@@ -180,10 +180,9 @@ def day_text(day: int | None) -> str | None:
 
 
 def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
-    """Return a number for each row, or None if all numbers are 0. The number shows whether the time
-    in each time column is before, within or after the four-digit years. It is 0 if all times are
-    within them. With one file per number, the bounds of a file can be written to a table's log, or
-    omitted without loss."""
+    """Return a number for each row that shows which of its times are before the year 1 or after the
+    year 9999. It is 0 if none is. Return None if all numbers are 0. A table's log cannot represent
+    such times. Rows with different numbers are therefore written to different files."""
     found: np.ndarray | None = None
     weight = 1
     for column in batch.columns:

@@ -28,8 +28,8 @@ def is_per_topic(request: ExportRequest) -> bool:
 
 
 def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str, ExportRequest]:
-    """Return the request of each chosen topic, by topic. Raises Invalid if two topics have the same
-    target name, or if chosen topics are missing."""
+    """Return the export request for each chosen topic. Raises Invalid if two topics would have
+    targets of the same name, or if a chosen topic does not exist."""
     request.require_topics(catalogue)
     topics = sorted({queue.topic for queue in request.selection.queues(catalogue)})
     named: dict[str, str] = {}

@@ -73,11 +73,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Pinned plan of an export. `base`: the target's sequence before the export. `tasks`: the
-    ranges of each task. `positions`: new positions of the queues whose position changes. They lack
-    the last message, because only tasks read it. `taken`: exported queue offsets [from, until) of
-    each queue of a target without duplicates. `marks`: for each queue that is read in several
-    pieces, or continues, a message that serves to detect a recreated topic."""
+    """Plan of an export, which stays the same when the job is continued. `base`: the target's
+    sequence before the export. `tasks`: the ranges of each task. `positions`: new positions of the
+    queues whose position changes. The fields about the last exported message are not set yet,
+    because only tasks read it. `taken`: exported queue offsets [from, until) of each queue of a
+    target without duplicates. `marks`: for each queue that is read in several pieces, or continues,
+    a message that serves to detect a recreated topic."""
 
     export: str
     base: int
@@ -145,8 +146,8 @@ def make_plan(
 
 @dataclass(slots=True)
 class _QueuePlan:
-    """Plan of one queue. `position`: position of the target after the export, None for no
-    change. `mark`: as in `Plan`, or None."""
+    """Plan of one queue. `position`: exported position of the queue after the export, or None if it
+    stays. `mark`: the queue's entry in `Plan.marks`, or None."""
 
     ranges: list[PlannedRange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -181,7 +182,8 @@ def _plan_queue(
 
 
 def _mark(reader: QueueReader, offset: int, high: int) -> Position | None:
-    """Return a position with the message at `offset`, or None for an unreadable message."""
+    """Return a position that identifies the queue by its message at `offset`. Return None if the
+    message is unreadable. `high`: next offset of the position."""
     times, known = read_times(reader, offset, 1)
     if not known[0]:
         return None
@@ -275,9 +277,9 @@ def _bounds(
     request: ExportRequest,
     end: int,
 ) -> tuple[int, int]:
-    """Return queue offsets [low, high) to export. `goes_on`: whether the queue is still the one
-    from which `position` was exported. False for a queue that was recreated since. `end`: offset
-    after the last message."""
+    """Return queue offsets [low, high) to export. `position`: exported position, or None for a
+    queue that was never exported. `goes_on`: False if the queue was recreated after this export.
+    `end`: queue offset after the last message."""
     chosen, queue = request.selection, reader.queue
     low = first = min(reader.min_offset(), end)
     if position is not None and goes_on:
@@ -382,8 +384,8 @@ def _to_planned_range(piece: ScanRange, since_ms: int | None) -> PlannedRange:
 def scan_ranges(
     catalogue: TierCatalogue, planned: list[list[PlannedRange]]
 ) -> Iterator[tuple[ScanRange, ...]]:
-    """Yield the planned ranges with the current segments of each. A deleted queue has no segments.
-    The read of its range reports this."""
+    """Yield the ranges of each task, together with the segments that their queues have now. For a
+    deleted queue, a range without segments is yielded. Reading this range then raises the error."""
     queues = {queue.path: queue for queue in catalogue.queues}
     for items in planned:
         for path in {item.queue for item in items} - queues.keys():

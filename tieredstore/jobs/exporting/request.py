@@ -51,10 +51,10 @@ class OnUnfit(enum.StrEnum):
 
 
 class Accept(enum.StrEnum):
-    """Conditions that end the job unless they are accepted. `GAP`: messages that expired before
-    they were exported. `REMADE`: a topic that was recreated. Its new messages are exported from
-    their start. `MOVED`: the tier is at another URL than before. `TOPICS`: the choice of topics,
-    brokers or queues has changed."""
+    """Conditions in which the job fails unless the user accepts them. `GAP`: messages expired
+    before they were exported. `REMADE`: a topic was recreated. If this is accepted, the new topic
+    is exported from its first message. `MOVED`: the tier is at another URL than before. `TOPICS`:
+    the choice of topics, brokers or queues has changed."""
 
     GAP = "gap"
     REMADE = "remade"
@@ -105,8 +105,9 @@ class ExportRequest:
             raise Invalid(f"{self.format} needs a folder to write to, and no catalog or table")
 
     def require_topics(self, catalogue: TierCatalogue) -> None:
-        """Raise Invalid for a name or shell pattern that matches no topic of a tier. A misspelt
-        name would create a target that later rejects the right name."""
+        """Raise Invalid for a name or shell pattern that matches no topic of a tier. An export with
+        a misspelt name would create a target that records the wrong choice of topics, and refuses
+        the correct name later."""
         require_topics(catalogue, self.topics)
 
     @property

@@ -16,18 +16,18 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
 
 COMPACTED_VERSION = 3
-"""Version of the state of a plain Parquet target that was compacted at least once. Commit numbers
-of such a target no longer equal export numbers. Otherwise the version is 2 if the identity has one
-of `_LATER_NAMES`, else 1. Earlier versions of this program can continue a state of version 1."""
+"""Format version of an export state. 3: a plain Parquet target that was compacted, so that commit
+numbers differ from export numbers. 2: the identity has one of `_LATER_NAMES`. 1: all other states,
+which earlier versions of this program can also continue."""
 VERSION = COMPACTED_VERSION
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """Exported position of a queue. `next_offset`: queue offset of the first message not exported.
     `marked_offset`: queue offset of the last exported and readable message. `physical_offset`,
-    `store_timestamp_ms`: position and time of that message, used to detect a recreated queue. None
-    without such a message. In states of earlier versions, marked_offset is the offset before
-    next_offset."""
+    `store_timestamp_ms`: commit log offset and store time of that message, by which a recreated
+    queue is detected. None without such a message. In states of earlier versions `marked_offset` is
+    None, and means the offset before `next_offset`."""
 
     next_offset: int
     physical_offset: int | None = None
@@ -35,7 +35,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     marked_offset: int | None = None
 
     def move_to(self, next_offset: int) -> Position:
-        """Return the position with another next offset and the same marked message."""
+        """Return this position with another `next_offset`. The message that identifies the queue
+        stays the same."""
         marked = self.next_offset - 1 if self.marked_offset is None else self.marked_offset
         return Position(next_offset, self.physical_offset, self.store_timestamp_ms, marked)
 
@@ -105,8 +106,8 @@ class Target(Protocol):
         target's sequence. Returns the name of the commit, or None. Raises Unavailable."""
 
     def find_commit(self, state: TargetState) -> str:
-        """Return the name of the commit that stored `state`, once the commit's data are
-        published."""
+        """Publish the data of the commit that stored `state`, if necessary, and return the commit's
+        name."""
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
         """Remove files that belong to no commit, as far as possible."""
@@ -128,7 +129,8 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
 
 
 def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, object]:
-    """Return the identity of the source of an export."""
+    """Return the values that must stay the same in all exports into one target: tier, chosen
+    queues, and form of the rows."""
     return {
         "tier": show_url(location.url),
         "cluster": location.config.broker_cluster_name,
@@ -140,7 +142,8 @@ def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, obj
 
 
 def version_of(identity: Mapping[str, object]) -> int:
-    """Return the version of a state with this identity."""
+    """Return the format version in which an export state with this `identity` is stored: 1 if
+    earlier versions of this program know all its keys, else 2."""
     return 1 if identity.keys().isdisjoint(_LATER_NAMES) else 2
 
 

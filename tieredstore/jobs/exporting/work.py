@@ -38,7 +38,7 @@ class LastRow(msgspec.Struct, frozen=True, array_like=True):
     """Last row and counts of a range. `rows`: number of exported messages. `early`: messages left
     out because they were stored before the range's `since_ms`. `duplicates`: messages left out as
     duplicates. `oldest_ms`: earliest store time of the exported messages. `unfit`: number of bodies
-    that do not fit the schema. The other fields describe the last message."""
+    that do not fit the schema. The other fields are offsets and store time of the last message."""
 
     rows: int
     queue_offset: int | None = None
@@ -161,7 +161,8 @@ class _RangeWriter:
     def _write_rows(
         self, rows: pa.RecordBatch, begin: int, topics: Sequence[tuple[str, int]]
     ) -> None:
-        """Write rows starting at the row `begin`. `topics`: each topic with its number of rows."""
+        """Write the rows from row number `begin` on. `topics`: the topics of these rows in order,
+        each with its number of rows."""
         if not self.task.form.partition_by.topic and topics:
             topics = [(topics[0][0], sum(count for _, count in topics))]
         for topic, group in groupby(topics, key=lambda one: one[0]):
@@ -254,7 +255,7 @@ class _Summary:
 
 
 def columns_of(form: FileForm, bodies: BodySchema | None) -> tuple[str, ...]:
-    """Return the message columns that files of the form need."""
+    """Return the message columns that a task must read to write files of this form."""
     wanted = (*form.columns, *form.partition_by.needed_columns, *_NEEDED)
     decoded = () if bodies is None else ("body",)
     return tuple(name for name in dict.fromkeys((*wanted, *decoded)) if name in TYPES)

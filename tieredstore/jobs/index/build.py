@@ -55,7 +55,8 @@ class Capacity:
 
     @property
     def block_rows(self) -> int:
-        """Maximum number of rows of a block, so that blocks can be distributed evenly."""
+        """Maximum number of rows of a block: a sixteenth of a full index file. Small blocks fill
+        index files evenly."""
         return max(1, self.items // 16)
 
 
@@ -90,7 +91,8 @@ class BuildTask:
 
     @property
     def key(self) -> str:
-        """Key of the task. Tasks with the same rows of the same staged files have the same key."""
+        """Key of the task in the journal. Two tasks have the same key if they build a file from the
+        same rows of the same staged files."""
         digest = hashlib.sha256(f"{self.begin_ms} {self.slots}".encode())
         for piece in self.share.pieces:
             digest.update(f" {piece.file} {piece.first} {piece.count}".encode())

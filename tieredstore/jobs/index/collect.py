@@ -33,9 +33,9 @@ class CollectTask:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of a task. `left_out`: number of damaged messages, or of items whose message is
-    damaged or cannot be found. `findings`: descriptions of the first ones. `dangling`: number of
-    items whose message is expired or whose topic is deleted."""
+    """Result of a task. `left_out`: number of damaged messages or, in a merge, of index items whose
+    message is damaged or cannot be found. `findings`: descriptions of the first of them.
+    `dangling`: number of items whose message is expired or whose topic is deleted."""
 
     staged: StagedRows | None
     messages: int = 0

@@ -22,8 +22,9 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier.index.service import IndexStoreService
 
 _BYTES_PER_ITEM = 512
-"""Approximate number of bytes to read for the store time of one item. It is small, because the
-messages of small index files are close together."""
+"""Approximate number of commit log bytes that are read to find the store time of one index item.
+The messages of a small index file are close together, so one read finds the times of several
+items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """Pinned input of a job. `old`: all index files. `runs`: the same files, grouped by time."""
+    """Input of a job, which stays the same when the job is continued. `old`: all index files before
+    the job. `runs`: groups of consecutive index files, each to be merged or kept."""
 
     topic_ids: dict[str, int]
     old: tuple[OldIndex, ...]
@@ -127,9 +129,9 @@ def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
 
 
 def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
-    """Divide the files into runs of neighbours. A run of several small files (at most half full) is
-    merged if this reduces their number. A file with another number of slots than configured is
-    always rewritten, because brokers find no keys in such a file."""
+    """Divide the files into groups of consecutive files. A group of small files (at most half full)
+    is merged if this reduces their number. A file whose number of hash slots differs from the
+    configuration is always rewritten, because brokers find no keys in such a file."""
     small: list[IndexSummary] = []
 
     def close() -> Iterator[_Run]:

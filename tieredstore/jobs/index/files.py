@@ -55,8 +55,8 @@ def build_files(
 
 
 def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
-    """Return an old file in a form that can be appended again, after the other files, so that all
-    files stay in time order."""
+    """Return an existing index file in the form of a newly built one. `commit` can then append it
+    again after new files, so that all files stay in time order."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)
 

@@ -94,7 +94,7 @@ _NATIVE = ROW_DTYPE.newbyteorder("=")
 
 
 def _by_queue(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
-    """Yield the distinct rows of each queue, by position."""
+    """Remove equal rows. Yield the remaining rows of each queue, sorted by commit log offset."""
     order = np.lexsort(tuple(rows[name] for name in _SORTED))
     rows = rows[order]
     new = np.ones(len(rows), np.bool_)
@@ -107,7 +107,7 @@ def _by_queue(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
 
 
 _SORTED = ("hash", "size", "offset", "queue_id", "topic_id")
-"""Sort keys. The last key is the most significant."""
+"""Fields by which rows are sorted: first by the last of these fields."""
 
 
 def _with_times(

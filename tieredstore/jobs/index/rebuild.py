@@ -25,9 +25,9 @@ from tieredstore.scan.times import epoch_ms
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """Input of a job, pinned by its first run. A continuing run must find it unchanged. `queues`:
-    queue offsets [from, until) by path. `old`: index files that existed before the first run.
-    `kept`: those that stay."""
+    """Input of a job. It is stored when the job begins, and used again when the job is continued.
+    `queues`: queue offsets [from, until) to index, by path. `old`: index files that existed before
+    the job. `kept`: files of these that the job does not delete."""
 
     since_ms: int | None
     until_ms: int | None

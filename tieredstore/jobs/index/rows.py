@@ -25,7 +25,8 @@ BLOCKS: Final = 128
 
 
 class KeyRows(NamedTuple):
-    """n rows: ROW_DTYPE[n] and their store times, epoch ms: int64[n]."""
+    """Index rows, one for each key of a message. `rows`: ROW_DTYPE[n]. `times`: store times of
+    their messages, epoch ms, int64[n]."""
 
     rows: npt.NDArray[np.void]
     times: npt.NDArray[np.int64]
@@ -33,7 +34,8 @@ class KeyRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """A staged file. `first_ms`: earliest store time of each block of `block_rows` rows."""
+    """A staged file of index rows in blocks of `block_rows` rows. `rows`: total number of rows.
+    `first_ms`: earliest store time of each block."""
 
     file: StagedFile
     rows: int

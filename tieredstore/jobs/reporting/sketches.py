@@ -33,7 +33,7 @@ class HeavyHitters:
     limit: int = HEAVY_HITTERS
 
     def add(self, values: pa.Array) -> None:
-        """Count the values of string[n] without nulls."""
+        """Count the values of a text array. The array must not contain nulls."""
         found = pc.value_counts(values)
         texts, counts = found.field("values"), found.field("counts").to_numpy()
         least = 0

@@ -21,7 +21,8 @@ from tieredstore.jobs.exporting.bodies.schema import BodyField, BodySchema, Body
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """First and last microsecond of the years 1 to 9999."""
 _SHOWN = 60
-"""Maximum number of characters of a value that a reason quotes."""
+"""Maximum number of characters that an error message quotes of a value that does not fit the
+schema."""
 _FLOAT_MOST = 3.4028234663852886e38
 _PLAIN: dict[str, object] = {
     "BOOLEAN": bool,
@@ -47,7 +48,7 @@ class Decoded:
 
 
 def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
-    """Decode the bodies (binary, none null) of a batch."""
+    """Decode the bodies of a batch into columns. `bodies`: binary array without nulls."""
     decoder = _decoder(schema)
     rows: list[dict[str, object]] = []
     unfit: dict[int, str] = {}

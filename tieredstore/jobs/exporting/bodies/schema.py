@@ -29,7 +29,7 @@ _PLAIN: dict[str, pa.DataType] = {
 _SYNONYMS = {"BOOL": "BOOLEAN", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT"}
 _KNOWN = (*_PLAIN, "DECIMAL(p,s)", "ARRAY<…>", "MAP<STRING,…>", "STRUCT<name: …>")
 RESERVED = frozenset({*ALL_COLUMNS, "day", "hour", "bucket"})
-"""Column names that a target has, or may have, in addition to the body columns."""
+"""Column names that a body column must not have, because a target uses them for other columns."""
 _MOST_DEPTH = 32
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([\w$.@-]+)|([<>(),:])|(\S))")
 
@@ -92,7 +92,8 @@ class BodyField:
 
 @dataclass(frozen=True, slots=True)
 class BodySchema:
-    """Members of bodies that become columns. A column name is `prefix` and the member's name."""
+    """Members of JSON bodies that become columns of the target. A column's name is `prefix`
+    followed by the member's name."""
 
     fields: tuple[BodyField, ...]
     prefix: str = ""

@@ -38,9 +38,10 @@ KNOWN_STEP = "known-ranges"
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Duplicates of a run. `sections`: the sections of staged files with the messages to leave out,
-    by write task. `ranges`: results of the key tasks for each range of a write task. `names`: names
-    of the staged files. `damage`, `findings`: damage in already exported messages."""
+    """Duplicates that an export leaves out. `sections`: by number of the write task, the parts of
+    staged files that list its duplicates. `ranges`: for each write task, the results of the key
+    tasks for its ranges. `names`: names of the staged files. `damage`, `findings`: damage in
+    already exported messages."""
 
     sections: dict[int, tuple[DropSection, ...]] = field(default_factory=dict)
     ranges: list[list[KeyedRange]] = field(default_factory=list)
@@ -49,8 +50,9 @@ class Drops:
     findings: list[str] = field(default_factory=list)
 
     def require_same_rows(self, run: JobRun, found: Sequence[Sequence[int]]) -> None:
-        """Raise Unavailable if write tasks found other messages than key tasks did. The journal is
-        then useless, because a message whose duplicates were dropped may be lost."""
+        """Raise Unavailable if the write tasks read other numbers of messages than the key tasks
+        did. The journal is then discarded: the duplicates of a message were dropped, but the
+        message itself may no longer be readable."""
         for number, (ranges, rows) in enumerate(zip(self.ranges, found, strict=True)):
             expected = [keyed.rows for keyed in ranges]
             if list(rows) != expected:
@@ -64,8 +66,8 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class DropFinder:
-    """Finds duplicates. `columns`: columns that the files need. `skip`: leave out damaged
-    messages."""
+    """Finds the duplicates of an export. `columns`: message columns that the data files need.
+    `skip`: whether damaged messages are left out instead of ending the job."""
 
     run: JobRun
     location: TierLocation
@@ -177,13 +179,14 @@ class DropFinder:
 
 
 def first_ranges(tasks: Sequence[Sequence[object]]) -> list[int]:
-    """Return the number of the first range of each task. Ranges are numbered through all tasks."""
+    """Return, for each task, the number of its first range. The ranges of all tasks are numbered
+    consecutively, from 0."""
     return list(accumulate(map(len, tasks), initial=0))[:-1]
 
 
 def taken_from(plan: Plan, ranges: Sequence[Sequence[KeyedRange]]) -> dict[str, int]:
-    """Return an offset for each queue whose position changes. The target has every message at or
-    after this offset, or a duplicate of it."""
+    """Return a start offset for each queue whose position changes. The target has every message
+    from this offset to the position, or an earlier message with the same key."""
     found: dict[str, tuple[int, int]] = dict(plan.taken)
     for item, keyed in zip(
         chain.from_iterable(plan.tasks), chain.from_iterable(ranges), strict=True

@@ -19,11 +19,12 @@ from tieredstore.jobs.exporting.dedup.keys import (
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors, try_again
 
 DROP = np.dtype([("range", "<u4"), ("offset", "<i8")])
-"""Message to leave out: the number of its range in the export, and its queue offset."""
+"""Message that is not exported because it is a duplicate: number of its range, and queue offset."""
 
 
 class DropSection(msgspec.Struct, frozen=True, array_like=True):
-    """Entries [first, first + count) of a file: messages of the write task number `task`."""
+    """Entries [first, first + count) of a staged file of duplicates. They are in the ranges of
+    write task number `task`."""
 
     name: str
     task: int
@@ -33,8 +34,9 @@ class DropSection(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class FindTask:
-    """Sections [first, last) of staged keys. `new`: files of the new messages. `known`: files of
-    the already exported messages. `task_starts`: number of the first range of each write task."""
+    """Task that finds the duplicates in sections [first, last) of staged keys. `new`: files with
+    the keys of new messages. `known`: files with the keys of already exported messages.
+    `task_starts`: number of the first range of each write task."""
 
     number: int
     folder: Folder

@@ -40,13 +40,13 @@ SECTIONS = 4096
 _SECTION_BITS = 12
 _COLUMNS = ("msg_id", "offset_msg_id", "store_timestamp", "queue_offset")
 _NO_TIME_MS = 1 << 62
-"""Placeholder for a store time that microseconds cannot represent."""
+"""Placeholder for a store time that is too far in the past or future for 64-bit microseconds."""
 
 
 class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
     """Summary of a range. `rows`: number of messages read, with or without a key. `taken_from`:
-    offset such that every message at or after it was read. `least_ms`, `most_ms`: store times of
-    the messages with a key."""
+    queue offset from which every message of the range was read. `least_ms`, `most_ms`: store times
+    of the messages with a key."""
 
     rows: int
     taken_from: int
@@ -56,9 +56,10 @@ class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class KeysTask(RangesTask):
-    """Ranges whose keys are staged. `first_range`: number of the first range. `prefix`: prefix of
-    the file name. `columns`: further columns to read, so that damage in them counts. `skip`: leave
-    out damaged messages."""
+    """Task that stages the keys of messages. `first_range`: number of its first range. `prefix`:
+    prefix of the file name. `columns`: message columns of the data files. They are read too,
+    because the export leaves out a message with damage in one of them. `skip`: whether damaged
+    messages are left out."""
 
     first_range: int
     folder: Folder

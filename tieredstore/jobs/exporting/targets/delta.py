@@ -134,8 +134,8 @@ class DeltaTarget:
         storage.delete_files(folder, names)
 
     def _try(self, state: TargetState, version: int, actions: list[object]) -> bool:
-        """Write the next version of the log. Return False if another writer may have written this
-        version."""
+        """Try to commit `actions` as the next version of the Delta log. Return False if another
+        writer may have committed first."""
         from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import CommitProperties, Transaction
 
@@ -215,7 +215,8 @@ class DeltaTarget:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> Unavailable:
-        """Return the error without colour codes, and without the document that the server sent."""
+        """Return Unavailable with the text of an error, but without terminal colour codes and
+        without the XML answer of the server."""
         text = re.sub(r"\x1b\[\d+m|↳", "", str(error).partition("<?xml")[0])
         return Unavailable(f"{self._where}: {' '.join(text.split())}", path=self._where)
 

@@ -11,8 +11,8 @@ from tieredstore.jobs.exporting.partition import Partition, day_text
 from tieredstore.jobs.exporting.state import DataFile
 
 _FIRST_HOUR, _LAST_HOUR = -(1 << 31), (1 << 31) - 1
-"""First and last hour of Iceberg, 244,983 years around 1970. Rows of other hours get the nearest
-one."""
+"""First and last hour that Iceberg can represent: 244,983 years before and after 1970. Rows with
+other hours get the nearest one."""
 
 
 def data_files(table: Any, folder: str, files: Sequence[DataFile]) -> list[Any]:
@@ -88,8 +88,8 @@ def _is_far(day: int | None) -> bool:
 
 
 def _name_far_days(metadata: Any) -> Any:
-    """Return the metadata for one append, with names for days beyond the year 9999. Needed because
-    pyiceberg names each partition in a snapshot's summary."""
+    """Return table metadata whose partition fields can also print days beyond the year 9999.
+    pyiceberg prints each partition in the summary of a snapshot."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, HourTransform
     from pyiceberg.types import IcebergType

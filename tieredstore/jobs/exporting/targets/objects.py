@@ -231,7 +231,8 @@ def open_object(client: FolderClient, name: str) -> io.BufferedReader:
 
 
 def _try_again(action: Callable[[], _Result]) -> _Result:
-    """Retry an action that failed because of another request on the same key."""
+    """Run an action, and retry it if another request for the same key is in flight. Raises
+    Unavailable after the last attempt."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return action()

@@ -39,9 +39,10 @@ class Publication(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Content of a file in `commits`. `removed`: files whose rows are now in `files`. `compacted`:
-    number of the last commit that removed files, up to and including this one. `exported`: number
-    of the commit that stored the state (0: this commit)."""
+    """Content of a file in `commits`. `files`: files that the commit adds. `removed`: files that it
+    removes, because their rows are now in `files`. `compacted`: number of the last commit that
+    removed files, which may be this one. `exported`: number of the commit of the last export (0:
+    this commit)."""
 
     state: TargetState
     staging: str
@@ -125,8 +126,8 @@ class CommitLog:
             self._clear(last.commit)
 
     def _clear(self, commit: Commit) -> None:
-        """Delete the staging folders of exports and compactions that can no longer commit, because
-        `commit` exists."""
+        """Delete the staging folders of exports and compactions that were planned before `commit`.
+        They can no longer be committed."""
         for staging in self.files.names(STAGING):
             is_compaction = staging.startswith(_COMPACT)
             number = staging.removeprefix(_COMPACT).partition("-")[0]
@@ -169,7 +170,8 @@ class CommitLog:
                 pass
 
     def _sync_folders(self, names: Iterable[str]) -> None:
-        """Sync all folders that may be new: folders of the files, and their parents."""
+        """Sync the folders of these files, and all folders above them, because any of them may be
+        new."""
         found: set[str] = {""}
         for name in names:
             folder = name.rpartition("/")[0]

@@ -303,10 +303,10 @@ def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...
 
 
 def try_again(folder: Folder, key: str, attempt_once: Callable[[Files], _Outcome]) -> _Outcome:
-    """Return the outcome of the task `key`. Raises Expired immediately, and Unavailable immediately
-    for a local target. A remote target gets `MAX_ATTEMPTS` attempts, and each attempt writes its
-    own files. Needed because the target's own client retries only errors that it classifies as
-    temporary."""
+    """Return the outcome of the task `key`. An attempt that raises Unavailable is repeated, up to
+    `MAX_ATTEMPTS` attempts in all, because the target's client retries only some temporary errors.
+    Each attempt writes its own files. Errors of a local target, and Expired, are raised
+    immediately."""
     with closing(folder.connect()) as files:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
