@@ -63,8 +63,7 @@ def test_a_wall_clock_that_stays_ahead_is_believed_after_a_day() -> None:
 
 def test_what_is_believed_is_the_least_that_was_seen() -> None:
     """The wall clock jumps ahead by an hour and, SETTLE_MS later, by years. The retention clock
-    follows the first jump, because the wall clock stayed ahead by an hour, and does not follow the
-    second jump."""
+    follows only the first jump, because for SETTLE_MS the wall clock was at least an hour ahead."""
     clock = ManualClock(T0)
     retention = RetentionClock(clock)
     retention.begin()

@@ -1,4 +1,5 @@
-"""From its options, a job finds the tier that it writes. It opens the tier as the only writer."""
+"""Tests of how a job finds the tier to write from its options, and opens the tier as the only
+writer."""
 
 from __future__ import annotations
 

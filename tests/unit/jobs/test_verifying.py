@@ -155,7 +155,8 @@ def test_a_queue_that_expires_whole_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that expires completely during a verification is no damage, although the index still
-    points to the expired messages. The index is read last."""
+    points to the expired messages. Here the queue expires after its segments were checked and
+    before the index is read."""
     tier = small_tier(tmp_path)
     really_record = Journal.record
 
@@ -235,9 +236,10 @@ def test_j42_a_queue_whose_units_have_expired_is_no_damage_without_metadata(
 def test_segments_that_vanish_behind_others_are_damage_without_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int | None
 ) -> None:
-    """Without metadata, segments that are missing after existing ones are damage, because expiry
-    deletes a queue's oldest segments first, and its consume queue before its commit log. `which` is
-    None for the whole commit log."""
+    """Without metadata, a segment that is missing after an existing one is reported as damage.
+    Expiry cannot cause this, because it deletes the oldest segments of a queue first, and a consume
+    queue before its commit log. `which`: the missing commit log segment, or None for all of
+    them."""
     tier = small_tier(tmp_path)
     folder = next((tier.root / "tier").glob("*/*/orders/0/COMMIT_LOG"))
     names = sorted((path.name for path in folder.glob("[!.]*")), key=lambda name: name[-20:])

@@ -27,8 +27,8 @@ from tieredstore.message.names import DELETION_TOPIC, is_system_topic
 
 
 def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int]:
-    """Put messages into two queues of T, each with a key of its generation. Return their
-    offsets."""
+    """Put messages into two queues of T, each with a key that shows how often T was deleted before.
+    Return their offsets."""
     messages = [
         plain("T", number % 2, number, keys=[f"life{life}"], body=b"life %d" % life)
         for number in range(2 * count)
@@ -57,8 +57,8 @@ def keys_found(store: Any, life: int) -> int:
 def test_l15_deleted_again_and_again_only_the_last_life_is_there(
     tmp_path: Path, filler: int, restarts: bool
 ) -> None:
-    """After several deletions, only the topic's last generation exists. With `filler`, borders of
-    commit log files lie between the generations."""
+    """A topic is deleted and recreated several times. Only the messages since the last deletion
+    exist. With `filler`, a new commit log file begins between two deletions."""
     config = small_config(tmp_path / "s")
     store = DefaultMessageStore(config, ManualClock(START_MS))
 
@@ -174,8 +174,8 @@ def test_the_store_s_own_topic_is_not_deleted(tmp_path: Path) -> None:
 
 
 def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_path: Path) -> None:
-    """A put that waits while its topic is deleted continues after the deletion. It has read the
-    state of the deleted queue before, and must not use it."""
+    """A put that waits while its topic is deleted continues after the deletion. The put has read
+    the state of the queue before the deletion, and must not use that state."""
     with running(small_config(tmp_path / "s")) as store:
         store._put_watch.stop()  # a sampled put learns of its queue with the lock
         put_life(store, 0)

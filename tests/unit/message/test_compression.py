@@ -1,4 +1,5 @@
-"""Tests of compressed bodies, and of bodies that must not be inflated (fault I04)."""
+"""Tests of compressed bodies, and of bodies that must not be decompressed to an unlimited size
+(fault I04)."""
 
 from __future__ import annotations
 

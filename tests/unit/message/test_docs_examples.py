@@ -18,8 +18,8 @@ FORMATS = ROOT / "docs" / "formats"
 
 
 def examples(page: str) -> list[bytes]:
-    """Return the hex blocks of a page. On each line, two consecutive spaces follow the hex
-    digits."""
+    """Return the hex blocks of a page. In each line of such a block, two spaces separate the hex
+    digits from a comment."""
     found: list[bytes] = []
     for block in re.findall(
         r"^```\n(.*?)^```", (FORMATS / page).read_text(), re.DOTALL | re.MULTILINE

@@ -287,9 +287,10 @@ def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost:
 def test_a_journal_that_could_not_begin_is_not_taken_for_one_of_a_lost_file(
     tmp_path: Path, failing: str
 ) -> None:
-    """The journal of an older metadata file is not taken for the journal of a lost file. Such a
-    journal remains if a metadata file is written and its own journal cannot be begun. Here this
-    happens twice, so the existing journal is two files behind."""
+    """A journal is not applied to a metadata file that is newer than the file to which the journal
+    belongs. An old journal remains if a new metadata file is written, but no new journal can be
+    created. Here this happens twice, so the journal belongs to the metadata file before the last
+    two."""
     files = FaultyFiles()
     store = open_store(tmp_path, files)
     store.add_topic("first")

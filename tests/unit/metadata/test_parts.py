@@ -1,5 +1,5 @@
-"""The metadata file is encoded in parts. Tests of the encoded parts, their durations, and the waits
-of other threads."""
+"""The metadata file is encoded in parts. Tests of the encoded parts, of the time to encode each,
+and of how long other threads wait."""
 
 from __future__ import annotations
 

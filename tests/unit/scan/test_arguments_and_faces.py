@@ -76,9 +76,9 @@ def in_spark(url: str, arguments: dict[str, Any]) -> list[int] | str:
 
 
 def in_sql(url: str, arguments: dict[str, Any]) -> list[int] | str:
-    """Return the rows of an SQL query whose conditions are made from the arguments. For some
-    arguments that other interfaces refuse, the query returns no rows, because its condition is
-    never true."""
+    """Run an SQL query with conditions that mean the same as the arguments, and return its rows.
+    Other interfaces refuse some arguments. For these, the query may return no rows, because its
+    condition is never true."""
     terms = {
         "since": "store_timestamp >= {}",
         "until": "store_timestamp < {}",

@@ -254,8 +254,9 @@ def test_verify_tells_what_the_metadata_has_and_the_tier_lacks_once(
 def test_j70_units_of_expired_messages_behind_holes_are_no_damage(
     tmp_path: Path, units_gone: int
 ) -> None:
-    """Units of expired messages after holes are no damage. The commit log has expired up to the
-    fourth part of the queue, and the consume queue less far."""
+    """Units of expired messages after holes are no damage. The queue has five parts with a hole
+    after each. The commit log segments of the first three parts have expired, and fewer consume
+    queue segments."""
     tier = GrowingTier(tmp_path)
     for _ in range(5):
         tier.append("orders", 0, 4)

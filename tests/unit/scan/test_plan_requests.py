@@ -1,5 +1,5 @@
-"""Tests of the requests per queue that a plan needs from an object store. Several queues wait
-concurrently."""
+"""Tests of the number of requests to an object store, for each queue, that the plan of a scan
+needs. Several queues are planned concurrently."""
 
 from __future__ import annotations
 

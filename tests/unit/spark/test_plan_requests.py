@@ -1,5 +1,5 @@
-"""Tests of the requests per queue that the plan of a query needs from an object store. Several
-queues wait concurrently."""
+"""Tests of the number of requests to an object store, for each queue, that the plan of a query
+needs. Several queues are planned concurrently."""
 
 from __future__ import annotations
 

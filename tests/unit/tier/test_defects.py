@@ -114,8 +114,9 @@ def test_defect_d07_expiry_does_not_spin_on_what_cannot_be_deleted() -> None:
 def test_defect_d08_a_failed_write_is_never_sent_to_another_place(
     provider: SegmentProvider, fault: Fault, number: int
 ) -> None:
-    """A failed write is never repeated on another file. The test makes each of four writes fail in
-    turn: commit log, consume queue, commit log, consume queue."""
+    """If a write to one of the two files of a queue fails, the retry writes to the same file, never
+    to the other one. The test makes each of four writes fail in turn: commit log, consume queue,
+    commit log, consume queue."""
     right = Tier()
     fill(right.queue(), 0, 3)
     fill(right.queue(), 3, 4)
@@ -645,8 +646,9 @@ def test_bytes_of_a_crashed_first_run_that_differ_are_replaced() -> None:
 
 
 def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentProvider) -> None:
-    """A consume queue write got no reply, and its messages were given up. The written bytes do not
-    count after the hole that follows."""
+    """A write to a consume queue was applied but got no reply, so its messages were rolled back,
+    and the queue continued after a hole. The bytes of that write do not become units of the
+    queue."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.LOSE_REPLY})))
     file = tier.queue()
     fill(file, 0, 2)

@@ -223,9 +223,9 @@ class SwitchingClient(HostileClient):
 def test_w02_a_writer_that_is_replaced_in_the_middle_of_an_upload_leaves_no_hole_and_no_double(
     number: int, is_paired: bool, before: bool
 ) -> None:
-    """The replacement of a writer during an upload leaves no hole and no duplicate. The writer was
-    paused in a request, and the request arrives after all requests of its successor. Both writers
-    have metadata on their own hosts."""
+    """If another writer takes over during an upload, the queue gets no hole and no duplicate. The
+    former writer was paused in a request, which arrives after all requests of its successor. Each
+    writer has its own metadata, as on two hosts."""
     old = World(is_paired=is_paired)
     client = old.client = SwitchingClient(old.clock)
     old.put(9)

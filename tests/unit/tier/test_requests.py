@@ -196,7 +196,8 @@ def test_a_start_after_a_stop_lists_nothing_and_a_first_commit_is_like_any_other
     tmp_path: Path,
 ) -> None:
     """A start after a clean stop lists nothing, and its first commit needs no additional request.
-    The state directory contains the records of deleted topics, as the stop left them."""
+    The records of deleted topics need no request either, because the clean stop has stored them in
+    the state directory."""
     rig = Rig(tmp_path)
     for number in range(5):
         rig.put(3, QueueKey("TopicA", number))

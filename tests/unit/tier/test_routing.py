@@ -39,8 +39,8 @@ class Source:
 
 
 def reads_tier(level: StorageLevel, source: Source, queue: Queue | None, offset: int) -> bool:
-    """Return whether a get reads the tier. Routing uses only the methods of a source that `Source`
-    has."""
+    """Return whether a get reads the tier. `source` has only the methods that this decision
+    uses."""
     return read_plan.reads_tier(level, cast("DispatchSource", source), queue, KEY, offset)
 
 
@@ -97,8 +97,8 @@ def test_defect_d23_the_end_of_a_query_is_respected(
 
 
 def side(times: list[int], low: int, high: int) -> routing.TimeSide:
-    """Return a fake of one of the two stores that a time search compares. It has messages [low,
-    high) of a queue. `times[n]` is the store time of message n."""
+    """Return a fake of one of the two stores whose results a time search compares. The fake has the
+    messages [low, high) of a queue. `times[n]` is the store time of message n."""
 
     def search(timestamp_ms: int, boundary: BoundaryType) -> int:
         if boundary is BoundaryType.LOWER:

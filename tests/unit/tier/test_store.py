@@ -459,8 +459,8 @@ def test_force_reads_from_the_next_store_what_has_left_the_tier(
 def test_force_leaves_readers_where_the_tier_ends_when_the_next_store_ends_before(
     make_world: Callable[..., World],
 ) -> None:
-    """With FORCE, a reader at the end of the tier stays there even if the local store ends at a
-    lower offset. The local store lost its disk."""
+    """With the storage level FORCE, a reader at the end of the tier stays at this offset, even if
+    the local store ends at a lower offset because it lost its disk."""
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()

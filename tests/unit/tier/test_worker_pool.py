@@ -103,9 +103,10 @@ def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
 
 
 class Steps:
-    """Steps of work. A step is short while one worker runs, and takes `together_s` with several
-    workers. After 300 steps of one worker, the pool measures no busy time of this worker, as if it
-    waited, until other workers have run steps too. The pool then starts more workers."""
+    """Work for a pool, in steps. A step is short while one worker runs, and takes `together_s` with
+    several workers. After 300 steps of one worker, the measured busy time of this worker stays 0,
+    as if it waited for something. So the pool starts more workers. The measurement is normal again
+    once others have run steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, together_s: float) -> None:
         self.together_s = together_s

@@ -203,8 +203,8 @@ def test_a_state_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) ->
 
 
 def test_a_tier_is_opened_for_writing_in_one_place() -> None:
-    """Only one function opens a tier for writing. With a second function, a change of the steps of
-    a take-over could be made in only one of the two."""
+    """Only one function opens a tier for writing. If there were two, somebody might change the
+    steps of a take-over in only one of them."""
     [package] = tieredstore.__path__
     users = [
         str(path.relative_to(package))

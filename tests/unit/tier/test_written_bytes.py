@@ -1,4 +1,5 @@
-"""Over several runs of a tier's writers, a meter records how often each byte is written."""
+"""Tests of the meter that records how often each byte of a tier is written, by several writers one
+after another."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_messages_in_the_middle_are_asked_where_the_ends_are_not_in_the_index(
 @pytest.mark.parametrize("item_bytes", [0, 1])
 def test_index_files_that_the_state_has_kept_are_asked_too(tmp_path: Path, item_bytes: int) -> None:
     """A rebuild of the metadata also looks up keys in the index files of the state directory.
-    `item_bytes` is the number of bytes by which such a file exceeds the configured size."""
+    `item_bytes`: number of bytes by which these files are larger than the configured size."""
     builder = TierBuilder(tmp_path)
     for topic in ("b", "a"):
         builder.queue(topic, 0, [message(topic, 0, n) for n in range(6)])

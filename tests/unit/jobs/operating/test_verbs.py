@@ -138,8 +138,8 @@ def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
 
 
 def test_messages_that_can_be_read_no_more_are_counted_once(world: TieredLocal) -> None:
-    """Unreadable messages are counted once. Either their units or their bytes are lost, and either
-    segment may end first."""
+    """A message that can no longer be read is counted once, whether its unit or its record was
+    deleted first. Either the consume queue segment or the commit log segment may end first."""
     times = [m.store_timestamp_ms for m in stored(world, "T")]
     gone = 0
     for time in [*times, times[-1] + 1]:
@@ -354,8 +354,9 @@ def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | 
 def test_a_queue_that_was_emptied_goes_on_at_its_end_after_a_restore(
     world: TieredLocal, verb: tuple[object, ...]
 ) -> None:
-    """An operator empties a queue. After a restore, the queue continues at its end. Data that was
-    uploaded after the last regular backup is only in the verb's own backup."""
+    """An operator empties a queue with a verb. After a restore, the queue continues at the offset
+    at which it ended. The verb makes a backup of its own, and only this backup has the data that
+    was uploaded after the last regular backup."""
     (world.root / "store" / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
     world.open()
     world.close()

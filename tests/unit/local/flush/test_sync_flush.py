@@ -107,10 +107,10 @@ def test_one_sync_is_enough_for_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -
 def test_a_round_that_two_threads_begin_at_once_is_not_over_before_its_puts_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads begin a flush round at the same time. The round does not end before its puts are
-    on disk. Thread A seals a round that thread B began and that has no put yet. In an earlier
-    version, A's sync ended this round, and later puts of the round were wrongly reported as
-    durable."""
+    """Two threads begin a group of puts that share a flush at the same time. No put of the group
+    ends before its message is on disk. Thread A seals a group that thread B has begun, and that has
+    no put yet. In an earlier version, the sync of A ended this group, and later puts of it were
+    wrongly reported as durable."""
     with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
         flush, puts = store._flush._log_flush, store._appender
         assert store.put_message(plain()).durable.result(WAIT_S) is OK

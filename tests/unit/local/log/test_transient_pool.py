@@ -203,8 +203,9 @@ def test_a_buffer_is_made_ahead_and_no_more_than_there_may_be(
 def test_what_the_flush_commits_meanwhile_is_dispatched_without_another_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Messages that the flush commits are dispatched without another put. In an earlier version the
-    later round of commits found nothing left to commit, and woke no thread."""
+    """If the flush commits messages from the buffers, they are dispatched without another put. In
+    an earlier version, the commit thread then found nothing left to commit, and did not wake the
+    dispatch."""
     files = PositionalFiles(writable=True)
     pool = TransientStorePool(1, SIZE)
     with closing(files), closing(CommitLog(tmp_path, SIZE, files, pool=pool)) as log:

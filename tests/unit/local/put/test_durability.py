@@ -1,4 +1,5 @@
-"""The result of a put refers to its flush round, unless the put does not wait for a flush."""
+"""The result of a put completes with the flush that covers its message, unless the put does not
+wait for a flush."""
 
 from __future__ import annotations
 

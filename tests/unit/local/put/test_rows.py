@@ -52,8 +52,9 @@ def test_what_is_not_flushed_is_not_dispatched(store: DefaultMessageStore) -> No
 def test_rows_that_are_confirmed_in_part_are_not_read_in_the_log_too(
     store: DefaultMessageStore,
 ) -> None:
-    """Rows that were sealed together are only partly confirmed, because the log is committed file
-    by file. The rows wait, and are not read from the log again."""
+    """Of a group of rows, only the first ones are before the end of the flushed log, because the
+    log is committed file by file. All rows of the group wait in memory, and are not read from the
+    log again."""
     log, appender = store.commit_log, store._appender
     store.put_message(plain(number=0))
     middle = log.max_offset

@@ -314,8 +314,8 @@ def test_i82_a_torn_message_with_a_record_in_its_body_is_cut_off(
 
 
 def test_i82_a_head_in_a_body_hides_no_messages_behind_it(tmp_path: Path) -> None:
-    """The body of a torn message contains the head of a record. The head claims a length that
-    covers the messages of other clients, but hides none of them."""
+    """The body of a torn message contains the head of a record. The size in this head includes the
+    messages of other clients that follow. The recovery still finds all these messages."""
     root = tmp_path / "s"
     fill(root)
     with running(small_config(root)) as store:
@@ -435,8 +435,8 @@ def test_queues_that_are_gone_are_built_from_the_log(root: Path) -> None:
 
 
 def test_a_hole_in_front_of_a_queue_s_next_message_is_found(tmp_path: Path) -> None:
-    """Units are missing before a queue's last recorded position. The recovery finds them missing,
-    and the dispatch begins before them."""
+    """Units are missing before the position up to which the checkpoint calls the queues complete.
+    The recovery notices that, and the dispatch begins before the first missing unit."""
     root = tmp_path / "s"
     results = fill(root)
     wanted = reopen(root)

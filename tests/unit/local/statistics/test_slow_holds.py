@@ -44,7 +44,8 @@ class HeldClock(ManualClock):
 
 @pytest.fixture(params=[MessageAppender, CompiledAppender] if IS_COMPILED else [MessageAppender])
 def clock(request: Any, monkeypatch: pytest.MonkeyPatch) -> HeldClock:
-    """The clock of a store whose puts run in Python, or in the compiled core if it exists."""
+    """The clock of a store. Each test runs with puts in Python, and with puts in the compiled core
+    if it exists."""
     monkeypatch.setattr(assembly, "find_appender_class", lambda: request.param)
     return HeldClock()
 

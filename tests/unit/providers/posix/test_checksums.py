@@ -567,7 +567,7 @@ def test_l01_a_stop_at_any_call_leaves_what_counts_readable(
 
 
 class FailingCalls(PosixCalls):
-    """Calls for checksum files fail while `fails` is set."""
+    """System calls. While `fails` is set, those that open or delete checksum files fail."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,8 @@ TOPICS = ("TopicA", "TopicB")
 QUEUES = (0, 3)
 PATHS = [f"broker-a/{topic}/{queue_id}" for topic in TOPICS for queue_id in QUEUES]
 FOLDERS = len(TOPICS) * (1 + len(QUEUES))
-"""Number of folders of topics and queues that a listing with expected queues does not read."""
+"""Number of all topic folders and queue folders. A listing with expected queues reads none of
+them."""
 
 
 class CountingCalls(PosixCalls):
@@ -34,7 +35,7 @@ class CountingCalls(PosixCalls):
 
 
 class UncountedCalls(CountingCalls):
-    """A file system that reports no number of subfolders for a folder."""
+    """A file system that does not report how many subfolders a folder has."""
 
     def stat(self, path: str) -> os.stat_result:
         found = list(super().stat(path))

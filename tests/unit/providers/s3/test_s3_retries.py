@@ -142,9 +142,9 @@ def test_o01_a_part_of_an_object_has_the_budget_of_the_whole(server: ScriptedSer
 
 @pytest.mark.parametrize("failure", [refusal(400, "ExpiredToken"), Reply(503), Reply(drop=True)])
 def test_a_body_from_a_file_is_sent_whole_each_time(server: ScriptedServer, failure: Reply) -> None:
-    """Each attempt sends the whole body from a file. This endpoint has no copies of parts, so the
-    client puts the whole body. In an earlier version, a retry continued at the end of the previous
-    attempt."""
+    """A body is read from a file, and each attempt sends the whole body. In an earlier version, a
+    retry sent only the bytes after those that the previous attempt had read. (This endpoint cannot
+    copy parts, so the client puts the body as one object.)"""
     server.script = [failure]
     with s3_client(server.url, tieredStoreS3Dialect="google") as client:
         assert client.compose("k", [[b"data"]], {})

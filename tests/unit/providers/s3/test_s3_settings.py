@@ -38,8 +38,7 @@ UPLOAD = Reply(
 
 
 class Setting:
-    """Parts that the test of one configuration key needs: a scripted server, a folder and a
-    monkeypatch."""
+    """What the test of a configuration key uses: a scripted server, a folder and a monkeypatch."""
 
     def __init__(self, server: ScriptedServer, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.server = server

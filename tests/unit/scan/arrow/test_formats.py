@@ -26,8 +26,8 @@ from tieredstore.scan.read.options import ReadOptions
 LONG_TOPIC = "topic-of-more-than-127-bytes-" + "x" * 110
 V2_MAGIC = bytes.fromhex("daa320ab")
 SHAPES = list(itertools.product([1, 700, 1 << 22], [1, 900, 1 << 27], [False, True]))
-"""Combinations of three settings: bytes of a batch, bytes of a range, and whether a range contains
-only the segments that it needs."""
+"""Combinations of three settings: maximum size of a batch, maximum size of a range (both in bytes),
+and whether the plan of a range contains only the segments with messages of the range."""
 
 
 def read(

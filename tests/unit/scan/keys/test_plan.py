@@ -54,8 +54,8 @@ class IndexedTier:
         self._index_end = 0
 
     def index(self, *runs: tuple[str, int, int, int]) -> Path:
-        """Create one index file of the messages of `runs`: (topic, queue id, first offset, end
-        offset)."""
+        """Create one index file with the keys of some messages. `runs`: ranges of messages, each as
+        (topic, queue id, first offset, end offset)."""
         chosen = [
             (topic, queue_id, item)
             for topic, queue_id, start, end in runs

@@ -115,8 +115,8 @@ FACES: dict[str, Callable[[GrowingTier], list[Place]]] = {
 def test_j72_expiry_at_any_read_is_told_and_hides_nothing(
     tmp_path: Path, face: str, read_whole_bytes: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expiry during a read is reported and hides no message. Segments expire either at each read,
-    or at each fourth read."""
+    """Expiry during a read is reported and hides no message. In each pass of the test, segments
+    expire at another read: either at each read in turn, or at each fourth one."""
     monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", read_whole_bytes)
     connect = TierLocation.connect
     told = 0

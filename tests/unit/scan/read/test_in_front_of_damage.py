@@ -29,7 +29,8 @@ DAMAGED = {
     "a unit's size": (UNITS, 11),
     "a unit that names nothing": (UNITS, 1),
 }
-"""Kinds of damage: the file type, and the position of the changed byte in a record or unit."""
+"""Kinds of damage by name. Each changes one byte: in a file of this type, at this position of a
+record or unit."""
 
 
 def flip(tier: GrowingTier, kind: FileSegmentType, position: int, queue_id: int = 0) -> None:
@@ -197,8 +198,8 @@ def test_j60_a_damaged_head_of_the_last_record_is_damage_for_every_reader(
 def test_j71_a_queue_without_a_whole_message_is_empty_for_every_reader(
     tmp_path: Path, torn: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue without a complete message is empty for every reader. Its first messages are being
-    written, or their write was interrupted."""
+    """A queue without a complete message is empty for every reader. The first messages of such a
+    queue are just being written, or a crash interrupted their write."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, count)
     [path] = tier.segments("orders", 0, LOG)

@@ -1,4 +1,4 @@
-"""Tests of recorded times: their writers, the requests for them, and their validity."""
+"""Tests of time records: who writes them, how many requests they cost, and when they are valid."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_a_record_of_other_messages_counts_for_nothing(java: BuiltTier) -> None:
 
 
 def damage_record(file: Path, changed: dict[str, Any]) -> None:
-    """Change a range of the record, so that its offsets or times violate the required ascending
-    order."""
+    """Change one range in the time record of a file, so that its offsets or times are no longer
+    ascending, although they must be."""
     record = decode_time_record(file.read_bytes())
     assert record is not None
     ranges = list(record.ranges)
@@ -173,8 +173,8 @@ def test_a_copy_takes_records_along(java: BuiltTier, tmp_path: Path) -> None:
 
 
 def test_j82_a_copy_brings_its_own_records(java: BuiltTier, tmp_path: Path) -> None:
-    """A copy brings its own time records. The target has records of a deleted topic with the same
-    first and last messages."""
+    """A copy of a tier replaces the time records in the target. There, the target has records of a
+    deleted topic with other times, although its segments have the same first and last messages."""
     jobs.verify(java.url, seal=True)
     copy = tmp_path / "copy"
     for file in files_of(java):

@@ -159,7 +159,8 @@ def test_a_head_that_is_of_another_message_has_no_time(tmp_path: Path) -> None:
 
 def test_few_heads_of_a_large_queue_are_read(tmp_path: Path) -> None:
     """A time search reads few message heads of a large queue: less than one in a hundred of 40,000
-    messages in 10 MB. Several segments need less than twice as many reads."""
+    messages in 10 MB. If the queue has several segments, the search needs less than twice as many
+    reads."""
     times = [START_MS + number * 10 * SECOND for number in range(40_000)]
     tier, _ = build(tmp_path, times, per_segment=9_000)
     for with_state in (False, True):

@@ -33,8 +33,8 @@ def change_slots(tier: BuiltTier, field: str, slots: list[int], by_bytes: int) -
 
 
 def told_of_slots(tier: BuiltTier) -> list[tuple[str, int | None]]:
-    """Return `verify`'s findings about slots, each as its text and its byte position in the
-    file."""
+    """Return the findings of `verify` about slots: the text of each, and the byte position in the
+    index file that it names."""
     found = [finding for finding in tier.damage() if finding.kind == "index-slot"]
     assert {finding.segment for finding in found} <= {INDEX_ID}
     return [(finding.message, finding.position) for finding in found]
@@ -49,8 +49,9 @@ def wrong_position(slot: int) -> tuple[str, int]:
 def test_a_wrong_length_is_told_once_however_many_slots_follow(
     tier: BuiltTier, slot: int, by_bytes: int
 ) -> None:
-    """A wrong length in an index slot is reported once. The items of the next slot do not begin
-    where the wrong length ends, and all later slots are consistent."""
+    """A wrong length in an index slot is reported once. The finding names the next slot, whose
+    items do not begin where they should by this length. The later slots are consistent, so they are
+    not reported."""
     change_slots(tier, "length", [slot], by_bytes)
     assert told_of_slots(tier) == [
         wrong_position(slot + 1),

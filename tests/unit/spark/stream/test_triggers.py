@@ -158,8 +158,8 @@ def test_an_idle_stream_lists_the_tier_once_in_its_interval(
 def test_a_look_that_took_long_is_not_made_again_at_once(
     tier: GrowingTier, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow listing is not repeated immediately. Spark asks for the beginning of the stream, and
-    right afterwards for the end of its first batch."""
+    """A slow listing of the tier is not repeated immediately. Spark first requests the beginning of
+    the stream, and directly afterwards the end of the first batch. Both use one listing."""
     tier.append("orders", 0, 5)
     clock = ManualClock()
     listing = PosixProvider.list

@@ -52,8 +52,8 @@ def test_one_message_is_always_within(
 
 
 def test_one_message_of_those_whose_units_are_lost_is_always_within(tmp_path: Path) -> None:
-    """One of the messages whose units are lost is always within the limit of a batch. So the batch
-    reaches these messages and fails."""
+    """A batch that comes to messages with lost units includes one of them, whatever its byte limit
+    is. So the batch fails, and the stream does not stop before these messages without an error."""
     tier = GrowingTier(tmp_path)
     for number in range(3):
         if number:

@@ -23,9 +23,9 @@ def open_store(tier: Tier, client: MemoryObjectClient) -> FlatFileStore:
 
 @pytest.mark.parametrize("knows", [False, True])
 def test_t74_a_deletion_by_a_former_writer_hides_nothing_of_the_next_one(knows: bool) -> None:
-    """A deletion by a former writer hides no message of the next writer. The former writer has
-    written the record of the deletion. With `knows`, it then notices that the next writer
-    exists."""
+    """A deletion of a topic by a former writer hides no message of the next writer. The former
+    writer writes the record of the deletion. With `knows`, its first fence check passes, and it is
+    fenced at the second one."""
     client = MemoryObjectClient()
     tier = Tier()
     former = open_store(tier, client)

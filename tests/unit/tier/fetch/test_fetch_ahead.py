@@ -338,8 +338,8 @@ def test_a_miss_of_a_sequential_reader_costs_one_round_trip_after_the_first(
 
 def test_a_sequential_reader_waits_for_few_round_trips(tmp_path: Path, later: Later) -> None:
     """A sequential reader waits for few round trips. There are 20 blocks of 1,000 messages. The
-    first block needs two round trips. Each later trip brings more blocks than all earlier trips
-    together, up to eight."""
+    first block needs two round trips. The number of blocks that a round trip fetches then doubles,
+    up to eight."""
     tier = make_tier(tmp_path, 20_000, later, read_ahead_message_count_threshold=1000)
     trips = RoundTrips(tier, later)
     offset = 0

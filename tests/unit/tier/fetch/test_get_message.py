@@ -329,8 +329,9 @@ def test_a_get_goes_through_two_windows_at_most_however_much_is_cached(tmp_path:
 
 
 def test_what_expires_while_a_get_goes_on_is_not_passed(tmp_path: Path) -> None:
-    """A get does not skip messages that expire in the tier during the get. The next get asks the
-    next store. That store may have these messages, and knows if they are missing."""
+    """A get does not skip messages that expire in the tier during the get. It returns no messages
+    after them. The next get for these messages goes to the local store, which may still have
+    them."""
     tier = Tier(tmp_path)
     tier.add(10)
     tier.get(0)
@@ -509,8 +510,8 @@ def test_a_backend_that_is_down_means_ask_again(tier: Tier) -> None:
 
 
 def test_a_backend_that_is_down_between_two_reads_hides_no_message(tier: Tier) -> None:
-    """A backend that is unreachable between two reads of a get hides no message. A unit with an
-    invalid position, before a large message, divides the get into two reads."""
+    """If a backend becomes unreachable between two reads of one get, no message is skipped. A unit
+    with an invalid position, before a large message, divides the get into two reads."""
     tier.add(20)
     tier.add(1, body=bytes(2 << 20))
     tier.add(20)

@@ -86,8 +86,8 @@ def test_bytes_that_come_after_a_clean_opening_are_of_a_writer_that_has_the_righ
 
 
 def test_once_bytes_made_room_others_do_not(world: World) -> None:
-    """An object with torn bytes of an earlier run was replaced once. Unknown bytes that appear at a
-    later position are not replaced: the commit fails, and the file stays as it is."""
+    """A writer replaces torn bytes that an earlier process has left. If unknown bytes then appear
+    at a later position, they are not replaced. The commit fails, and the file stays as it is."""
     world.make().close()
     world.leave_behind(0, b"torn")
     file = world.open()

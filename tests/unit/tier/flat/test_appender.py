@@ -234,8 +234,8 @@ def test_a_size_that_cannot_be_found_out_changes_nothing() -> None:
 
 
 def taken_by(writer: str, *, stale: bool = False, data: bytes | None = None) -> Reply:
-    """Return a reply for a position that already has bytes. They are those of this write, or `data`
-    if given."""
+    """Return a scripted reply to a write at a position that already has bytes: the same bytes as in
+    the write, or `data` if given."""
 
     def reply(segment: Segment, position: int, written: bytes) -> WriteResult:
         if len(segment.data) == position:

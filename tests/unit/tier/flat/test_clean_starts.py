@@ -1,5 +1,6 @@
-"""Tests of a restarting broker's requests to an object store. After a clean stop, many queues need
-no more requests than one queue. After a crash, each queue needs at most one read."""
+"""Tests of a restarting broker's requests to an object store. After a clean stop, a start with many
+queues needs no more requests than a start with one queue. After a crash, a start needs at most one
+read for each queue."""
 
 from __future__ import annotations
 
@@ -190,8 +191,8 @@ def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the
 def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """If a crash follows a clean stop, units are read from the tier, because a merge has changed
-    the tier since the shutdown snapshot."""
+    """A process starts after a clean stop, merges objects, and crashes. The next start reads units
+    from the tier, because the merge has changed the tier since the shutdown snapshot."""
     Broker(store, tmp_path / "state").write(3).stop()
     second = Broker(store, tmp_path / "state", policy=MergePolicy(fan_in=2)).write(1)
     second.provider.run_maintenance(sweep=False)
@@ -203,9 +204,9 @@ def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
 def test_d15_a_queue_that_was_stopped_between_its_two_files_is_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """A queue that was stopped between the writes of its two files is read from the tier. The
-    commit log has messages without units, and the next write continues after the last message with
-    a unit."""
+    """A process stopped after it wrote to the commit log of a queue and before it wrote to the
+    consume queue. So the commit log has messages without units. The next start reads this queue
+    from the tier, and continues after the last message with a unit."""
     first = Broker(store, tmp_path).write(3)
     end = first.queue(7).commit_log_commit_offset
     log = SegmentId(f"{BROKER}/orders/7", FileSegmentType.COMMIT_LOG, 0)

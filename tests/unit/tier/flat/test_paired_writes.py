@@ -68,7 +68,8 @@ class ObjectTier:
         return self.tier.queue()
 
     def puts(self) -> list[str]:
-        """Return the kinds of the segments' objects that were put since the last call."""
+        """Return the kind (first letter of the name) of each object of a segment that was put since
+        the last call."""
         names = [
             request.rpartition("/")[2]
             for request in self.client.requests

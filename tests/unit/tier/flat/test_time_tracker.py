@@ -174,8 +174,8 @@ def test_messages_that_are_rolled_back_are_in_no_record(client: TimesClient) -> 
 def test_j80_records_of_other_bytes_at_its_place_go_with_the_first_that_is_made(
     client: TimesClient,
 ) -> None:
-    """A broker that records no times has deleted a topic, and left the topic's time records. They
-    are removed with the first new record."""
+    """A broker without time records has deleted a topic, and has left the time records that the
+    topic had. The first new time record of the recreated topic removes these old records."""
     tier = open_tier(client)
     for size in (6_100, 70_000, 1 << 40):
         tier.provider.write_times(PATH, TimesName(0, size), b"of another topic")  # type: ignore[attr-defined]

@@ -50,8 +50,8 @@ def test_an_upload_goes_on_after_a_restart(node: Node) -> None:
 
 
 def test_a_part_of_another_state_of_the_file_is_removed(node: Node) -> None:
-    """An incomplete upload of another state of an index file is removed. A forced upload was
-    interrupted, and the file got more keys after the restart."""
+    """A forced upload of an index file was interrupted, and after a restart the file got more keys.
+    The next upload removes the incomplete segment of the interrupted one."""
     plain = node.provider
     node.provider = FaultyProvider(plain, Faults({3: Fault.FAIL}))
     service = node.open()

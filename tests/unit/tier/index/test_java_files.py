@@ -19,8 +19,8 @@ LIVE = "1795266331636"
 
 
 def golden_rows(unsealed: bytes) -> tuple[int, np.ndarray[Any, Any], list[int]]:
-    """Return a begin time, items and store times. From these, our index writes a file that equals
-    `unsealed`."""
+    """Return the begin time, the items and the store times of an unsealed index file. From these,
+    our index must write the same file."""
     _, begin, end, _, count = struct.unpack(">Iqqii", unsealed[:28])
     items = np.frombuffer(unsealed, ITEM_DTYPE, offset=28 + 4 * 8 + 32, count=count)
     times = [begin + int(seconds) * 1000 for seconds in items["time_diff_seconds"]]

@@ -153,8 +153,8 @@ def test_hot_keys_do_not_hide_messages(tmp_path: Path) -> None:
 def test_a_chain_is_followed_for_a_million_items_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query follows a chain for a million items and no further. In this test the limit is 1,000
-    items, not counting the first ones, which are read singly."""
+    """A query reads at most a million items of a chain. In this test the limit is 1,000 items, in
+    addition to the first items of the chain, which are read one at a time."""
     monkeypatch.setattr(local_file, "MAX_CHAIN_ITEMS", WALK_ITEMS + 1000)
     monkeypatch.setattr(local_file, "SCAN_ITEMS", 500)
     count = WALK_ITEMS + 3000
@@ -197,8 +197,9 @@ def test_the_hash_of_the_java_test_is_in_the_file(node: Node) -> None:
 
 
 def test_times_are_right_to_the_second_in_both_directions(node: Node) -> None:
-    """Queries by time are correct to the second in both directions. The index has whole seconds,
-    rounded down relative to the file's begin time. Still, no message may be missed."""
+    """Queries by time are exact to the second, for messages before and after the file's begin time.
+    The index stores the difference to that time in whole seconds. A query still finds every message
+    within its times."""
     service = node.open()
     times = {"before": NOW - 1999, "near": NOW - 500, "at": NOW, "after": NOW + 2999}
     put(service, ["at"], times=times["at"])

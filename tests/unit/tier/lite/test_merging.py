@@ -26,7 +26,8 @@ def it(tmp_path: Path) -> Iterator[LiteTier]:
 
 
 def put_rounds(it: LiteTier, rounds: int, sessions: int = 3) -> dict[str, list[bytes]]:
-    """Put messages into some lite topics in each of several rounds, which write a run each."""
+    """Put messages into some lite topics, and write a run of them to the tier. Repeat this `rounds`
+    times."""
     chance = random.Random(rounds)
     sent: dict[str, list[bytes]] = {}
     for number in range(rounds):

@@ -32,7 +32,7 @@ class CountingClient(MemoryObjectClient):
 
 
 class Objects(WrapperProvider):
-    """Provider over the object store of the test that runs."""
+    """Provider over the object store of the current test."""
 
     @classmethod
     def from_config(cls, _config: StoreConfig) -> Objects:

@@ -1,4 +1,4 @@
-"""Limits block only the threads that upload and read."""
+"""A limit of the rate of uploads or reads blocks only the threads that upload or read."""
 
 from __future__ import annotations
 

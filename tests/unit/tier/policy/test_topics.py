@@ -58,7 +58,8 @@ def backlog(made: Broker) -> tuple[Any, Any]:
 
 
 def leave_waiting(made: Broker) -> None:
-    """Put messages that wait for a full batch, and check that a scan counts them."""
+    """Put too few messages for a batch, and check that a scan uploads none and counts them as
+    waiting."""
     made.put(3)
     made.clock.advance(1000)
     assert made.scan() == 0
@@ -207,8 +208,8 @@ def test_a_topic_that_no_tier_can_hold_is_no_policy_s(made: Broker) -> None:
 
 
 def test_each_change_of_what_is_uploaded_is_another_version_and_nothing_else_is() -> None:
-    """Each change of the uploaded topics is a new version of the filter. A new version makes the
-    next scan check all queues again. Other changes are no new version."""
+    """Each change of the set of uploaded topics gives the filter a new version. The next scan then
+    checks all queues again. Other changes of the settings give no new version."""
     config = StoreConfig()
     found = TopicFilter(config)
     seen = [found.version]

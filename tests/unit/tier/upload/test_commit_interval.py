@@ -203,8 +203,9 @@ def test_what_waits_is_kept_by_the_retention_guard() -> None:
 
 @pytest.mark.parametrize("body_size", [20, 1000, 100_000])
 def test_a_fast_queue_fills_each_write(body_size: int) -> None:
-    """A fast queue fills each write. While enough bytes wait, each write has at least the preferred
-    size, for all sizes of batches and messages. Each commit has one consume queue write."""
+    """The writes of a fast queue are large. While enough bytes wait, each write to the commit log
+    has at least the size that the provider prefers, for all sizes of batches and messages. Each
+    commit writes to the consume queue once."""
     preferred = 1_000_000
     rig = Rig(preferred, group_commit_size_bytes=400_000, max_group_commit_count=500)
     size = len(record(0, body_size=body_size)[0])

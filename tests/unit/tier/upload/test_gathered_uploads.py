@@ -274,8 +274,8 @@ def test_a_message_waits_for_less_than_a_minute() -> None:
 
 
 def test_queues_are_visited_in_the_order_of_groups() -> None:
-    """Queues are uploaded in the order of group objects. So each queue's messages are in few
-    groups, which helps a reader of one queue."""
+    """Queues are uploaded in the same order in which group objects contain them. So the messages of
+    a queue are in few group objects, and a reader of one queue makes few requests."""
     node = Node(group_bytes=800)
     node.put(0, 1)
     assert node.scan() == QUEUES

@@ -237,7 +237,8 @@ def test_a_queue_is_said_to_have_changed_until_its_messages_are_on_disk() -> Non
 
 
 def end_in_tier(broker: TieredLocal, topic: str, queue_id: int = 0) -> int:
-    """Upload, unless a background scan has done so, and return the end of the queue in the tier."""
+    """Upload all messages (a background scan may already have done so), and return the end of the
+    queue in the tier."""
     broker.upload()
     file = broker.store.flat_files.get(topic, queue_id)
     return 0 if file is None else file.consume_queue_commit_offset

@@ -13,8 +13,8 @@ KEY = QueueKey("T", 0)
 
 
 def test_w77_a_round_that_another_one_overtook_reports_no_lost_messages(tmp_path: Path) -> None:
-    """An upload round that was overtaken by another round reports no lost messages, although the
-    local range that it read is older."""
+    """An upload round ends after a later round of the same queue. It reports no lost messages,
+    although the range of the local queue that it read at its beginning is outdated."""
     world = TieredLocal(tmp_path)
     world.put("T", b"0")
     world.upload()

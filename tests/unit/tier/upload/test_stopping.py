@@ -226,8 +226,8 @@ def test_a_visit_that_comes_before_a_stored_upload_is_confirmed_puts_its_keys_on
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upload is stored, and another upload round of the queue begins before the upload is
-    confirmed. Each message's keys are put into the index once, although the confirmation comes
-    later."""
+    confirmed. The keys of each message are put into the index only once, although the first upload
+    is confirmed after the second round."""
     patch(world.dispatcher, _shares_checks=True)  # small uploads are confirmed together
     world.source.put(KEY, 0, 1, keys=("key",))
     world.dispatcher.scan(force=True)

@@ -180,8 +180,9 @@ def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
 
 
 def test_w01_an_epoch_that_was_forgotten_is_not_taken_again(store: Store) -> None:
-    """An epoch number was used before and is free again. A writer that creates its object does not
-    own the epoch, because the fence check after the create finds the later epochs."""
+    """The object of a former epoch was deleted, so its number is free again. A writer that creates
+    an object with this number does not own the epoch, because its fence check after the create
+    finds the later epochs."""
     slow = store.process("slow", fencing=False)  # no probe before the create
     create = slow.client.request
 
@@ -221,7 +222,8 @@ DESCRIBE = (
 
 @contextmanager
 def another_process() -> Iterator[dict[str, object]]:
-    """Run another process during the block. Yield the process's description of itself."""
+    """Run another process during the `with` block. Yield the data that the process prints to
+    identify itself."""
     with subprocess.Popen(
         [sys.executable, "-c", DESCRIBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:

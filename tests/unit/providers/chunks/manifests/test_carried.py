@@ -36,7 +36,8 @@ def carrier(
     start: int, end: int, first: int, last: int, *, base: int = 0, log: int = 1, units: int = 2
 ) -> ObjectInfo:
     """Return an object with bytes [start, end) of a commit log and units [first, last) of its
-    consume queue. `log` and `units` are the generations of both segments in epoch 1."""
+    consume queue. `log`, `units`: numbers of the segment generations of the two segments in epoch
+    1."""
     name = make_carrier_name(start, end, CarriedUnits(base, Generation(1, units), first, last))
     return ObjectInfo(f"{LOG}/{Generation(1, log).name(name)}", end - start + last - first, start)
 

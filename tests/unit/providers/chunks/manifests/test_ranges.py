@@ -32,8 +32,8 @@ def test_ranges_hold_every_key_once_and_each_folder_whole(
     written: list[tuple[str, int]], known: list[tuple[str, int]], least: int
 ) -> None:
     """The ranges of a listing together have every key once, in the order of one listing. No two
-    ranges share a folder of a queue. The queues that divide the listing may differ from the
-    existing queues."""
+    ranges share a folder of a queue. The listing is divided at the folders of known queues. These
+    may differ from the existing queues."""
     client = MemoryObjectClient(page_keys=3)
     for topic, queue in written:
         for name in ("COMMIT_LOG/x", "CONSUME_QUEUE/y"):

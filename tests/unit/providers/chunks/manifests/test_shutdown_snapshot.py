@@ -212,8 +212,8 @@ def test_an_heir_collects_what_was_left_as_garbage(store: Store) -> None:
 
 
 def test_behind_an_epoch_that_said_nothing_an_heir_lists(store: Store) -> None:
-    """The successor of an epoch without a shutdown snapshot lists the tier. The epoch may have
-    written objects, and inherited objects may be lost."""
+    """The successor of an epoch without a shutdown snapshot lists the tier. It must, because the
+    former epoch may have written objects, and objects of earlier epochs may be lost."""
     written_and_stopped(store)
     take(store.process()).release()
     take(store.process())  # and this one is killed

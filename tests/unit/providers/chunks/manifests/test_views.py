@@ -99,8 +99,8 @@ def delete(process: Process) -> None:
 
 
 def delete_and_die(process: Process) -> None:
-    """Delete a segment step by step, as if the process was killed within the deletion. The first
-    write is deleted last."""
+    """Delete a segment as if the process was killed during the deletion: only the object of the
+    segment's first write is left, because it is deleted last."""
     delete(process)
     heir = process.store.process().take_over()
     heir.tier.run_maintenance()

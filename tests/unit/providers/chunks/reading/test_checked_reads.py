@@ -21,8 +21,8 @@ def store() -> Store:
 
 
 def damage(store: Store, text: bytes, at: int = 0) -> str:
-    """Change a byte of the object that contains this text. Return the first character of the
-    object's name."""
+    """Change one byte in the object that contains `text`. Return the first character of the
+    object's name, which shows the kind of the object."""
     for info in store.first.list(""):
         content = bytearray(store.first.get_range(info.key, 0, info.size_bytes) or b"")
         if text in content:

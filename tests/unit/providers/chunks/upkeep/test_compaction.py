@@ -321,8 +321,8 @@ class TestDeleting:
         assert writer.operations() == ["LIST", "HEAD"]
 
     def test_what_may_still_come_is_deleted_too(self, store: Store) -> None:
-        """The object of a write without a reply is deleted too, although no listing shows it yet.
-        It may be created later."""
+        """A deletion of a segment also covers the object of a write that got no reply. No listing
+        shows this object yet, but the store may create it later."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         segment.delete()

@@ -1,5 +1,5 @@
-"""A group object of merged runs is not deleted if a successor could begin to need it between the
-writer's fence check and the deletion."""
+"""A writer does not delete a group object of merged runs if a successor may begin to use the object
+between the writer's fence check and its deletion."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ TEXT = b"0123456789"
 
 
 class LateRuns:
-    """A writer whose first group of merged runs gets no reply. `deliver` creates this group later.
-    Before that, a write of A gets no reply, so the writer leaves the segment generations of A.
-    `at_next`: called before the next group of runs is created."""
+    """A writer whose request to create its first group object of merged runs gets no reply.
+    `deliver` creates this object later. Before, a write to queue A gets no reply, so the writer
+    begins new segment generations for A. `at_next`: called before the writer creates its next group
+    object of merged runs."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -76,7 +77,7 @@ def store() -> Store:
 
 @pytest.mark.parametrize("when", ["before the next", "while the next is made"])
 def test_no_group_goes_that_a_successor_begins_to_need_meanwhile(store: Store, when: str) -> None:
-    """A group object that a successor begins to need is not deleted. The writer has checked its
+    """A group object that a successor begins to use is not deleted. The writer has checked its
     epoch, and is paused before its deletion takes effect."""
     runs = LateRuns(store)
     if when == "before the next":

@@ -265,8 +265,8 @@ def test_groups_of_deleted_queues_go_when_the_others_need_them_no_more(store: St
 def test_a_run_of_a_queue_that_was_made_again_does_not_come_into_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A merged run with old bytes of a deleted queue does not enter the recreated queue. The queue
-    is deleted and written again while its old bytes are copied."""
+    """A queue is deleted and recreated while a merge copies its old bytes. The merged run with
+    these old bytes does not become part of the recreated queue."""
     writer = Gathering(store)
     write(writer, 1)
     insist = Compactor.insist

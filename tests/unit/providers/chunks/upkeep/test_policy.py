@@ -71,8 +71,8 @@ def test_runs_go_up_a_tier_together() -> None:
 
 
 def test_large_objects_are_merged_once_they_are_older_than_the_newest() -> None:
-    """Large objects are merged once they are older than the newest object. The segment of a fast
-    queue is copied only once, as a whole, when it is sealed."""
+    """Large objects are merged only once they are an hour older than the newest object. So the
+    segment of a fast queue is copied only once, as a whole, when it is sealed."""
     new = [found._replace(modified_ms=1_000) for found in extents(150, 150, 150)]
     assert POLICY.next_run(new) is None
     for last_ms, is_merged in ((1_000 + HOUR_MS - 1, False), (1_000 + HOUR_MS, True)):
@@ -135,8 +135,8 @@ def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
 
 
 def seal(policy: MergePolicy, found: Merged) -> None:
-    """Seal the segment. Sealing merges the whole segment into one object, so count its bytes as
-    sent or copied."""
+    """Seal the segment. A seal merges the whole segment into one object, so count the segment's
+    bytes once more, as sent or as copied."""
     size_bytes = found.manifest.size_bytes
     if size_bytes <= policy.target_bytes:
         found.sent_bytes += size_bytes
@@ -232,8 +232,8 @@ def test_a_byte_is_written_a_few_times_only(
     write_bytes: int, total_bytes: int, most_sent: float, most_in_all: float
 ) -> None:
     """With a write every 30 s, and a seal at the end, each byte is written only a few times.
-    `most_in_all`: limit of written bytes, including bytes that the server copies and the sealed
-    object."""
+    `most_sent`, `most_in_all`: limits of the bytes that are sent, and of all written bytes, as
+    multiples of the segment's size. All written bytes include those that the server copies."""
     policy = MergePolicy()
     count = -(-total_bytes // write_bytes)
     found = merge_all(policy, [(write_bytes, 30_000)] * count)

@@ -29,8 +29,8 @@ COMMITS = 400
 
 
 class Cost(NamedTuple):
-    """Means over all starts: number of the queue's objects, and number of its spans in the epoch
-    manifest."""
+    """Mean numbers over all starts. `objects`: objects of the queue. `spans`: entries of the queue
+    in the epoch manifest."""
 
     objects: float
     spans: float

@@ -1,4 +1,5 @@
-"""Tests of the schedule of sorting group objects, also for processes that end soon."""
+"""Tests of the times at which group objects are sorted, also if each process runs only for a short
+time."""
 
 from __future__ import annotations
 

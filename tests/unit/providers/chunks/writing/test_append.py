@@ -59,9 +59,9 @@ class TestCost:
     def test_a_wrong_belief_does_not_end_what_this_epoch_has_sealed(
         self, store: Store, is_whole: bool
     ) -> None:
-        """A process wrongly believes that a sealed segment does not exist, and writes. Its write
-        does not end the segment. A new generation that begins at byte 0 would end the sealed
-        generation."""
+        """A process wrongly believes that a sealed segment does not exist, and writes. The write
+        does not replace the sealed segment. A new segment generation that begins at byte 0 would
+        replace it."""
         writer = store.process(grace_ms=0).take_over()
         writer.append(b"abc", b"def").seal()
         if is_whole:
@@ -89,8 +89,8 @@ class TestCost:
         assert writer.content() == b"abcdefghi"
 
     def test_o01_an_endpoint_that_is_silent_is_not_asked_four_times(self, store: Store) -> None:
-        """An endpoint that does not answer is not tried four times. The client's own attempts have
-        already taken as long as all time-outs together."""
+        """If an endpoint does not answer, the append does not try four times. The client has
+        already tried, for as long as all time-outs together."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         writer.operations()
@@ -290,8 +290,9 @@ class TestLives:
             assert process.content() == b"abcde"
 
     def test_a_first_write_that_comes_late_cuts_nothing(self, store: Store) -> None:
-        """The first write of an epoch arrives late, after the third writer has continued at the
-        same offset. It removes no bytes. It counts only if a later epoch manifest contains it."""
+        """The second of three writers makes its first write. The write arrives late, after the
+        third writer has continued at the same offset. It removes no bytes of the third writer, and
+        counts only if a later epoch manifest contains it."""
         first = store.process("first").take_over()
         segment = first.append(b"abcd")
         second = store.process("second").take_over()

@@ -425,7 +425,7 @@ class TestDeletion:
 
 
 class _Held:
-    """Delays writes: the writer gets no reply, and the writes are applied later."""
+    """Delays the writes of a queue: each write fails with an error, and is applied later."""
 
     def __init__(self, queue: Queue) -> None:
         self._client = queue.process.client
