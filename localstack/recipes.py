@@ -98,7 +98,8 @@ def make_bucket(endpoint: str) -> None:
 
 
 def _has_bucket(_endpoint: str) -> None:
-    """Do nothing: a folder that existed before the server's start is a bucket."""
+    """Do nothing, because the bucket exists already: this server treats each folder that existed
+    before its start as a bucket."""
 
 
 # moto: the interpreter of this clone has it

@@ -82,8 +82,9 @@ def test_l16_the_offset_of_a_last_message_with_a_damaged_head_is_not_used_again(
 def test_l16_a_consumer_of_all_waits_where_the_tier_ends(
     world: TieredLocal, level: str, has_expired: bool
 ) -> None:
-    """After a loss of the disk, the new local store does not have the queue. A consumer of all
-    messages waits at the end of the tier instead of being sent back to offset 0."""
+    """A consumer that has read all messages waits at the end of the tier. The local disk was lost,
+    so the new local store does not have the queue, but the consumer is not sent back to offset
+    0."""
     world.open(tieredStoreAdopt=True, tieredStorageLevel=level)
     if has_expired:
         file = world.store.flat_files.get("A", 0)

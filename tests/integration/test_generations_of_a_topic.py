@@ -375,7 +375,7 @@ def test_t72_a_topic_deleted_beside_a_tier_in_which_it_has_expired_is_recorded(
     world: TieredLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tier gets a record of a topic's deletion even if all the topic's messages in the tier
-    have expired. The topic's segments cannot be deleted for some time."""
+    have expired. The expired segments still exist, because the backend refuses to delete them."""
     world.clock.advance(800 * HOUR_MS)
     world.store.expiry.retention_clock.begin(world.clock.now_ms())
     with Refused(monkeypatch):

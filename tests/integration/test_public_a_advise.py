@@ -18,8 +18,8 @@ TAKEN_MS = (1_795_266_316_000, 1_795_266_330_500)
 
 
 SMALL = ("tieredStoreCommitLogMaxSize", "tieredStoreConsumeQueueMaxSize", "tieredStoreGroupCommit")
-"""Configuration values that are small enough for the fixture. With the default values, the advice
-would cover fewer keys."""
+"""Keys whose values in the fixture's broker.conf suit only its small store. The tests remove these
+keys, so that the default values apply."""
 
 
 def _write_offsets(public_a: Path, path: Path, share: float) -> Path:

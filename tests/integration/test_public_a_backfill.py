@@ -19,8 +19,8 @@ from tieredstore.table import Tier
 
 TRANSACTIONS = "pub_trans"
 PREPARED = slice(76, 84)
-"""Range of bytes in a record with IPv4 hosts. The bytes hold the position of the prepared half
-message, which no column contains."""
+"""Bytes of a record with IPv4 hosts that contain the offset of the prepared half message. No column
+has this offset, so a backfill cannot restore it."""
 COMPRESSED = "pub_big"
 SAME = [name for name in TYPES if name not in {"physical_offset", "stored_length", "body_crc"}]
 

@@ -30,8 +30,8 @@ from tieredstore.scan.verify.verification import verify
 
 COPIES = [25, pytest.param(1500, marks=pytest.mark.slow)]
 SEEDS_READ_SHORT = (86,)
-"""Seeds whose damage can shorten a read without an error: messages at the end of a queue are lost,
-and the state directory does not list later units that would show the loss."""
+"""Seeds whose damage makes a read end too early without an error. Messages at the end of a queue
+are lost, and the state directory does not list any units after them that would show the loss."""
 SMALL_SEGMENTS = "\ntieredStoreConsumeQueueMaxSize=2000\ntieredStoreCommitLogMaxSize=40000\n"
 UNIT_COLUMNS = ("queue_id", "queue_offset")
 BODIES = (*UNIT_COLUMNS, "body")

@@ -59,8 +59,9 @@ def test_w34_another_name_that_is_set_is_refused_with_the_remembered_one(tmp_pat
 def test_w74_a_new_store_without_a_name_hides_no_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
-    """A new store without a broker name is refused if its container was recreated and its disk was
-    lost, because it would hide the history."""
+    """A new store without a configured broker name is refused if the tier has the history of
+    another host name. A recreated container whose disk was lost would otherwise begin as a new
+    broker, and its history would be hidden."""
     monkeypatch.setattr(socket, "gethostname", lambda: "pod-1")
     assert put(tmp_path, b"first") == 0
     shutil.rmtree(tmp_path / "store")

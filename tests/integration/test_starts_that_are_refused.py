@@ -272,9 +272,9 @@ def test_w73_a_deletion_that_an_older_tier_lacks_is_finished_there(
 def test_w92_offsets_of_messages_that_the_metadata_alone_names_do_not_come_again(
     shared: SharedTier,
 ) -> None:
-    """Offsets that only the metadata knows are not assigned again. Store and tier are copies of the
-    same moment. The directory config/ is newer, and has consumers' offsets of messages after that
-    moment."""
+    """Queue offsets that only the metadata contains are not assigned again. The store and the tier
+    are replaced by copies from the same moment. The directory config/ is newer, and consumer
+    offsets in it refer to messages that the copies lack."""
     broker = shared.root / "broker"
     open_store = make_opener("posix", shared)
     world = open_store()

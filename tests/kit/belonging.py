@@ -22,7 +22,7 @@ from tieredstore.tier.writing import TierWriter
 
 
 class StillClock(ManualClock):
-    """Clock that never runs background loops."""
+    """Clock on which most background threads wait forever, so that their loops never run."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         if threading.current_thread() is threading.main_thread():
@@ -109,8 +109,8 @@ class SharedClient(MemoryObjectClient):
 
 
 class SharedProvider(ChunkProvider):
-    """Provider that a test configuration can name by its class. It opens the `SharedTier` that was
-    created last."""
+    """Provider class that a configuration can name. It opens the most recently created
+    `SharedTier`."""
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> ChunkProvider:

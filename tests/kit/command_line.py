@@ -44,8 +44,8 @@ def tieredstore(*arguments: object) -> Ran:
 
 
 def one_line(ran: Ran) -> str:
-    """Return the only line that a failing command prints to stderr. There must be no traceback. A
-    job with completed steps first prints how to continue."""
+    """Return the error line of a failed command. stderr must have no other line and no traceback.
+    Only the line in which a job explains how to continue is ignored."""
     lines = [line for line in ran.err.splitlines() if " the same command continues: " not in line]
     assert len(lines) == 1, ran.err
     assert lines[0].startswith("tieredstore: error: ")

@@ -119,7 +119,8 @@ class RecordingProvider(WrapperProvider):
         return replace(super().capabilities, preferred_batch_bytes=self._preferred_bytes)
 
     def prefer(self, size_bytes: int) -> None:
-        """Make writes of the given size the cheapest ones."""
+        """Set the size of writes that the provider prefers (`preferred_batch_bytes` of its
+        capabilities)."""
         self._preferred_bytes = size_bytes
 
     @contextmanager

@@ -39,7 +39,8 @@ def end_of(offset: int) -> int:
 
 
 def record_time(physical_offset: int) -> int:
-    """Return the store time of a message of `units_of`, as a commit log would."""
+    """Return the store time of the message at a commit log offset. The message belongs to a unit of
+    `units_of`."""
     return physical_offset // 10
 
 

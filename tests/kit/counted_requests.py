@@ -19,15 +19,16 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.testing.chunks import chunk_provider
 
 WHOLE_LISTING = 5
-"""Number of LIST requests for a full listing of a small tier of one broker. Two list the brokers,
-one reads the epoch manifest before the segments, and one reads it after them."""
+"""Number of LIST requests for a full listing of a small tier of one broker. Two requests list the
+brokers, one lists the segments, and two look for the newest epoch manifest: before and after the
+listing of the segments."""
 WHOLE_LISTING_AGAIN = 4
 """Number of LIST requests for a full listing if the reader already has the epoch manifest."""
 
 
 class CountingClient(MemoryObjectClient):
-    """A client that counts requests. The first `together` reads wait for each other, so that they
-    all run at the same time."""
+    """A client that counts requests. `together`: barrier at which the first GETs of several threads
+    wait for each other, so that they run at the same time."""
 
     def __init__(self, beside: MemoryObjectClient, concurrent_requests: int = 16) -> None:
         limits = ClientLimits(concurrent_requests=concurrent_requests)

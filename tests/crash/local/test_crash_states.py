@@ -79,7 +79,7 @@ class Writer:
         self._recorder.mark(Deleting(topic, is_done=True))
 
     def clean(self) -> None:
-        """Delete two files, as cleaning does on a full disk."""
+        """Delete the two oldest files of the commit log, as on a full disk."""
         self._recorder.mark(Cleaning())
         watch = self.store.cleaning._disk
         assert isinstance(watch, DiskWatch)
@@ -131,8 +131,8 @@ def delete_and_make_again(writer: Writer) -> None:
 
 
 def put_and_clean(writer: Writer) -> None:
-    """Put messages into six files of the commit log, and clean. Cleaning deletes the first files,
-    with the consume queue and index files of their messages."""
+    """Put messages until the commit log has six files, and then delete its first files. The consume
+    queue files and index files of the deleted messages are deleted too."""
     for _ in range(9):
         writer.put("A", size=900)
         writer.put("B", size=1000)

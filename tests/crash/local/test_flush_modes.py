@@ -119,8 +119,9 @@ def _record_puts(
 def _list_states(
     recording: Recording, target: Path, loss: Loss
 ) -> list[tuple[dict[str, int], Path]]:
-    """Return the crash states. Each state has the remaining files, and for each step the number of
-    puts that had completed it."""
+    """Return the states of the store after a crash at each recorded fact. A state consists of the
+    numbers of messages that were put, committed and flushed before the crash, and a folder with the
+    files that remain."""
     states = []
     for cut, operation in enumerate(recording.operations):
         if isinstance(operation, Mark):

@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals interrupt a store at every instruction of a caller's thread. Their
+"""Ctrl-C and other signals interrupt a store at every instruction of a caller's thread. The signal
 handlers raise an exception."""
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def scenario(files: FileOperations, promises: Promises, is_journaled: bool) -> N
 
 
 def list_cases(each: int = 1) -> list[tuple[int, bool]]:
-    """Return the steps at which a run may crash, each without and with a journal of creations and
-    deletions."""
+    """Return the tested cases: the step at which the process crashes, and whether the journal may
+    contain creations and deletions. `each`: only every `each`-th step is tested."""
     cases = []
     for is_journaled in (False, True):
         files = SimulatedFiles()

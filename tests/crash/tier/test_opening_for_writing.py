@@ -48,7 +48,7 @@ class Provider(FaultyProvider):
 
 
 class Metadata(FaultyMetadataStore):
-    """Metadata store in which the process ends at a chosen call."""
+    """Metadata store that can end the process at a chosen call, including `load`."""
 
     def load(self) -> None:
         self._faults.change(LOAD, super().load)

@@ -182,8 +182,8 @@ def test_w75_a_tier_that_is_not_mounted_loses_and_hides_nothing(operator: Operat
 def test_w76_metadata_that_is_made_again_knows_where_an_expired_queue_ended(
     operator: Operator, *, is_adopted_before: bool
 ) -> None:
-    """All messages of a queue have expired, and the local store is lost. Rebuilt metadata still has
-    the queue's end offset."""
+    """A queue continues at its old end offset although all its messages have expired and the local
+    store is lost. The rebuilt metadata has this offset."""
     operator.serve(lambda store: store.put_message(Message.create("Other", b"0")))
     ran = tieredstore(
         *("tier", "expire", "T", "--before", "2999-01-01", "--yes"),

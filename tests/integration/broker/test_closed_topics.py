@@ -208,8 +208,9 @@ async def move_own_offsets(client: RemotingClient, group: str) -> list[int]:
 
 @on_loop
 async def test_i70_no_client_moves_the_progress_of_transactions(tmp_path: Path) -> None:
-    """No client can move the offset of the transactions' progress. Otherwise the broker would treat
-    earlier half messages as ended, and their commits would deliver nothing."""
+    """No client can change the broker's own consumer offset in the topic of half messages.
+    Otherwise the broker would treat earlier transactions as finished, and a commit of such a
+    transaction would deliver nothing."""
     async with running_broker(tmp_path) as broker:
         port = int(broker.addresses["grpc"].rpartition(":")[2])
         async with (

@@ -315,8 +315,8 @@ def test_a_store_that_is_gone_for_a_while_is_a_failure_and_nothing_is_lost(
 
 
 def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path: Path) -> None:
-    """A watched offload reports the metrics and health of the dispatcher and the provider. A round
-    that hangs counts as late."""
+    """An offload reports the metrics and health of its dispatcher and its provider to its
+    `OffloadWatch`. It counts as late if a round hangs."""
     stop = StopSignal()
     put(growing, 0, 10)
     growing.shutdown()
@@ -345,8 +345,8 @@ def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path
 def test_j54_a_round_in_which_a_queue_failed_is_not_good(
     growing: DefaultMessageStore, tmp_path: Path
 ) -> None:
-    """A round with a failed queue does not count as good. Metrics, health and the alarm on the last
-    good round agree, and all report the same backlog."""
+    """A round in which a queue failed does not count as good. The metrics, the health and the time
+    of the last good round all show this, and report the same backlog."""
     stop = StopSignal()
     put(growing, 0, 10)
     growing.put_message(Message.create("U", b"good"))

@@ -1,4 +1,4 @@
-"""An offload with too few keys for a full index file does not upload them."""
+"""An offload does not upload the keys of its messages until they fill an index file."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ class Site:
         )
 
     def run(self, *steps: Any, watch: OffloadWatch | None = None) -> Any:
-        """Run a standby. Each of its waits executes the next step. Return the report."""
+        """Run a standby, and return its report. Each time the standby waits, the next function in
+        `steps` is called instead."""
 
         def told(progress: JobProgress) -> None:
             self.notes.append(progress.note)

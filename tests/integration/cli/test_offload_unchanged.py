@@ -1,5 +1,5 @@
-"""An offload of an unchanged store opens no queue and writes nothing. A possibly changed part of
-the store is read as usual."""
+"""An offload of an unchanged store opens no queue and writes nothing. If the store may have
+changed, the offload reads it as usual."""
 
 from __future__ import annotations
 

@@ -242,7 +242,8 @@ def _mqadmin(
 
 
 def _count_deliveries(client: ClientProcess, topic: str) -> int:
-    """Return the number of deliveries of the first queue's messages, counting at most two per
-    message. Only the few messages in flight during the group's reset may have more."""
+    """Return the number of deliveries of the first queue's messages. At most two deliveries of each
+    message are counted, because messages that were in flight during the reset of the group's offset
+    may be delivered more often."""
     offsets = [row[2] for row in client.call("places", topic=topic) if row[1] == 0]
     return sum(min(offsets.count(offset), 2) for offset in set(offsets))

@@ -175,8 +175,8 @@ def test_from_the_first_offset_and_then_as_messages_come(lab: Lab) -> None:
 
 @pytest.mark.parametrize("begin", ["LAST", "20991231235959"])
 def test_a_new_group_gets_all_while_the_first_message_is_local(lab: Lab, begin: str) -> None:
-    """As with Java's broker, a new group gets all messages while the first one is in the local log,
-    regardless of the consumer's chosen start."""
+    """While a queue's first message is in the local log, a new group begins with this message,
+    whatever start the consumer has chosen. Java's broker does the same."""
     lab.send("before1", "before2")
     name = lab.start("c", **{"from": begin})
     assert sorted(bodies(lab.received(name, 2))) == ["before1", "before2"]

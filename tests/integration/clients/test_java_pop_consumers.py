@@ -77,8 +77,8 @@ class Lab:
         wait_for(lambda: expected <= {line["body"] for line in self.received(*names)})
 
     def find_lag(self, group: str) -> int | None:
-        """Return the number of messages of the topic that the group has not finished, or None while
-        mqadmin finds no route of Java's retry topic."""
+        """Return the number of the group's messages that it has not finished, according to mqadmin.
+        None if mqadmin fails, for example because the group's retry topic does not exist yet."""
         printed = self.client.call(
             "mqadmin", args=["consumerProgress", "-g", group, "-n", self.namesrv]
         )

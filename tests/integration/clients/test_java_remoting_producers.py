@@ -31,8 +31,8 @@ OLD_NETTY = (
 def client(
     request: pytest.FixtureRequest, served: Served, java_remoting: Program
 ) -> Iterator[ClientProcess]:
-    """One JVM with a producer, a transactional producer and a consumer. Topic names end with the
-    client's type of header."""
+    """One JVM with a producer, a transactional producer and a consumer. The names of its topics end
+    with the client's header format (JSON or binary)."""
     kind = request.param
     options = (*FAST_CLIENT, f"-Drocketmq.serialize.type={kind.upper()}")
     with java_remoting.start("Producers", "Collectors", options=options) as process:

@@ -1,5 +1,5 @@
-"""The published gRPC clients that have a consumer of lite topics use it at our broker: those of
-Java, Python and Node."""
+"""The published gRPC clients of Java, Python and Node consume lite topics of our broker. The
+clients of other languages have no consumer of lite topics."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ KINDS = {"order": {}, "retry": {}, "two": {}, "sole": {"lite.sub.model": "Exclus
 """Attributes of the group of each test. A group `KIND_LANGUAGE` is bound to the topic
 `KIND_topic_LANGUAGE`."""
 ORDERLY = ("order", "retry")
-"""Kinds whose clients consume one message of a lite topic after the other. In other groups a client
-consumes the messages of one answer at the same time, as with Java's proxy."""
+"""Kinds of groups in which a client consumes the messages of a lite topic one after the other. In
+other groups, a client consumes all messages of a response at the same time, as it does with Java's
+proxy."""
 SETTINGS = {**POLL, "enableLmq": "true", "enableMultiDispatch": "true"}
 
 

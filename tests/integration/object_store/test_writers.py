@@ -129,9 +129,9 @@ def test_w01_a_put_in_flight_while_another_takes_over_is_not_interleaved(
 def test_w01_a_put_in_flight_that_lands_after_a_take_over(
     versitygw: ObjectStore, has_listed: bool
 ) -> None:
-    """A put in flight during a take-over counts if it arrives before the new writer's first
-    listing. The new writer's write at the earlier end is then rejected. A put that arrives after
-    the listing is invisible."""
+    """A put of the old writer is in flight during a take-over. If it arrives before the new
+    writer's first listing, its bytes are valid, and the new writer cannot write at the same
+    position. If it arrives after the listing, its bytes are invalid."""
     reached, go_on = threading.Event(), threading.Event()
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(versitygw.endpoint))

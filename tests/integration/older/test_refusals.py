@@ -89,7 +89,7 @@ def test_j52_a_copy_of_the_log_beside_it_refuses_nothing(tmp_path: Path) -> None
 
 def test_j52_damage_of_a_store_is_not_sent_to_the_check_of_a_tier(tmp_path: Path) -> None:
     """A file in the middle of a store's log is missing, and no repair can restore it. The error
-    does not advise a check of the tier."""
+    names a command for the store, and not `tieredstore verify`, which checks a tier."""
     older = unpack_older("4.9.7-plain", tmp_path / "older")
     log = older.store / "commitlog"
     shutil.copy(log / f"{0:020d}", log / f"{8 << 20:020d}")

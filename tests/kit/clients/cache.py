@@ -1,8 +1,9 @@
 """Cache of built programs and resolved dependencies: one folder in the user's cache per set of
 inputs.
 
-The folder's name holds a digest of the inputs (sources, lists of dependencies), so a change of them
-builds into a new folder beside the old one. `$CLIENTS_CACHE` moves the cache.
+The folder's name contains a digest of the inputs (sources, lists of dependencies). If the inputs
+change, a new folder is built beside the old one. `$CLIENTS_CACHE` is the path of another folder for
+the cache.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class ClientFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Command that starts one client program. Created by a module of `tests.kit.clients`. `start`
-    appends its arguments to `command`. `environment` has variables that are added to the test's
-    environment. Each process has its own HOME, because several clients write logs to HOME."""
+    """Command that starts one client program. Created by a module of `tests.kit.clients`.
+    `command`: program with its first arguments. `environment`: variables that are added to those of
+    the test process. Each process has its own HOME, because several clients write logs to HOME."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -106,8 +106,8 @@ class Recorder:
     def __init__(self, root: Path) -> None:
         self.recording = Recording(root.resolve())
         self.on_operation: Callable[[str, str], None] = lambda name, path: None
-        """Called with the name and path of an operation before it runs. If it raises OSError, the
-        operation fails with that error."""
+        """Function that is called before each file operation, with the name of the operation and
+        the path. If the function raises OSError, the operation fails with this error."""
         self._root = os.fspath(self.recording.root)
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}

@@ -189,6 +189,6 @@ def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str])
 
 
 def cuts(recording: Recording) -> list[int]:
-    """Return all possible cuts: the number of each operation, and the number after the last one.
-    The machine may stop before each of them."""
+    """Return the numbers of all operations, and the number after the last one. The machine may stop
+    just before any of these operations, or after the last one."""
     return list(range(len(recording.operations) + 1))

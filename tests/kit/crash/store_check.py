@@ -16,7 +16,8 @@ from tieredstore.message.record import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Mark: a put begins. Bodies are unique. `keys` are the keys of each message."""
+    """Fact in a recording: a put begins. `bodies`: bodies of its messages, each unique in the
+    recording."""
 
     topic: str
     queue_id: int
@@ -25,12 +26,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Mark: all messages that were put before are now acknowledged."""
+    """Fact in a recording: all messages that were put before are now acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleting:
-    """Mark: a topic's deletion begins or ends."""
+    """Fact in a recording: a topic's deletion begins, or with `is_done` ends."""
 
     topic: str
     is_done: bool = False
@@ -38,7 +39,7 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """Mark: the oldest files of the log may be deleted afterwards."""
+    """Fact in a recording: from now on, the oldest files of the commit log may be deleted."""
 
 
 @dataclass(slots=True)

@@ -13,8 +13,9 @@ from tests.kit.generations import TOPICS
 
 
 class JobWorld(World):
-    """A broker with a tier on a file system. Unlike in other worlds, its store, state and tier are
-    never exchanged for copies. `restores` counts the restores of the store from the tier alone."""
+    """A broker with a tier on a file system. Unlike in `World`, the broker's store, state and tier
+    are never exchanged for copies. `restores`: number of times that the store was restored from the
+    tier alone."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.is_lost = False

@@ -33,8 +33,8 @@ Program: TypeAlias = "Callable[[Process], None]"
 
 
 class Situation:
-    """State of a process after a sequence of replies. `waiting` has the unanswered requests by
-    task. `notes` has the notes since the previous situation. `reached` has the milestones that the
+    """State of a process after a sequence of replies. `waiting`: unanswered requests by task.
+    `notes`: notes that the process recorded after the last reply. `reached`: milestones that the
     process has reached."""
 
     __slots__ = ("after", "former", "notes", "reached", "waiting")
@@ -65,7 +65,8 @@ class Situation:
 
 
 class Party:
-    """A participant of the exploration: a program, and its steps from each situation."""
+    """A participant of the exploration: a program, and the states (`Situation`) that the program's
+    process can reach."""
 
     def __init__(self, name: str, program: Program, now_ms: int) -> None:
         self.name = name
@@ -75,7 +76,7 @@ class Party:
         self.beginning = self._run(None, ())
 
     def answer(self, situation: Situation, task: int, reply: Reply) -> Situation:
-        """Return the situation after one more reply to the process."""
+        """Return the state of the process after one more reply to a task."""
         found = situation.after.get((task, reply))
         if found is None:
             former = situation, task, reply
@@ -99,8 +100,8 @@ class Party:
 
 
 class Process:
-    """One run of a program. The program receives this object: `ask` sends a request, `note` informs
-    the explorer, `spawn` starts another task."""
+    """One execution of a program. The program gets this object as its argument. It calls `ask` to
+    send a request, `note` to inform the explorer, and `spawn` to start another task."""
 
     def __init__(self, name: str, program: Program, now_ms: int) -> None:
         self.name = name
@@ -145,7 +146,8 @@ class Process:
         self.go_on()
 
     def go_on(self) -> None:
-        """Run all tasks until they wait for replies. Waits that have a time limit time out."""
+        """Run all tasks until each of them waits for a reply. If no task can continue and no
+        request is unanswered, a wait with a time limit ends with a time-out."""
         while True:
             task = next((task for task in self._tasks if task.can_go_on()), None)
             if task is None and not self.waiting:
@@ -155,8 +157,8 @@ class Process:
             self._go(task)
 
     def check_former(self, former: Situation, answered: int) -> None:
-        """Raise AssertionError unless the other tasks still wait for the same requests as
-        before."""
+        """Raise AssertionError if a task other than `answered` waits for another request than in
+        the state `former`. The program would then not be repeatable."""
         for number, request in former.waiting.items():
             task = self._tasks[number]
             assert number == answered or task.request == request, (
@@ -219,7 +221,7 @@ class _Task:
         return self.reply
 
     def stop(self) -> None:
-        """Stop this task until its next turn, so that other tasks continue."""
+        """Block this task and let other tasks run, until it is this task's turn again."""
         if not self.process.is_ended:
             self.process.turn.release()
             self.turn.acquire()

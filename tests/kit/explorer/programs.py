@@ -42,7 +42,7 @@ from tieredstore.testing.chunks import chunk_provider
 
 BROKER = "b"
 UNITS = "#"
-"""Path suffix that selects a queue's consume queue. Without the suffix, the path selects its commit
+"""Suffix of the path of a queue's consume queue. A path without this suffix is that of a commit
 log."""
 READY = Request("READY", "")
 WAIT = "WAIT"
@@ -84,8 +84,7 @@ class _Tier:
         )
 
     def ready(self) -> None:
-        """End the first part of a program. The process runs this part alone, before the other
-        processes begin."""
+        """End the first part of a program. No other process runs during this part."""
         self._process.ask(READY)
 
     def wait_for(self, milestone: str) -> None:
@@ -146,8 +145,8 @@ class Writer(_Tier):
             self._process.note(Inherited(path, start, end, self._epoch.number))
 
     def append(self, text: bytes, topic: str = "T", again: Sequence[bytes] = ()) -> None:
-        """Write at the end of a commit log. After a failed write, the next text in `again` is
-        written instead. Raises Fenced, Unavailable."""
+        """Write `text` at the end of a commit log. If a write fails, try the next text of `again`
+        instead. Raises Fenced, Unavailable."""
         self._append(text, f"{BROKER}/{topic}/0", again)
 
     def append_pair(self, text: bytes, units: bytes, again: Sequence[bytes] = ()) -> None:
@@ -319,8 +318,8 @@ class Writer(_Tier):
         return bytes(segment.read(start, len(text))) == text
 
     def _leave_tail(self, segments: list[FileSegment], piece: Piece, result: FencedWrite) -> None:
-        """Begin a new segment if another writer's bytes are at our position and we own the
-        epoch."""
+        """Continue in a new segment if another writer's bytes are at the position of `piece`.
+        Raises Fenced if this writer has lost its epoch."""
         last = segments[-1]
         if not result.stale:
             raise Fenced(result.writer)

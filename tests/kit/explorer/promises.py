@@ -142,7 +142,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A process gave up."""
+    """A process stopped its program early, for the given reason."""
 
     reason: str
 
@@ -161,11 +161,11 @@ Pieces: TypeAlias = frozenset[Piece]
 
 
 class Ledger(NamedTuple):
-    """All pieces and promises at a point of the search. `attempts` has all pieces that were ever
-    sent. `owed` has the pieces that every later reader must get, each with the newest epoch that
-    relies on it. `gone` has the pieces that readers must no longer get, because they were deleted.
-    `deletions` has the finished deletions. `sessions` has the pieces that were owed and gone when
-    each reader began. `newest` is the epoch of the last writer that began."""
+    """All writes and promises in one state of the search. `attempts`: all pieces that were ever
+    sent. `owed`: pieces that every later reader must get, each with the newest epoch that relies on
+    it. `gone`: pieces that no reader may get any more, because they were deleted. `deletions` has
+    the finished deletions. `sessions` has the pieces that were owed and gone when each reader
+    began. `newest` is the epoch of the last writer that began."""
 
     attempts: Pieces = frozenset()
     owed: frozenset[tuple[Piece, int]] = frozenset()

@@ -39,8 +39,9 @@ class Scenario:
 
 
 class State(NamedTuple):
-    """One state of the search. `held` has the replies in transit, by party and task. `late` has the
-    requests that may still take effect, although no process waits for them."""
+    """One state of the search. `held`: replies that were sent and have not arrived yet, each with
+    the numbers of its process and task. `late`: requests that may still take effect, although no
+    process waits for their replies."""
 
     disk: Disk
     situations: tuple[Situation, ...]
@@ -62,8 +63,8 @@ class Step(NamedTuple):
 @dataclass(frozen=True)
 class Result:
     """Result of a search. `broken` is the first broken promise. `steps` is one of the shortest
-    histories that break the promise. `is_whole`: the search reached every state within the
-    bounds."""
+    histories that break the promise. `is_whole`: whether the search visited every state, and did
+    not end early because of `max_states`."""
 
     broken: str | None
     steps: tuple[Step, ...]
@@ -147,7 +148,7 @@ class _Search:
         )
 
     def _begin(self) -> tuple[State, Broken | None]:
-        """Run the processes until they are ready, one after the other."""
+        """Run the first part of each process, one process after the other."""
         state = State(
             Disk(frozenset(), START_MS), (), frozenset(), (), self._scenario.faults, Ledger()
         )
@@ -161,8 +162,7 @@ class _Search:
         return state, self._look(state)
 
     def _make_ready(self, party: Party, disk: Disk) -> tuple[Disk, Situation, tuple[Hashable, ...]]:
-        """Answer the requests of a party until the party is ready. The party is ready when it sends
-        READY, before its main part."""
+        """Run the first part of a process: answer its requests until it sends READY."""
         beginning = disk, party.beginning, party.beginning.notes
         situation, notes = party.beginning, [*party.beginning.notes]
         while situation.waiting:
@@ -179,8 +179,9 @@ class _Search:
         return beginning
 
     def _steps(self, state: State) -> Iterator[tuple[Step, State | Broken]]:
-        """Yield the possible steps. If a process waits only for an object that never changes, yield
-        only that process's step, because the step's order makes no difference."""
+        """Yield the possible next steps from a state. If a process waits only for an object that
+        never changes, yield only the step of this process. It makes no difference whether this step
+        comes before or after the steps of other processes."""
         for index, situation in enumerate(state.situations):
             if len(situation.waiting) == 1 and self._is_settled(state, index, situation):
                 yield from self._steps_of(state, index)
@@ -240,8 +241,8 @@ class _Search:
     def _faults(
         self, state: State, here: State, index: int, task: int, request: Request, reply: Reply
     ) -> Iterator[tuple[Step, State | Broken]]:
-        """Yield the states after each fault of a request. `state` is the state if the request had
-        no effect, `here` the state after its effect."""
+        """Yield the states that each possible fault of a request leads to. `state`: state before
+        the request. `here`: state after the request has taken effect."""
         lost = Reply(None, state.disk.now_ms, is_lost=True)
         less = state.faults - 1
         if not request.changes:

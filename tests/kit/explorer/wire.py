@@ -41,7 +41,8 @@ Ask: TypeAlias = Callable[[Request], Reply]
 
 
 class WireClient:
-    """An ObjectClient that turns each call into requests. The function `ask` answers them.
+    """An ObjectClient that translates each call into one or more requests, and gets the replies
+    from the function `ask`.
 
     A multipart upload becomes one read for each copied part and one conditional create, because
     other processes cannot see its other parts.
@@ -121,7 +122,8 @@ class WireClient:
 
 
 class Disk(NamedTuple):
-    """Content of the store: the object number at each key, and the time of the store's clock."""
+    """Content of the store. `objects`: each key with the number of its object. `now_ms`: time of
+    the store's clock."""
 
     objects: frozenset[tuple[str, int]]
     now_ms: int
@@ -181,7 +183,8 @@ class Store(MemoryObjectClient):
         return found.size_bytes, found.modified_ms, metadata, found.etag
 
     def _intern(self, found: Any) -> int:
-        """Return the number of an object. Equal objects have the same number."""
+        """Return the number by which states refer to an object. Equal objects have the same
+        number."""
         metadata = tuple(sorted(found.metadata.items()))
         identity = found.content, found.modified_ms, metadata
         number = self._numbers.setdefault(identity, len(self._objects))

@@ -54,9 +54,9 @@ def delay(seconds: float) -> Fault:
 
 
 def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = False) -> Fault:
-    """Hold the request at the proxy until `go_on` is set. The server executes the request
-    afterwards, or with `applied` before. `reached` is set when the request has reached the proxy.
-    Raises AssertionError after a minute."""
+    """Hold a request at the proxy until `go_on` is set. The server executes the request after this
+    time or, with `applied`, before it. `reached` is set when the proxy begins to wait. Raises
+    AssertionError after a minute."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         reply = forward(request) if applied else None
@@ -131,21 +131,21 @@ def corrupt_upload(position: int = 0, flip: int = 0x01) -> Fault:
 
 
 def shorten_body(to_bytes: int) -> Fault:
-    """Shorten the body and its Content-Length. Only the request and Content-Range still show the
-    correct length."""
+    """Shorten the body of a reply, and change its Content-Length to the new length. The client can
+    notice this only by the requested range and the header Content-Range."""
     return change_reply(lambda reply: reply.with_body(reply.body[:to_bytes]))
 
 
 def answer_whole_object() -> Fault:
-    """Answer a request for a range with status 200 and the whole object. On a server that checks
-    signatures the proxy needs credentials."""
+    """Answer a request for a range with status 200 and the whole object. If the server checks
+    signatures, the proxy needs credentials to sign the changed request."""
     return lambda request, forward: forward(request.drop_headers("Range"))
 
 
 def answer_other_range(shift: int, *, honest: bool = True) -> Fault:
     """Answer a request for a range with the range that begins `shift` bytes later. With `honest`,
-    Content-Range names the returned range, otherwise the requested range. The proxy needs
-    credentials, as for `answer_whole_object`."""
+    Content-Range names the returned range, otherwise the requested range. If the server checks
+    signatures, the proxy needs credentials to sign the changed request."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.header("Range") or "")

@@ -46,9 +46,9 @@ EVERY = [10, pytest.param(1, marks=pytest.mark.slow)]
 """Stride of the tested crash points. The daily run tests every tenth point, the slow run all of
 them."""
 OF_A_PART = {"bytes-unnamed", "metadata-size", "unit-torn", "index-header"}
-"""Kinds of findings that `verify` may report for a partial copy. Reasons: commit log bytes are
-copied before their units, the metadata gets the sizes last, a torn write may end within a unit, and
-a partial index file cannot be read."""
+"""Kinds of findings that `verify` may report for a partial copy. A copy writes commit log bytes
+before their units, and sizes in the metadata last. A torn write may end within a unit, and a
+partial index file cannot be read."""
 Tier: TypeAlias = tuple[
     dict[SegmentId, bytes], Entries, list[tuple[str, int, list[int]]], list[Finding]
 ]

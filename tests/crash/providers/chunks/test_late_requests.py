@@ -23,16 +23,17 @@ OLD = [content(20, seed) for seed in range(1, 5)]
 NEW = [content(20, seed) for seed in range(11, 17)]
 EVERY = [4, pytest.param(1, marks=pytest.mark.slow)]
 """Stride of the tested combinations of switch and request. The slow run tests every combination.
-The daily run tests every fourth combination, and thereby each request, each duration and each set
-of clocks."""
+The daily run tests every fourth combination. They still include each request, each length of the
+pause and each set of clocks."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Two writers. `prepare` is the work of the first writer before the switch. `act` is its work
-    with the late requests. `succeed` is the work of the second writer after its start.
-    `is_made_anew`: the segment is recreated, so the first writer's bytes must not exist afterwards.
-    `looks`: the first writer makes a fence check before it counts bytes as written."""
+    """Work of two writers. `prepare`: work of the first writer before the second one takes over.
+    `act`: work of the first writer, of which a request takes effect late. `succeed`: work of the
+    second writer. `is_made_anew`: the segment is recreated, so the first writer's bytes must not
+    exist afterwards. `looks`: the first writer makes a fence check before it counts bytes as
+    written."""
 
     prepare: Callable[[Broker, Tier], object]
     act: Callable[[Broker], object]
@@ -156,8 +157,9 @@ def append_and_merge(broker: Broker) -> None:
 def test_w08_the_whole_of_a_sealed_segment_is_not_that_of_the_next_life(
     how: str, stamps_beginning: bool, every: int
 ) -> None:
-    """The late object of a sealed segment does not become part of the segment's next generation.
-    This also holds for a multipart object, which is as old as the beginning of its upload."""
+    """A sealed segment's object that is created late does not become part of the segment's next
+    generation. The object may be a multipart upload, whose creation time is the beginning of the
+    upload."""
     run_all(Scenario(prepare_sealed, merge, delete_and(*NEW), stamps_beginning), how, every)
 
 

@@ -123,8 +123,8 @@ class Writer:
         self.epoch = self.tier.acquire_writer("broker-a", take_over=True)
 
     def extend(self, id: SegmentId, seed: int) -> None:
-        """Append at the end, merge and collect garbage. Names of earlier objects may be reused
-        afterwards."""
+        """Append at the end of a segment, merge its objects and delete garbage. Afterwards a writer
+        could use the names of the deleted objects again."""
         position = self.tier.open(id).size()
         for turn in range(7):
             data = content(30, seed + turn)
@@ -179,8 +179,9 @@ FIRST = next(n for n, name in enumerate(REQUESTS, 1) if name.startswith("PUT")) 
 
 
 def numbers(end: int, every: int, when: str, switch_ms: int, stands: bool) -> range:
-    """Return the request numbers below `end` at which to switch. The requests are divided among the
-    switches."""
+    """Return the numbers of the requests, below `end`, at which another writer takes over. Only
+    every `every`-th request is tested. The first one depends on the kind of switch, so that all
+    kinds together cover all requests."""
     first = WHEN.index(when) + SWITCHES.index((switch_ms, stands))
     return range(FIRST + first % every, end, every)
 

@@ -56,9 +56,9 @@ class Collector(MessageListener):  # type: ignore[misc]
 
 
 class LiteCollector(MessageListener):  # type: ignore[misc]
-    """Collects messages of lite topics by the name of their consumer, because several consumers
-    consume one topic. It fails the first deliveries of the body "bad". The client repeats them
-    itself, and does not count them as attempts."""
+    """Collects the messages of one consumer of lite topics under the consumer's name. The first
+    deliveries of a message with the body "bad" fail. The client itself delivers such a message
+    again, and does not count this as an attempt."""
 
     def __init__(self, name: str, fail_times: int) -> None:
         self._name = name
