@@ -1,4 +1,4 @@
-"""An offload follows a store, and the test changes the store between two reads."""
+"""An offload follows a store, and the test changes the store whenever the offload waits."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def queue_ids(topic: str) -> tuple[SegmentId, SegmentId]:
 
 
 class Gathering:
-    """A writer that writes its queues in groups."""
+    """A writer whose queues share group objects."""
 
     def __init__(self, store: Store, **settings: Any) -> None:
         chosen = {"group_bytes": GROUP_BYTES, "regroup_interval_ms": REGROUP_MS} | settings

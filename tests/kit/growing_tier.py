@@ -22,7 +22,8 @@ _HOST = encode_host("10.0.0.7", 10911)
 
 @dataclass
 class _Queue:
-    """End of a queue, and the ends of its last commit log and consume queue segments."""
+    """Positions in a queue: the next queue offset, the end of the commit log, and the base offsets
+    of the last commit log and consume queue segments."""
 
     log_base: int = 0
     log_end: int = 0
@@ -109,8 +110,8 @@ class GrowingTier:
 
     def skip(self, topic: str, queue_id: int, count: int) -> None:
         """Simulate that the broker deleted `count` messages before their upload. The next append
-        skips their queue offsets, and begins a new consume queue segment. Its records follow the
-        last record of the commit log."""
+        skips the queue offsets of these messages and begins a new consume queue segment, but
+        continues in the same commit log."""
         queue = self._queues[topic, queue_id]
         queue.offset += count
         queue.units_base = queue.offset * UNIT_SIZE

@@ -192,6 +192,6 @@ async def serving_grpc(
 
 
 def codes(statuses: Sequence[Any]) -> list[str]:
-    """Return the code names of the responses' statuses."""
+    """Return the names of the codes in the given statuses."""
     names = {number: name for name, number in CODES.items()}
     return [names[status.code] for status in statuses]

@@ -14,8 +14,8 @@ WAIT_S: Final = 60.0
 
 class HeldSyncs:
     """Patched versions of os.fdatasync and os.fsync. `synced` has the paths in the order of
-    completion. While `hold` is set, a background flush waits for `release` if the file's path
-    contains `hold`. If `error` is set, the next sync raises it."""
+    completion. Between `hold` and `release`, syncs of a background flush wait if the file's path
+    contains `part`. If `error` is set, the next of these syncs raises it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, part: str = "/commitlog/") -> None:
         self.synced: list[str] = []

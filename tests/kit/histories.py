@@ -31,7 +31,7 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "body", "tags", "msg_id", "keys")
-"""Columns that a scan must have for `rows_of`."""
+"""Columns of the scans whose rows `rows_of` returns."""
 LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 KINDS = ("body", "head", "unit", "zeros")
 """The damaged bytes of a message: one byte of its body, its magic code, its unit, or the whole
@@ -192,7 +192,7 @@ _RARELY = st.integers(0, 3).map(lambda number: number == 3)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[QueuePlan]:
-    """Strategy of plans of one to three queues of two topics."""
+    """Draw plans of one to three queues in two topics."""
     names = [("orders", 0), ("orders", 1), ("paid", 0)]
     return [draw(queue_plans(*name)) for name in names[: draw(st.integers(1, 3))]]
 

@@ -42,8 +42,8 @@ def walk_tiered_chain(
     buffer: Buffer, slots: int, key_hash: int, items: int | None = None
 ) -> Iterator[TieredIndexItem]:
     """Yield the items with this hash from its slot of an unsealed file, newest first. `items` is
-    the number of items in the file, by default from its header. The walk ends at a link that does
-    not lead to an older item, so that a damaged chain ends."""
+    the number of items in the file, by default from its header. The walk along the chain ends at a
+    link that does not lead to an older item, so that it also ends in a damaged chain."""
     newest = unpack_header(buffer).items if items is None else items
     slot = tiered.HEADER_SIZE + key_hash % slots * tiered.SLOT_SIZE
     if slot + tiered.SLOT_SIZE > len(buffer):
@@ -60,9 +60,9 @@ def walk_tiered_chain(
 def walk_local_chain(
     buffer: Buffer, slots: int, key_hash: int, header: LocalIndexHeader | None = None
 ) -> Iterator[LocalIndexItem]:
-    """Yield the items with this hash from its slot, newest first. The walk ends at a link that does
-    not lead to an older item, so that a damaged chain ends. Raises Corrupt if the file is too short
-    for `slots`."""
+    """Yield the items with this hash from its slot, newest first. The walk along the chain ends at
+    a link that does not lead to an older item, so that it also ends in a damaged chain. Raises
+    Corrupt if the file is too short for `slots`."""
     head = LocalIndexHeader.unpack(buffer) if header is None else header
     slot = local.HEADER_SIZE + key_hash % slots * local.SLOT_SIZE
     if slot + local.SLOT_SIZE > len(buffer):

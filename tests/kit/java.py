@@ -42,7 +42,7 @@ QUICK = (
 off, because with TLS the name server and the broker each make an RSA key at their start."""
 OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
 MAX_RACES = 3
-"""Maximum number of keys that a check may miss, and still be repeated."""
+"""A check that misses at most this number of keys is repeated."""
 RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
 
 Manifest = dict[str, Any]

@@ -96,8 +96,8 @@ class LateClient(MemoryObjectClient):
         super().delete(*arguments, **named)
 
     def _hold(self, act: Callable[[], object]) -> bool:
-        """Delay the chosen request until `deliver`. Return whether the request must not take effect
-        before."""
+        """Let `deliver` apply the chosen request later. Return whether the request must not be
+        applied now as well."""
         if not self._is_held:
             return False
         self._is_held = False

@@ -90,7 +90,7 @@ class Broker:
         return chunk_provider(self.client, owner=self.name, **self._settings)
 
     def restart(self) -> Broker:
-        """Begin again like a new process, without any memory."""
+        """Continue like a new process, which knows only the content of the tier."""
         self.tier = self._make_tier()
         return self.begin()
 

@@ -37,8 +37,8 @@ class Part(enum.Enum):
     MISSING = "missing"
     NONE = "none"
     JAVA = "Java in between"
-    """A part that a Java broker changed between two runs of our broker. Java cannot write a chunk
-    log, so there an older version of this project takes its place."""
+    """A part that a Java broker changed between two runs of our broker. If the tier is a chunk log,
+    which Java cannot write, an older version of this project takes the place of the Java broker."""
 
 
 KEYS: dict[str, object] = {"tieredStorageLevel": "NOT_IN_DISK", "fileReservedTime": 1}
@@ -208,7 +208,7 @@ class Parts:
             main.write_bytes(main.read_bytes() + b"\n")
 
     def _put_as_java(self, folder: Path) -> None:
-        """Put a message without the tiered store, as a broker does that does not know this
+        """Put a message without the tiered store, as a broker would that does not know this
         project's files."""
         keys = {**POSIX, **self._keys, "messageStorePlugIn": ""}
         store = registry.message_store(conf(folder, **keys), self.shared.clock)

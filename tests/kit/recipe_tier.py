@@ -1,4 +1,4 @@
-"""Tier of the recipes: orders in JSON, payments in Avro."""
+"""The tier that the recipes in `docs/` use: orders in JSON, payments in Avro."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk, mapped to one folder, that hangs for as long as a test wants."""
+"""Simulates a disk that hangs for as long as a test wants. The disk contains one folder."""
 
 from __future__ import annotations
 

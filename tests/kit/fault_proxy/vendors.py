@@ -37,8 +37,9 @@ _MULTIPART = frozenset(
 
 
 class _Store:
-    """Base of all vendors. `asked` counts the requests with a condition in the vendor's headers.
-    `refused` counts the requests that failed because the key existed."""
+    """Base of the imitations of all vendors. `asked` counts the requests with a condition in the
+    vendor's headers. `refused` counts those of these requests that failed because the key existed.
+    """
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -59,7 +60,7 @@ class _Store:
     def _create(
         self, request: Request, how: Authorization, forward: Forward, status: int, code: str
     ) -> Reply:
-        """Let the server create an object only if it is absent."""
+        """Ask the server to create an object, on condition that the key has no object yet."""
         signed = tuple(sorted({*how.signed, _CONDITION.lower()}))
         asked = request.with_header(_CONDITION, "*")
         self.asked += 1

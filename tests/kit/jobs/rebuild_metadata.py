@@ -128,8 +128,8 @@ class World:
 
 
 def facts(metadata: MetadataStore) -> Facts:
-    """Return the content of the metadata, except the creation times of entries. An empty segment
-    gets its registration time as its end time."""
+    """Return the content of the metadata without the creation times of entries. The end time of an
+    empty segment is left out too, because it is the time of the segment's creation."""
     return {
         "topics": {
             topic.topic: (

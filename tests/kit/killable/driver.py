@@ -1,7 +1,7 @@
-"""Runs work in forked processes that may be killed. The driver process imports modules once for all
-forks. A module of work ends with `serve(run)`, and `Driver` starts it. The test and the driver
-process exchange lines: a request (a JSON object), the process id of the fork that executes it,
-`go`, and the fork's exit status."""
+"""Runs work in forked processes that a test may kill. `Driver` starts a work module in a process of
+its own. The module calls `serve(run)`, which forks the process for each request, so modules are
+imported only once. The test and the process exchange lines: a request (a JSON object), the process
+id of the fork that executes the request, `go`, and the fork's exit status."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class VendorStore:
         return _View(self.shared, prefix)
 
     def tier(self, prefix: str) -> S3Provider:
-        """Open a tier in the same way as another process."""
+        """Open a tier as another process would, with a client of its own."""
         client = self.client(prefix)
         return S3Provider(client, CLUSTER, settings=client._settings.chunk_settings())
 
@@ -66,7 +66,7 @@ class _View(S3Client):
         self._assemble(shared._settings, place, shared._lane, shared._bulk_lane)
 
     def close(self) -> None:
-        """Leave the connections open."""
+        """Do nothing, so that the shared connections stay open."""
 
 
 def options_of(dialect: str) -> dict[str, str]:

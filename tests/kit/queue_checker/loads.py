@@ -41,8 +41,8 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemotingLoad:
-    """Load of Java clients over remoting. The group's hash chooses a queue, and the consumer is
-    orderly. `client` runs `Loads` and `Collectors`."""
+    """Load of Java clients over remoting. The name of a message group determines its queue, and
+    each queue is consumed in order. `client` runs the Java classes `Loads` and `Collectors`."""
 
     client: ClientProcess
     topic: str = "Checked"

@@ -53,8 +53,8 @@ class RandomObjects:
         return bool(self.rate) and self.rng.random() < self.rate
 
     def let_others_go_on(self, client: RandomClient) -> None:
-        """Sometimes run other processes by a call of `meanwhile`. A process that runs in this call
-        may be interrupted in the same way, but not a third one."""
+        """Sometimes run other processes by a call of `meanwhile`. These calls are nested at most
+        twice."""
         if self.meanwhile is None or threading.current_thread() is not threading.main_thread():
             return
         if self._depth < 2 and self.rng.random() < self.pre_empted:

@@ -123,7 +123,7 @@ def fill(service: IndexStoreService, files: int, *, first: int = 0) -> list[str]
 
 
 def all_found(service: IndexStoreService, keys: Sequence[str], *, first: int = 0) -> bool:
-    """Return whether each key of `fill` is found once."""
+    """Return whether a query finds each of these keys once, at the offset that `fill` gave it."""
     return all(
         offsets_of(find(service, key)) == [number * 100] for number, key in enumerate(keys, first)
     )

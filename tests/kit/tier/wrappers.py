@@ -18,7 +18,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 
 class AppendOnlySegment(WrapperSegment):
     """Segment that rejects each write before its end, even if the bytes are equal. The result of a
-    rejected write has `stale` in its field of the same name."""
+    rejected write has the same value of `stale` as the segment."""
 
     stale = False
 

@@ -486,7 +486,7 @@ def put_places() -> Iterator[None]:
 
 
 def make_appender(view: memoryview, inside: int, limit: int, position: int) -> Any:
-    """Return an appender for queue 7 of topic T. Its next queue offset is 5, and its log ends at
+    """Return an appender for queue 7 of topic T. The next queue offset is 5, and the log ends at
     byte `inside` of the buffer."""
     log: Any = Log()
     log.view, log.view_from = view, position - inside

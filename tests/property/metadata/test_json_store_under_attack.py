@@ -100,9 +100,9 @@ _REAL = FileOperations()
 
 
 class Run:
-    """One run of the test. `held` has the acknowledged entries, or after an error the entries in
-    memory. `maybe` has other states that a reload may find. `used` has the acknowledged topic
-    ids."""
+    """One run of the test. `held` has the acknowledged entries. After an error, `held` has the
+    entries in memory, and `maybe` has the other states that a reload may find. `used` has the
+    acknowledged topic ids."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -1,5 +1,5 @@
-"""No client host can use up a limit of the broker on its own. Everything that a host uses of a
-limit is released."""
+"""No client host can use up a limit of the broker on its own. What a host has used of a limit is
+given back afterwards."""
 
 from __future__ import annotations
 

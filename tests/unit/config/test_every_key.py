@@ -1,5 +1,5 @@
-"""For every key, a test changes the key and observes a change of the store. A list has the keys
-without effect."""
+"""For every configuration key, a test changes the key and observes a change of the store. Keys
+without an effect are listed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A flush future wakes all its waiters with one call per event loop. Its first outcome never
-changes."""
+"""A flush future wakes all its waiters by one call for each event loop. The first outcome of the
+future never changes."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ class Writers:
         return Process(client, tier)
 
     def take_over(self, *, is_clean: bool) -> None:
-        """Let a new process take over. The former process continues to run without noticing."""
+        """Let a new process take over. The former process has not noticed this, and continues to
+        run."""
         self.claims += 1
         try:
             with self.objects.calmly():

@@ -35,7 +35,7 @@ ALIASES = {
     *("groupName", "srcGroup", "destGroup", "compareGroup", "a", "namespace", "cluster"),
     *("clusterName", "brokerName", "subject", "username", "offset", "msgId"),
 }
-"""Names of fields that may name a resource. Each request is sent with those of them that its
+"""Names of fields that may name a resource. Each request is sent with all of these fields that its
 request code does not define."""
 
 

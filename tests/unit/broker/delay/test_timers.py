@@ -193,8 +193,8 @@ async def test_what_a_java_broker_delivered_does_not_come_again(tmp_path: Path) 
 @on_loop
 async def test_a_stop_while_the_topic_is_read_again_loses_no_message(tmp_path: Path) -> None:
     """The progress that a Java broker wrote has no first offset, so our broker reads the whole
-    topic of timer messages. It stops after the delivery of the first messages, and loses none of
-    the others."""
+    topic of timer messages. The broker stops after it has delivered the first messages. The other
+    messages are not lost."""
     clock = ManualClock(START_MS)
     with producing(tmp_path, clock) as parts:
         for _ in range(BATCH):

@@ -1,4 +1,4 @@
-"""A running broker reports every metric and every field of the health."""
+"""A running broker reports every metric, and every field of `/health`."""
 
 from __future__ import annotations
 

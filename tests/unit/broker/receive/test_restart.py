@@ -269,8 +269,8 @@ def test_the_journal_stays_small_and_says_the_same(tmp_path: Path) -> None:
 def test_l01_a_kill_within_a_rotation_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A rotation of the journal fails before it writes the snapshot (once or twice), or before it
-    deletes old files. Then the process is killed. Nothing is lost."""
+    """A rotation of the journal fails before the snapshot is written (once, or twice in a row), or
+    before old files are deleted. Then the process is killed, and nothing is lost."""
 
     async def test(on: Receiving) -> None:
         on.put(4)

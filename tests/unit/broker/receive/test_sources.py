@@ -236,8 +236,8 @@ PRIORITIES = {"message.type": "PRIORITY"}
 
 
 def test_the_highest_priority_is_received_first(tmp_path: Path) -> None:
-    """Messages of a higher priority are received first, as from Java's broker. The queue id is the
-    priority, and retry messages come last."""
+    """Messages of a higher priority are received first, as from Java's broker. The priority of a
+    message is the id of its queue."""
 
     async def test(on: Receiving) -> None:
         on.topics.update_topic(

@@ -124,7 +124,7 @@ def test_i03_a_handshake_that_is_none_ends_its_connection_and_no_other(
 
 
 async def read_while_time_passes(reader: asyncio.StreamReader, clock: MovingClock) -> bytes:
-    """Read to the end while the clock advances quickly."""
+    """Read to the end of a connection, while the clock advances quickly."""
     reading = asyncio.ensure_future(reader.read())
     while not reading.done():
         clock.advance(1_000)

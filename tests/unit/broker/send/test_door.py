@@ -177,8 +177,8 @@ async def test_i31_a_client_recalls_messages_of_its_own_topic_only(tmp_path: Pat
 
 @on_loop
 async def test_i31_copies_of_timer_messages_may_be_a_batch(tmp_path: Path) -> None:
-    """Copies of timer messages may be sent as a batch. Java's broker does not check the times of a
-    batch's messages."""
+    """A client may send copies of timer messages as a batch, because Java's broker does not check
+    the times of a batch's messages."""
     copy = {"TIMER_DELAY_SEC": "5", "TIMER_OUT_MS": "1000", "REAL_TOPIC": "S", "REAL_QID": "0"}
     with producing(tmp_path) as parts:
         items = [Message.create("", body, properties=copy) for body in (b"one", b"two")]

@@ -1,5 +1,5 @@
-"""As in Java's broker, the property of a message with a lite topic names the light queue of that
-lite topic."""
+"""As in Java's broker, a message with a lite topic gets a property that names the light queue of
+the lite topic."""
 
 from __future__ import annotations
 

@@ -135,9 +135,9 @@ async def test_p31_a_dead_letter_always_fits(tmp_path: Path) -> None:
 
 @on_loop
 async def test_p31_a_consumer_s_own_retry_without_room_is_a_dead_letter(tmp_path: Path) -> None:
-    """A consumer's own retry message becomes a dead letter if it has no room for more properties. A
-    client sends its own retry message to the retry topic if it fails to send the original message
-    back."""
+    """A retry message that a consumer has sent itself becomes a dead letter if it has no room for
+    more properties. A client sends such a message to the retry topic if it cannot send the original
+    message back."""
     with producing(tmp_path) as parts:
         retry = {"RETRY_TOPIC": "T", "DELAY": "3", "RECONSUME_TIME": "1"}
         properties = full(0, **retry)

@@ -70,8 +70,8 @@ async def test_each_retry_keeps_the_first_topic_and_id_and_waits_longer(tmp_path
 async def test_p85_a_producer_may_say_any_number_of_consumptions(
     tmp_path: Path, times: int, level: str | None, attempts: int
 ) -> None:
-    """A producer can set any `reconsume_times`, and a message with any such number can be sent
-    back. The largest number is not increased, and a negative one is not used as a delay level."""
+    """A producer can set any `reconsume_times`, and a consumer can send such a message back. The
+    largest possible number is not increased, and a negative number is not used as a delay level."""
     with producing(tmp_path) as parts:
         message = await _consumed(parts, reconsume_times=times)
         is_dead = await parts.send_back.send_back("g", message)

@@ -212,8 +212,8 @@ def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:
 def test_a_write_that_the_end_of_the_loop_cancels_closes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    """A write that is cancelled at the end of the event loop closes its file. The disk delays one
-    call until the loop has cancelled all of its tasks."""
+    """A write whose task is cancelled at the end of the event loop still closes its file. In the
+    test, one call to the disk blocks until the loop has cancelled all of its tasks."""
     begun, go_on = threading.Event(), threading.Event()
     real = getattr(os, slow)
     failures: list[OSError] = []

@@ -1,4 +1,4 @@
-"""Rows of queues have the ends and times that readers find in the messages."""
+"""For each queue, `ls` and `stat` print the ends and times of the messages that readers find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of reads gives the same numbers as the fetcher on a chunk log."""
+"""The model of reads counts the same requests and bytes as a fetcher that reads a chunk log."""
 
 from __future__ import annotations
 

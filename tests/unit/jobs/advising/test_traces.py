@@ -99,8 +99,8 @@ def test_gets_that_go_on_are_one_reading_whatever_the_blocks(made: Made) -> None
 
 
 def test_who_waits_and_then_reads_at_once_is_cold_where_it_was_late(made: Made) -> None:
-    """A trace shows that a group waits and then reads all messages in a burst, which makes its late
-    reads cold. Two snapshots alone would suggest even reading with a constant lag."""
+    """A trace shows that a group waits and then reads all messages at once, so that its late reads
+    are cold. Two snapshots would suggest that the group reads evenly with a constant lag."""
     for _ in range(10):
         made.put(A, 10)
         made.step()

@@ -83,7 +83,7 @@ def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierLocation, tmp_pa
 
 def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
     """An attempt of a killed run does not truncate the segment that the next run has written. A
-    worker of a killed run can continue for some time, even after the next run ended."""
+    worker of a killed run may still write after the next run has ended."""
 
     class NeverCut(PosixCalls):
         def truncate(self, fd: int, length: int) -> None:
@@ -194,8 +194,8 @@ def test_other_bytes_in_an_object_store_are_an_error_with_their_place(tmp_path: 
 def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
     tmp_path: Path,
 ) -> None:
-    """A task of a driver that lost its epoch does not write under its successor's epoch. The task
-    begins after the take-over, so it finds the successor's epoch."""
+    """A task does not write for the successor of the driver that planned it. The task begins after
+    the successor's take-over, so the newest epoch in the tier is the successor's."""
     tier = memory_tier(tmp_path)
     stored(tmp_path)
 
@@ -220,8 +220,8 @@ def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
 
 
 def test_a_segment_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:
-    """A segment that has lost bytes is not committed. On a file system without conditional writes,
-    a late attempt can cause this loss."""
+    """A segment that has lost bytes is not committed. A late attempt can cause this loss on a file
+    system without conditional writes."""
     tier = tier_at(tmp_path)
 
     class Shortened(LocalRunner):

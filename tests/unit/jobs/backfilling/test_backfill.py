@@ -70,8 +70,8 @@ def test_messages_come_back_as_they_were_given_and_keys_find_them(tmp_path: Path
 
 
 def test_times_that_spark_and_hive_write_in_96_bits_keep_their_year(tmp_path: Path) -> None:
-    """Times in 96 bits keep their year. Nanoseconds in 64 bits end with the year 2262, so the year
-    2600 would become 2015."""
+    """Parquet's times of 96 bits keep their year. Nanoseconds in 64 bits end with the year 2262, so
+    they would turn the year 2600 into 2015."""
     year_2600_ms = 19_880_899_200_000
     times = pa.array([START_MS, year_2600_ms, year_2600_ms * 10], pa.timestamp("ms"))
     table = messages(3).drop_columns("store_timestamp")

@@ -130,8 +130,8 @@ def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Tab
     ids=range(32),
 )
 def test_a_table_that_is_no_messages(table: pa.Table, expected: str, tmp_path: Path) -> None:
-    """A table without messages is rejected before anything is written. Bodies of the wrong length
-    are found only in the second pass over the table."""
+    """A table whose columns or values are not those of messages is rejected before anything is
+    written. Only the second pass over the table finds bodies of the wrong length."""
     path = tmp_path / "table.parquet"
     pq.write_table(table, path, row_group_size=10)
     with pytest.raises(Invalid, match=expected):

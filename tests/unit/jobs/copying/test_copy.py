@@ -315,7 +315,7 @@ def test_a_middle_segment_that_is_missing_is_told(
 
 
 class BlindEpoch(WrapperEpoch):
-    """An epoch that cannot check its own validity."""
+    """An epoch whose fence check fails, because the store gives no answer."""
 
     def confirm(self) -> None:
         raise Unavailable("injected: no look")

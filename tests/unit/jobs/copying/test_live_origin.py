@@ -153,8 +153,9 @@ def test_segments_that_expire_in_the_source_at_any_moment_are_no_error(
 def test_a_queue_that_has_lost_messages_since_the_last_run_fails_alone_and_names_them(
     tmp_path: Path,
 ) -> None:
-    """The target ends after message 3, and the origin has expired messages up to 7, so messages 4
-    to 7 are lost. The copy of this queue fails and names them. Other queues are copied."""
+    """The target ends after message 3. The source has expired messages up to 7, so messages 4 to 7
+    are lost. The copy of this queue fails with an error that names these messages. Other queues are
+    copied."""
     young = TierBuilder(tmp_path / "young", messages_per_segment=4)
     young.queue("orders", 0, [message("orders", 0, n) for n in range(4)])
     target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")

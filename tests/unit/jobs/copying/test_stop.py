@@ -100,7 +100,7 @@ def use_provider(patch: pytest.MonkeyPatch, root: Path, *, hangs: bool) -> Stopp
 
 
 def run(built: BuiltTier, root: Path, stop: StopSignal | None = None) -> dict[str, object]:
-    """Copy a tier in the same way as the verb."""
+    """Copy a tier in the same way as the verb `copy`."""
     tier = locate((built.root / "tier").as_uri(), state=built.root / "state")
     request = CopyTierOptions(
         (root / "tier").as_uri(), to_state=root / "state", workers=2, stop=stop

@@ -20,7 +20,7 @@ from tieredstore.broker.services import BrokerServices
 
 
 def register(table: HandlerTable, broker: BrokerServices) -> None:
-    """Register the handlers under test, and a heartbeat handler. It registers the sender as a
+    """Register the handlers under test, and a heartbeat handler that registers its sender as a
     producer of group P and as a consumer of group G."""
     ConnectionHandlers.register_all(table, broker)
 
