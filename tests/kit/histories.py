@@ -248,7 +248,7 @@ class _Segment:
     units: bytearray = field(default_factory=bytearray)
     times: list[int] = field(default_factory=list)
     rows: list[tuple[Row, bool, int]] = field(default_factory=list)
-    """Messages of the segment. Each has its row, whether its record is intact, and the commit log
+    """For each message of the segment: its row, whether its record is intact, and the commit log
     offset in its unit."""
 
 

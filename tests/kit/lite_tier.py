@@ -52,9 +52,9 @@ def write_topics(root: Path, *parents: str) -> None:
 
 
 class LiteTier(TieredLocal):
-    """Store of one broker with the parent topic P. Uploads, and the writing of lite runs, happen
-    only when the test asks for them. `clean` deletes local files as soon as the tier has their
-    messages."""
+    """Store of one broker with the parent topic P. Messages, and the units of lite topics, are
+    uploaded only when the test asks for it. `clean` deletes local files as soon as the tier has
+    their messages."""
 
     def __init__(self, root: Path, *parents: str, **keys: object) -> None:
         write_topics(root, PARENT, *parents)
@@ -90,7 +90,7 @@ class LiteTier(TieredLocal):
         self.put("Other", *[bytes(1000)] * 12)
 
     def upload_runs(self) -> None:
-        """Upload all messages, then write the units of lite topics to the tier."""
+        """Upload all messages, then the units of lite topics."""
         self.upload()
         self.lite.run_once()
 
@@ -103,7 +103,7 @@ class LiteTier(TieredLocal):
         return files
 
     def move_to_tier(self) -> None:
-        """Upload all messages, write a run, and delete the local files."""
+        """Upload all messages and the units of lite topics, and delete the local files."""
         self.fill()
         self.upload_runs()
         assert self.clean()
@@ -130,7 +130,7 @@ class LiteTier(TieredLocal):
             offset = result.next_begin_offset
 
     def list_runs(self) -> list[BackupName]:
-        """Return the names of the runs in the tier."""
+        """Return the names of the objects in the tier that have units of lite topics."""
         provider = self.store.flat_files.provider
         place = find_layer(provider, RangedBackups)
         assert place is not None

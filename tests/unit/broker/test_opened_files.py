@@ -1,5 +1,5 @@
 """The broker's event loop opens no file. Threads open the files of `config/`, of journals, of the
-tier and of the store. They also open a file of the store again that was closed just before a read.
+tier and of the store. A thread also reopens a file of the store that was closed just before a read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ BODIES = [b"%02d" % number + bytes(300) for number in range(9)]
 
 
 def move_to_tier(store: Any) -> None:
-    """Upload all messages, write a run of lite topics to the tier, and delete the local files."""
+    """Upload all messages and the units of lite topics, and delete the local files."""
     assert isinstance(store, TieredMessageStore)
     local: Any = store.next_store
     local.flush()
