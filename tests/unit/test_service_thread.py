@@ -1,4 +1,5 @@
-"""Tests of the loop that all services use: the times of its rounds, and its health report."""
+"""Tests of the loop that all services use: the times at which it calls its function, and its health
+report."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _PATIENCE_S = 60
 
 class Script(ManualClock):
     """A clock that records its waits, and stops the service in wait number `rounds`. The function
-    `at[n]` is called in the n-th wait (from 1), and returns whether the wait was woken."""
+    `at[n]` is called in the n-th wait (from 1), and returns whether the wait is ended early."""
 
     def __init__(self, rounds: int, at: dict[int, Callable[[], bool]] | None = None) -> None:
         super().__init__()
@@ -40,8 +41,8 @@ class Script(ManualClock):
 
 
 class Work:
-    """The work of a service's rounds. It records the time of each round, and fails in some
-    rounds."""
+    """Function that a service calls repeatedly. It records the time of each call, and fails in some
+    calls."""
 
     def __init__(self, clock: ManualClock, failing: Iterator[bool]) -> None:
         self.clock = clock

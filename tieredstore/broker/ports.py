@@ -23,7 +23,7 @@ whichever is smaller."""
 
 
 FAST_DISTANCE: Final = 2
-"""Distance of the second remoting port below `listenPort`, as in Java."""
+"""The second remoting port is `listenPort` minus this number, as in Java."""
 _TRIES: Final = 16
 _log = logging.getLogger(__name__)
 

@@ -266,8 +266,8 @@ class DefaultMessageStore(StoreReads):
                 self._close_files()
 
     def _drop_deleted_units(self) -> None:
-        """Drop units of deleted topics that a Java broker's recovery has put in queues again.
-        Messages that follow the deletion in the log are kept."""
+        """Drop the units of messages that precede the deletion of their topic in the log. A Java
+        broker's recovery puts such units in the queues again."""
         for key, end in self.topic_deletions.find_all().items():
             queue = self._queues.get(key)
             if queue is not None:

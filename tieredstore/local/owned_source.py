@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 class OwnedDispatchSource(LocalDispatchSource):
     """The store of this process as DispatchSource, HistorySource, NotedChanges and ObservedSource.
-    `find_end_offsets`, `find_deleted_ends`: see `set_history`. `observe`: sets the observer of
-    arrived messages."""
+    `find_end_offsets`, `find_deleted_ends`: see `set_history`. `observe`: sets a function that is
+    called with arrived messages."""
 
     def __init__(
         self,

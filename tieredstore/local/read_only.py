@@ -259,8 +259,9 @@ class ReadOnlyMessageStore(StoreReads):
         return found
 
     def _open_recovered_queues(self, database: Path | None) -> None:
-        """Open the queues in the state that a recovery would produce. Rebuilt parts are in memory.
-        Raises Corrupt for damage that no recovery can repair."""
+        """Open the queues in the state that a recovery would produce. Parts of queues that a
+        recovery would rebuild are kept in memory. Raises Corrupt for damage that no recovery can
+        repair."""
         config = infer_sizes(self.root, self._config)
         self.recovery_plan = plan = plan_recovery(self.root, config, with_index=False)
         rebuilt = RebuiltQueues(

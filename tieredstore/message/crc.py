@@ -28,7 +28,8 @@ _NAME = b"__CRC32#\x01"
 _OFFSET = struct.Struct(">q")
 
 raw_crc32 = _crc32
-"""Unmasked CRC-32 (`raw_crc32(buffer, value)`), for callers that mask the final value."""
+"""CRC-32 with its top bit: `raw_crc32(buffer, value)`. Callers apply CRC_MASK to the final
+value."""
 
 RELEASING_BYTES = 5 << 10
 """Number of bytes above which zlib-ng and zlib release the GIL."""

@@ -78,9 +78,9 @@ class CoveredRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunNotes(msgspec.Struct, frozen=True):
-    """Description of a run. A run may have several `parts`, one object each, and `part` is the
-    number of this one. `group`: name of the first part. `merged`: names of the objects that the run
-    replaces."""
+    """Description of a run. A run may consist of several objects. `parts`: number of these objects.
+    `part`: number of this object. `group`: name of the first object. `merged`: names of the objects
+    that the run replaces."""
 
     level: int = 0
     group: str = ""

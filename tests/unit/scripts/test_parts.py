@@ -1,5 +1,5 @@
-"""Parts of a long run execute concurrently, each to its end, and their results are summed up. The
-parts of CI contain every test."""
+"""The parts of a long test run execute concurrently, each to its end, and their results are added
+up. The parts of CI contain every test."""
 
 from __future__ import annotations
 

@@ -670,8 +670,8 @@ def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentPr
 def test_a_segment_that_could_not_be_announced_is_not_there_later(
     fault: Fault, number: int
 ) -> None:
-    """A segment whose registration failed is not in the metadata later. This holds if the write
-    failed on disk, and if only its reply was lost."""
+    """If the registration of a segment in the metadata failed, the segment does not appear in the
+    metadata later. This holds if the write failed on disk, and if only its reply was lost."""
     tier = Tier()
     fill(tier.queue(), 0, 2)
     table = tier.table

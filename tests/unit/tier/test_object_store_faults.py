@@ -28,7 +28,7 @@ def is_paired() -> bool:
 
 @pytest.fixture
 def world(is_paired: bool) -> World:
-    """A world with two messages in the tier, and three more to upload. Messages and units are
+    """A broker with two messages in the tier, and three more to upload. Messages and units are
     uploaded in one request, or in one request per file."""
     world = World(is_paired=is_paired)
     world.put(2)

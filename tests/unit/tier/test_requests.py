@@ -1,5 +1,5 @@
-"""Tests of the engine's number of requests to a backend that charges per request. A commit has two
-writes."""
+"""Tests of the engine's number of requests to a backend that charges per request. In these tests, a
+commit makes two writes."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ class World:
             assert self.store.put_message(message).ok
 
     def guard(self, key: QueueKey) -> int | None:
-        """Return the retention guard: the lowest queue offset that the tier asked the next store to
-        keep."""
+        """Return the retention guard: the lowest queue offset that the tier asked the local store
+        to keep."""
         assert self.next.guard is not None
         return self.next.guard(key)
 
@@ -150,8 +150,8 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
-    """A world with 120 messages. The first 100 are in the tier, and the next store has deleted the
-    first 60."""
+    """A local store and a tier with 120 messages. The first 100 are in the tier, and the local
+    store has deleted the first 60."""
     world = make_world()
     world.put(100)
     world.upload()
@@ -421,7 +421,7 @@ def test_force_reads_from_the_next_store_what_the_tier_does_not_have(
 def test_a_get_from_the_tier_ends_before_what_only_the_next_store_has(
     make_world: Callable[..., World], begin: int
 ) -> None:
-    """A get from the tier ends before messages that only the next store has. Messages 10 to 29 are
+    """A get from the tier ends before messages that only the local store has. Messages 10 to 29 are
     a hole of the tier. The local store still has all messages from 20 to the end."""
     world = make_world()
     world.put(10)

@@ -15,8 +15,8 @@ from tieredstore.errors import Invalid
 from tieredstore.message.names import MAX_NAME_BYTES
 
 MAX_SUBSCRIPTIONS: Final = 10_000
-"""Maximum number of groups and topics of one client, counted together. A client may send several
-heartbeats, and each adds its groups."""
+"""Maximum number of groups and topics of one client, counted together. Groups from several
+heartbeats of a client are added up."""
 MAX_CHARACTERS: Final = 4 << 20
 """Maximum number of characters in all subscriptions of one client."""
 
@@ -90,8 +90,8 @@ class ProducerManager:
 
     def find_client(self, client_id: str) -> ClientSession | None:
         """Return the session of a producer by its client id. Returns None if clients of several
-        users use this id, because a message for one user must not reach another user. Sessions that
-        logged in with a former password do not count."""
+        users use this id, because a message for one user must not reach another user. A session
+        that logged in with a former password is ignored."""
         found = {
             session: None
             for sessions in self._groups.values()

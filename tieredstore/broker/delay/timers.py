@@ -77,7 +77,7 @@ class TimerSlots:
         return (self._times[0], self._slots[self._times[0]]) if self._times else None
 
     def remove(self, slot_ms: int) -> None:
-        """Remove the earliest slot. The given slot must be the earliest."""
+        """Remove a slot, which must be the earliest one."""
         earliest_ms = heapq.heappop(self._times)
         assert earliest_ms == slot_ms, (earliest_ms, slot_ms)
         del self._slots[slot_ms]

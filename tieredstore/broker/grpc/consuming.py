@@ -42,7 +42,7 @@ MAX_ENTRIES: Final = 1_024
 """Maximum number of acknowledgements in one call."""
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
 DEADLINE_MARGIN_MS: Final = 200
-"""Time (ms) before a client's deadline at which an answer without messages is sent."""
+"""If no message arrives, the answer is sent this number of ms before the client's deadline."""
 _POLLING_TIME_VERSION: Final = "5.0.3"
 """First client version that knows the code ILLEGAL_POLLING_TIME. Versions are compared as strings,
 as in Java."""
@@ -130,8 +130,8 @@ class Consuming:
         return received, copy_topic(request.message_queue.topic)
 
     async def _wait(self, request: ReceiveRequest) -> list[Received]:
-        """Take messages. If there are none, wait for some. `stop` ends the wait, and the result is
-        then empty."""
+        """Take messages. If none are available, wait for some. If the wait is ended by `stop`,
+        return an empty list."""
         taking = asyncio.ensure_future(self._broker.receive.receive(request))
         self._waiting.add(taking)
         try:

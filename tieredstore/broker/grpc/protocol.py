@@ -155,8 +155,8 @@ class Call:
 
     @property
     def language(self) -> str:
-        """Language from the metadata. The value is arbitrary. For example, the Node client sends
-        HTTP."""
+        """Language of the client from the metadata. A client may send any text. For example, the
+        Node client sends HTTP."""
         return self.metadata.get(LANGUAGE, "")
 
     @property

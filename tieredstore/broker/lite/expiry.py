@@ -80,8 +80,8 @@ class LiteExpiry:
         return self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
 
     def _find_due(self, limits_ms: Mapping[str, int], until_ms: int) -> list[tuple[int, str, int]]:
-        """Return (time in epoch ms, light queue, end offset) of each lite topic that expires before
-        `until_ms`, sorted. `limits_ms`: expiration by parent."""
+        """Return the lite topics that expire before `until_ms`, each as (time of its expiry in
+        epoch ms, light queue, end offset), sorted. `limits_ms`: expiration by parent topic."""
         due = []
         for queue in list_light_queues(self.store, LITE_PREFIX) if limits_ms else ():
             lite = parse_lite_topic(queue)

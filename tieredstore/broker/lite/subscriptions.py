@@ -43,10 +43,10 @@ FIRST_OFFSET = OffsetOption("POLICY", 1)
 
 @dataclass(slots=True)
 class Subscription:
-    """Lite topics to which a client subscribes. `queues`: their light queues, or the common prefix
-    of the light queues of all lite topics of a parent. `notify`: called with the name of a lite
-    topic that another client took from this client. `updated_ms`: time of the client's last
-    request, epoch ms."""
+    """Lite topics to which a client subscribes. `queues`: names of the light queues of these lite
+    topics. For all lite topics of a parent, the common prefix of the names. `notify`: called with
+    the name of a lite topic that another client took from this client. `updated_ms`: time of the
+    client's last request, epoch ms."""
 
     notify: Callable[[str], object]
     updated_ms: int

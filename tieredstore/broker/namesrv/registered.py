@@ -70,7 +70,7 @@ class _Broker(msgspec.Struct):
 class RegisteredBrokers:
     """Brokers by name. A broker stays until it unregisters, its connection ends, or its heartbeats
     stop. A topic of a broker stays until the broker is removed or `delete_topic` is called. As in
-    Java's name server, a later table without the topic does not delete it."""
+    Java's name server, a broker does not remove a topic by sending a table without it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -97,8 +97,9 @@ class MetricsExporter(Collector):
 
     def gather(self, sources: Sequence[Metrics]) -> list[Series]:
         """Return all series of the given registries with all labels, ordered by metric name. If
-        several registries have a series, that of the first registry is used. Series beyond the
-        limit are left out, and an additional series has their number."""
+        several registries have the same series, the one of the first registry is used. Series
+        beyond the limit are left out. An additional series contains the number of series that were
+        left out."""
         found: dict[str, dict[Labels, float | Histogram]] = {}
         for source in sources:
             for name, labels, value in source.snapshot():
@@ -273,8 +274,8 @@ def _find_key(one: Series) -> _Key:
 
 
 def _subtract(value: float | Histogram, sent: float | Histogram | None) -> float | Histogram:
-    """Subtract the value of the last transmission from the current value. A current value that is
-    smaller means that the counter was reset. The result is then the current value."""
+    """Subtract the value of the last transmission from the current value. If the current value is
+    smaller, the counter was reset, and the current value is returned."""
     if sent is None:
         return value
     if isinstance(value, Histogram) and isinstance(sent, Histogram):

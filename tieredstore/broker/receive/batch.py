@@ -373,7 +373,7 @@ def make_received(progress: QueueProgress, message: StoredMessage, topic: str) -
 
 
 def is_of_another_group(progress: QueueProgress, message: StoredMessage) -> bool:
-    """Return whether a Java broker copied a message for a group other than this one. The name
+    """Return whether a Java broker copied a message to this retry topic for another group. The name
     `%RETRY%a_b_c` is ambiguous: it is the retry topic of group `a` and topic `b_c`, and of group
     `a_b` and topic `c`."""
     if split_source(progress.group, progress.topic)[1] is not Source.RETRY_V1:

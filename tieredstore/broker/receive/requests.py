@@ -70,7 +70,7 @@ class Source(enum.IntEnum):
     """`%RETRY%<group>+<topic>`, to which a Java broker copied messages if `enableRetryTopicV2` was
     set."""
     LITE = 3
-    """A lite topic of the requested topic. Java's handles have no such source."""
+    """A lite topic below the requested topic. Java's receipt handles do not have this source."""
 
 
 _SEPARATORS: Final = {Source.RETRY_V1: "_", Source.RETRY_V2: "+"}

@@ -444,8 +444,8 @@ class ReceiveService:
                 yield self.state.get_queue(request.group, request.topic, queue_id, is_new=False)
 
     def _exists(self, topic: str, queue_id: int) -> bool:
-        """Return whether a group may begin in a queue. Clients choose the names of light queues, so
-        a light queue counts as existing only once it has a message."""
+        """Return whether a group may begin to read a queue. Clients choose the names of light
+        queues, so a group may read a light queue only once it has a message."""
         is_light = topic.startswith(LMQ_PREFIX)
         return not is_light or self.store.get_max_offset_in_queue(topic, queue_id) > 0
 

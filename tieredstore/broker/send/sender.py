@@ -240,8 +240,8 @@ class MessageSender:
         return sent._replace(message_id=",".join(self._list_ids(batch, result)))
 
     def _complete(self, number: int, properties: bytes, pairs: list[bytes], topic: str) -> bytes:
-        """Return the properties of one message of a batch. `pairs`: properties of the batch. Those
-        that the message does not have itself are added. Raises Refused."""
+        """Return the properties of one message of a batch. `pairs`: properties of the batch. The
+        result includes each of them that the message does not have itself. Raises Refused."""
         _split_pairs(properties, f"message {number} of the batch")
         check_lite_member(properties, topic)
         if properties.find(b"DELAY\x01") >= 0:

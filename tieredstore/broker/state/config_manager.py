@@ -47,8 +47,9 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConfigManager(ABC):
-    """Keeps one file. Call `load` once, `mark_changed` with each change, and `persist` regularly.
-    All calls are on one event loop. A subclass defines the content of the file."""
+    """Base class for state that is kept in one file. Call `load` once, `mark_changed` with each
+    change, and `persist` regularly. All calls are on one event loop. A subclass defines the content
+    of the file."""
 
     def __init__(self, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path

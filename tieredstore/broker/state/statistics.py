@@ -36,7 +36,7 @@ _TOTALS: Final = (BROKER_PUTS, BROKER_GETS, CLIENT_PUTS, CLIENT_GETS, STORE_PUTS
 _UNCOUNTED: Final = (DELETION_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 """Topics whose puts are not in BROKER_PUT_NUMS, as in Java."""
 _STEPS_MS: Final = {MINUTE_MS: SAMPLE_INTERVAL_MS, HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
-"""Interval (ms) between two records of a count that are kept, by time window."""
+"""Interval (ms) between two kept records of a count, by time window."""
 _SLACK_MS: Final = SAMPLE_INTERVAL_MS // 2  # records are not exactly ten seconds apart
 _FRESH_MS: Final = 1000
 """Maximum age (ms) of the cached statistics of the store. Older statistics are read again."""
@@ -95,7 +95,8 @@ _Key = tuple[str, str]
 @dataclass(eq=False)
 class BrokerStatistics:
     """Rates of topics, of groups, and of the broker. Call `sample` every SAMPLE_INTERVAL_MS.
-    `cluster`: key of the broker's rates. `sources`: further counts of the broker."""
+    `cluster`: name of the cluster, which is the key of the broker's own rates. `sources`: functions
+    that return other counts of the broker, by name."""
 
     store: MessageStore
     topics: TopicConfigManager

@@ -30,8 +30,9 @@ def name_counted(name: str) -> str:
 
 
 class TrafficCounts:
-    """Counts since the start. Used on the loop only. `deliveries`, `send_backs`: by topic and
-    group. `batched`: by topic, messages of batches without the first of each batch. `found`,
+    """Counts of deliveries, send-backs and reads since the broker's start. Used on the event loop
+    only. `deliveries`, `send_backs`: counts by topic and group. `batched`: by topic, messages of
+    batches without the first of each batch. `found`,
     `missed`: reads with and without messages. `longest_read_ns`: duration of the longest read.
     `metrics`: registry that also gets the number of delivered messages."""
 

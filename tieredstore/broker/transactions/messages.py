@@ -115,7 +115,8 @@ OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Topic of half messages whose outcome no producer reported in time."""
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""Property of a half message that was put again: number of times that its producer was asked."""
+"""Property of a half message that was put again. Its value is the number of times that the producer
+was asked for the outcome."""
 MAX_OP_BYTES: Final = 4096
 """Maximum body size of an op message in bytes (Java's transactionOpMsgMaxSize)."""
 _OP_PROPERTIES: Final = b"TAGS\x01d\x02"

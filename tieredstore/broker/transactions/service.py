@@ -338,8 +338,9 @@ class TransactionService:
         return _Checked(result, half, message, queue)
 
     async def _ask(self, checked: list[_Checked]) -> int:
-        """Wait until the puts of half messages are on disk, and ask their producers. One flush
-        usually covers all of them. Clears the list. Returns the number of questions."""
+        """Wait until the new copies of half messages are on disk, and ask their producers for the
+        outcomes. One flush usually covers all copies. Clears `checked`. Returns the number of
+        requests to producers."""
         count = 0
         for result, half, message, queue in checked:
             await wait_until_durable(result)  # its producer's answer must find it

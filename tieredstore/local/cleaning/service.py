@@ -211,8 +211,8 @@ class CleanService:
 
     def clean_expired_consume_queue(self, hold: Callable[[], AbstractContextManager[None]]) -> int:
         """Empty the queues whose messages have all expired, except queues of system topics. Returns
-        the number of emptied queues. Their offsets continue, even after a restart. `hold`: blocks
-        the dispatch."""
+        the number of emptied queues. Their offsets continue, even after a restart. `hold`: function
+        that blocks the dispatch during a `with` block."""
         count = 0
         for key in list(self._queues.list_queues()):
             if is_system_topic(key.topic):

@@ -182,9 +182,9 @@ class StoreFlush:
 
     def flush(self) -> None:
         """Write all dispatched messages to disk, then the checkpoint. Raises Exhausted for a
-        passing error: the next call, or the loops, continue. Raises Unavailable or Corrupt for a
-        lasting error, in this and each later call: the system does not retry a failed write, so a
-        later success would prove nothing."""
+        temporary error. The next call or the background loops then continue. Raises Unavailable or
+        Corrupt for a permanent error, in this and each later call. The system does not retry a
+        failed write, so a later sync without an error would prove nothing."""
         self._sync(self._flush_all)
 
     def _sync(self, work: Callable[[], object]) -> None:

@@ -17,8 +17,8 @@ _SIZE_KEYS: Final = {
     "consumequeue": "mappedFileSizeConsumeQueue",
     "consumequeue_ext": "mappedFileSizeConsumeQueueExt",
 }
-"""Java's configuration keys for file sizes, by folder of a store. The log's folder is not
-included."""
+"""Java's configuration keys for the sizes of files, by the folder of a store that contains the
+files. The folder of the commit log is not included."""
 
 
 def file_name(offset: int) -> str:

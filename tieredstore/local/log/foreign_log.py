@@ -187,8 +187,9 @@ def _refuse_several(root: Path, config: StoreConfig) -> None:
 
 
 def _goes_on(log: Path, other: Path) -> bool:
-    """Return whether a folder has files that fill a gap in a log or continue after its end. A
-    folder with a copy of the log has no such files."""
+    """Return whether the folder `other` contains further files of the same log: in a gap of the
+    files in `log`, or after them. A folder with a copy of the log contains the same file names
+    instead."""
     names, more = ({*filter(_is_log_name, os.listdir(path))} for path in (log, other))  # noqa: PTH208
     return bool(names) and not names & more and max(more) > min(names)
 

@@ -55,7 +55,8 @@ def refuse_by_error(error: TieredStoreError | MemoryError) -> PutMessageResult:
 
 
 def find_fault(message: Message) -> str | None:
-    """Return why a single message cannot be stored, or None. The encoder checks sizes."""
+    """Return why a single message cannot be stored, or None. Sizes are checked later, by the
+    encoder."""
     if cast("Buffer | None", message.body) is None:
         return f"message of topic {message.topic!r}: body: expected bytes, found None"
     if message.sys_flag & INNER_BATCH or find_text(message.properties, b"INNER_NUM") is not None:

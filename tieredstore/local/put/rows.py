@@ -17,7 +17,7 @@ from tieredstore.service_thread import WakeEvent
 ROW_FIELDS: Final = 3
 """Number of values of a row: queue number, head, properties. The queue number is SPECIAL for
 records that the dispatch must parse. The head is the 88 bytes that precede a body in a record with
-IPv4 hosts. Only its size, offsets and store time are used."""
+IPv4 hosts. Of the head, only the record's size, offsets and store time are used."""
 SPECIAL: Final = -1
 MAX_ROWS: Final = 65_536
 """Maximum number of rows to keep for the dispatch. If there are more, rows are dropped, and the
@@ -49,9 +49,9 @@ def waits_for_nothing(properties: bytes) -> bool:
 
 
 class WaitingRows(NamedTuple):
-    """Rows of messages between two offsets of the log: ROW_FIELDS values for each record. Earlier
-    messages that were not dispatched must be read from the log. `is_cut`: rows were dropped, so the
-    log must be read up to `end_offset`."""
+    """Rows of messages between two offsets of the log: ROW_FIELDS values for each record. Messages
+    before the first of these rows that are not dispatched yet must be read from the log. `is_cut`:
+    rows were dropped, so the log must be read up to `end_offset`."""
 
     rows: Rows
     begin_offset: int

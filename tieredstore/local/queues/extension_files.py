@@ -323,8 +323,8 @@ class ExtendedConsumeQueue(ConsumeQueue):
     # Everything below is for the owner only.
 
     def append_extended(self, group: QueueUnits) -> None:
-        """Append units as `append` does, with their data in the extension. Raises the errors of
-        `append`, without a change of the extension."""
+        """Append units as `append` does, and store their tags codes and store times in the
+        extension. Raises the errors of `append`. After an error the extension is unchanged."""
         begin, size, _ = group.units[-1].item()
         units = group.units
         skip = max(self.max_offset - group.offset, 0)

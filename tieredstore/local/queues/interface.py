@@ -156,10 +156,10 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Drop the units of messages before `min_physical_offset`, the first byte of the commit
-        log. First correct each queue's minimum, then free the space. max_offset stays, even if no
-        unit is left. Returns the number of deleted files, or in a database the number of queues
-        with deleted units. Readers get no error. Raises Unavailable if something cannot be deleted.
-        The next call continues."""
+        log. The minimum of each queue is corrected before the space is freed. The max_offset of a
+        queue stays, even if no unit is left. Returns the number of deleted files, or in a database
+        the number of queues with deleted units. Readers get no error. Raises Unavailable if
+        something cannot be deleted. The next call continues."""
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
         """Drop the units of a queue before `offset`. After a crash all of these units exist, or

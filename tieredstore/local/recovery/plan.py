@@ -32,10 +32,11 @@ class RecoveryPlan:
     """Actions of a recovery. Offsets are bytes of the commit log unless they are a queue's.
 
     `was_clean`: whether the last owner stopped the store cleanly. `check_from`: position at which
-    the check of records begins. `records`: number of valid records after it. `log_end`: end of the
-    last valid record. `end_cause`, `end_detail`: reason why the log ends there. `cut_bytes`: number
-    of bytes from `log_end` to the last byte that is not zero. `wipe_path`, `wipe_position`: file to
-    zero, starting at this position (empty path: none). `delete_log_files`: later files, in order.
+    the check of records begins. `records`: number of valid records after `check_from`. `log_end`:
+    end of the last valid record. `end_cause`, `end_detail`: reason why the log ends there.
+    `cut_bytes`: number of bytes from `log_end` to the last byte that is not zero. `wipe_path`,
+    `wipe_position`: file to zero, starting at this position (empty path: none). `delete_log_files`:
+    later files, in order.
     `behind`: valid records after the end. They are lost. `queue_cuts`, `index_cuts`,
     `delete_index_files`: invalid parts. `units_until`: units of messages that end after this
     position are dropped. `dispatch_from`: position at which the rebuild of queues and index begins.

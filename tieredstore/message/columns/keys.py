@@ -27,14 +27,15 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 
 
 class _Values(NamedTuple):
-    """Values of a property: begin and end of each text, by ascending row of records."""
+    """Values of one property of several records. `rows`: row of the record of each value,
+    ascending. `texts`: the values."""
 
     rows: Int64s
     texts: list[str]
 
 
 SCALAR_LIMIT = 64
-"""Number of messages below which the scalar form is faster."""
+"""Number of messages below which a loop over single messages is faster."""
 
 _SEPARATOR = b"\x02"
 _KEYS = int.from_bytes(b"KEYS", "big")

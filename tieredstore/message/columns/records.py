@@ -329,8 +329,8 @@ def properties_of(buffer: Buffer, columns: RecordColumns) -> list[bytes]:
 def _fields(
     buffer: Buffer, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> list[bytes]:
-    """Return bytes [offset, offset + length) of each row. All fields of one length are read by one
-    gather."""
+    """Return one field of each record, as its bytes [offset, offset + length) in the buffer. Fields
+    of the same length are read together, unless there are too many different lengths."""
     is_few = len(offsets) < SCALAR_LIMIT
     kinds, group = (lengths, lengths) if is_few else np.unique(lengths, return_inverse=True)
     if is_few or len(kinds) > _MAX_GATHERS:

@@ -128,8 +128,8 @@ class Negation:
 
 
 class Logic(_Boolean):
-    """AND (`decisive` is False) and OR (`decisive` is True). A decisive operand ends the
-    evaluation."""
+    """AND (`decisive` is False) and OR (`decisive` is True). An operand with the value `decisive`
+    ends the evaluation."""
 
     __slots__ = ("decisive", "left", "right")
 

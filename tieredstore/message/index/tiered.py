@@ -65,7 +65,8 @@ _INT64_MIN: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Header of a file. `begin_timestamp_ms`: the file's name, to which item times are relative.
+    """Header of a file. `begin_timestamp_ms`: time that is the file's name. The times of items are
+    relative to it.
     `end_timestamp_ms`: largest store time of the items, or 0 without items. `slots_used`: number of
     slots that hold items. `items`: number of items."""
 

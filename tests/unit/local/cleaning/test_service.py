@@ -329,7 +329,7 @@ def test_c02_a_store_opened_with_a_wall_clock_far_ahead_cleans_nothing(tmp_path:
 
 def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None:
     """Messages were stored while the clock was ten years ahead. After the clock is corrected and
-    the store restarted, they do expire."""
+    the store restarted, these messages expire."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(12)

@@ -62,8 +62,8 @@ def test_the_checkpoint_is_written_after_what_it_tells_of(
 
 
 def test_a_flush_beside_puts_and_dispatch_says_what_is_dispatched(tmp_path: Path) -> None:
-    """A flush during puts records only dispatched messages in the checkpoint. Other messages of the
-    same millisecond may be put and not yet dispatched."""
+    """The checkpoint of a flush during puts covers only dispatched messages. It is a store time,
+    and other messages of the same millisecond may not be dispatched yet."""
     root = tmp_path / "s"
     clock = ManualClock(START_MS)
     with running(small_config(root), clock) as store:

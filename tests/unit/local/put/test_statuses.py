@@ -1,5 +1,5 @@
-"""Tests of the put contract: for every supported RocketMQ status, a situation in which a put
-returns it."""
+"""Tests of the put contract: for every supported RocketMQ status, a test in which a put returns
+it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The bounds of a search by store time include every message within the queried times, for any
-clock of a queue."""
+"""The bounds of a search by store time include every message within the queried times, however the
+clock changed while the queue was written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of a stream's triggers: the messages that they take, their waits, their requests to the
-tier, and warnings about deleted topics."""
+"""Tests of a stream's triggers: which messages they read, how long they wait, which requests they
+make, and which deleted topics they warn about."""
 
 from __future__ import annotations
 

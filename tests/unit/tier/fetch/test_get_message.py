@@ -26,7 +26,7 @@ LOG, QUEUE = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 @pytest.fixture(params=[True, False], ids=["cached", "uncached"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Tier:
-    """A tier with or without the read-ahead cache."""
+    """A tier. Each test runs with the read-ahead cache and without it."""
     return Tier(tmp_path, read_ahead_cache_enable=request.param)
 
 

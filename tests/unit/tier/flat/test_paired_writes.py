@@ -104,7 +104,7 @@ def test_what_is_appended_beside_a_write_goes_with_the_next(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Units that are appended during a write are written by the next write. In an earlier version,
-    they counted as stored."""
+    these units counted as stored although they were not."""
     tier = ObjectTier()
     file = tier.take_over()
     fill(file, 0, 1)

@@ -73,8 +73,8 @@ def test_full_files_go_to_the_tier_and_the_last_stays(node: Node) -> None:
 
 def test_segments_are_as_java_lays_them_out(node: Node) -> None:
     """Index segments have the base offsets and times that Java gives them. A base offset is the sum
-    of the earlier sizes. A segment's begin time is that of its file, because Java compares the two
-    after an upload."""
+    of the sizes of all earlier index segments. A segment's begin time is that of its file, because
+    Java compares the two after an upload."""
     service = node.open()
     put(service, ["a"] * 19, times=NOW - 7)
     put(service, ["b"] * 19, times=NOW + 5)

@@ -156,7 +156,8 @@ def test_a_block_that_names_no_queue_is_damaged() -> None:
 
 
 class Recorded:
-    """A trace service in a folder. A round records the events since the previous round."""
+    """A trace service in a folder. Each call of `round` records the events since the previous
+    call."""
 
     def __init__(self, folder: Path, files: FileOperations = FILES) -> None:
         self.config = StoreConfig(trace_enable=True)

@@ -1,5 +1,5 @@
-"""Many queues are uploaded in one object. Tests of the moment when their messages count as
-uploaded, and of the sources from which their bytes are moved later."""
+"""Many queues are uploaded in one group object. Tests of when their messages count as uploaded, and
+of the places from which their bytes are copied later."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class ClientHandlers(Handlers):
         return succeed_with({"lockOKMQSet": queues})
 
     def _has_queue(self, key: QueueKey) -> bool:
-        """Return whether a consumer may get this queue. Other queues cannot be locked."""
+        """Return whether a consumer may lock this queue. It may lock only queues that exist."""
         config = self._broker.topics.find_consumed(key.topic)
         if config is None or key.queue_id < 0 or len(key.topic) > MAX_NAME_BYTES:
             return False

@@ -99,10 +99,10 @@ def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
 
 
 def _find_odd(offsets: Int64s, *, is_whole: bool) -> Bools:
-    """Return a mask of single offsets that are out of order. There are two kinds. Either the
-    offsets before and after it would be consecutive without it. Or it is not higher than its
-    predecessor, and the next offset does not continue it. `is_whole`: whether `offsets` includes
-    the queue's last offset."""
+    """Return a mask of single offsets that are out of order. An offset is out of order in two
+    cases. First, the offsets before and after this offset are consecutive. Second, this offset is
+    not higher than the offset before it, and the next offset does not continue it. `is_whole`:
+    whether `offsets` includes the queue's last offset."""
     odd = np.zeros(len(offsets), np.bool_)
     steps = np.diff(offsets)
     odd[1:-1] = (steps[:-1] != 1) & (steps[:-1] + steps[1:] == 2)

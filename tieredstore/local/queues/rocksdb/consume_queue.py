@@ -260,11 +260,12 @@ class QueueReads:
 
     @property
     def dispatch_from(self) -> int:
-        """End in the commit log of the records that were put in the queues."""
+        """Position in the commit log up to which all records were put in the queues."""
         return self._checkpoint
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set the beginning of the log. Each queue searches its own minimum on demand."""
+        """Set the beginning of the commit log. Each queue then finds its own minimum when it is
+        read."""
         self._log_minimum.offset = min_physical_offset
 
     def close(self) -> None:

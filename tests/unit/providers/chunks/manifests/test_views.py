@@ -23,7 +23,7 @@ def store() -> Store:
 
 
 def before_request(process: Process, number: int, act: Callable[[], object]) -> None:
-    """Call `act` before the n-th of the following requests."""
+    """Call `act` before the n-th of the requests that follow this call."""
     request = process.client.request
     wanted = len(process.client.requests) + number
 

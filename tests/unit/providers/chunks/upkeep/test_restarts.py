@@ -1,5 +1,5 @@
-"""Cost of frequent starts of a writer. After a start, a queue continues in the same segment and in
-a folder of the new epoch. Merges include the folders of former epochs."""
+"""Tests of what frequent starts of a writer cost. After a start, a queue continues in the same
+segment and in a folder of the new epoch. Merges include the folders of former epochs."""
 
 from __future__ import annotations
 
