@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys.search import find_by_key
 from tieredstore.scan.listing import load_catalogue
+from tieredstore.scan.verify.index import VerifyIndex, check_index_file
+from tieredstore.scan.verify.topic_probes import TopicProbes
 
 SLOTS = {"tieredStoreIndexFileMaxHashSlotNum": "64", "tieredStoreIndexFileMaxIndexNum": "2048"}
 
@@ -155,3 +158,74 @@ def test_j72_index_files_that_go_while_a_key_is_searched_are_no_damage(
         if number or not is_expired:
             assert [hit.message.queue_offset for hit in hits] == [number]
     assert findings == []
+
+
+def test_an_index_file_that_is_being_uploaded_is_no_damage(
+    tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are exact, and the query says that the file's keys are not indexed yet."""
+    [index] = (tier.root / "tier").rglob("INDEX/[!.]*")
+    data = index.read_bytes()
+    # The last position lies in the slots: its size would also fit fewer slots.
+    sizes = (0, 20, 28, 50, 28 + 8 * 11, len(data) - 28)
+
+    def grow(_: float) -> None:
+        size = index.stat().st_size
+        index.write_bytes(data[: size + 8])
+
+    monkeypatch.setattr("time.sleep", grow)
+    for size in sizes:
+        for key, offset in (("KEY-5", 5), ("KEY-250", 250), ("KEY-999", None)):
+            index.write_bytes(data[:size])
+            ran = query(tier, key)
+            found = [row["queue_offset"] for row in ran.rows]
+            assert (ran.code, found) == ((0, [offset]) if offset is not None else (3, []))
+            assert "not indexed yet" in ran.err
+        index.write_bytes(data[:size])
+        ran = query(tier, "KEY-5", "--unindexed-bytes", 100_000)
+        assert ran.code == 9
+        assert "not indexed yet" in ran.err
+
+
+def test_an_index_file_whose_upload_ends_during_the_query_is_searched(
+    tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [index] = (tier.root / "tier").rglob("INDEX/[!.]*")
+    data = index.read_bytes()
+    index.write_bytes(data[:50])
+    monkeypatch.setattr("time.sleep", lambda _: index.write_bytes(data))
+    ran = query(tier, "KEY-5", "--unindexed-bytes", 0)
+    assert (ran.code, [row["queue_offset"] for row in ran.rows]) == (0, [5])
+    assert "not indexed yet" not in ran.err
+
+
+def test_a_scan_by_keys_reads_past_an_index_file_that_is_being_uploaded(
+    tier: GrowingTier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    [index] = (tier.root / "tier").rglob("INDEX/[!.]*")
+    data = index.read_bytes()
+    index.write_bytes(data[:50])
+    monkeypatch.setattr("time.sleep", lambda _: index.write_bytes(data[:100]))
+    rows = tieredstore.open(tier.url).scan("orders", keys=["KEY-5", "KEY-250"]).to_arrow()
+    assert rows["queue_offset"].to_pylist() == [5, 250]
+    assert "not indexed yet" in caplog.text
+    assert "damaged" not in caplog.text
+
+
+def test_an_index_file_that_grows_while_it_is_verified_is_no_damage(tier: GrowingTier) -> None:
+    """It was listed with a size that would fit other slots."""
+    catalogue = load_catalogue(tier.provider)
+    [extent] = catalogue.indexes["broker-a"]
+    short = replace(extent, size_bytes=extent.size_bytes - 8, listing=None)
+    file = VerifyIndex("broker-a", short, catalogue, is_last=True, probes=TopicProbes())
+    assert check_index_file(tier.provider, file, lambda *_: None).findings == b""
+
+
+def test_a_local_index_file_that_is_being_created_is_empty(tier: GrowingTier) -> None:
+    """Its owner sets the size first, and then writes the header."""
+    folder = tier.root / "state" / "tiered_index_file"
+    folder.mkdir(exist_ok=True)
+    for size in (0, 20, 28 + 64 * 8 + 2048 * 32):
+        (folder / "1700000000000").write_bytes(bytes(size))
+        ran = query(tier, "KEY-250", "--state", tier.root / "state")
+        assert (ran.code, [row["queue_offset"] for row in ran.rows]) == (0, [250])

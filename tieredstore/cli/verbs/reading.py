@@ -193,6 +193,7 @@ def query(
         find_by_message_id,
         has_key,
     )
+    from tieredstore.scan.keys.unfinished import INDEX_UNFINISHED, settle_index
     from tieredstore.scan.keys.unindexed import Unindexed, find_unindexed
     from tieredstore.scan.rows import message_row
 
@@ -208,9 +209,11 @@ def query(
             first.append(finding)
             if on_damage == "skip" or finding.kind == INDEX_UNREADABLE or len(first) > 1:
                 say(str(finding), "warning")
+        elif finding.kind == INDEX_UNFINISHED:
+            say(str(finding))
 
     with open_tier(tier) as opened:
-        catalogue = opened.catalogue()
+        catalogue = settle_index(opened.provider, opened.catalogue(), tell)
         queues = catalogue.select(topic, queue, opened.broker)
         places = opened.provider, catalogue, queues
         unsealed = opened.find_unsealed_index()

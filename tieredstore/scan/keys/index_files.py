@@ -33,19 +33,24 @@ def is_indexable(topic: str, key: str) -> bool:
     return not is_blank(key) and java_string_hash(f"{topic}#{key}") != _NO_JAVA_HASH
 
 
+def open_index_file(
+    provider: SegmentProvider, extent: SegmentExtent
+) -> tuple[UploadedIndexStoreFile, FileSegment]:
+    """Open an index file as it was listed, and its segment. To close the file closes both."""
+    segment = provider.open(extent.id, extent.listing)
+    entry = FileSegmentMetadata(
+        extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
+    )
+    return UploadedIndexStoreFile(segment, entry), segment
+
+
 class IndexFiles:
     """The uploaded index files of one broker, by ascending base offset. A context manager that
     closes opened files. Several threads may read."""
 
     def __init__(self, provider: SegmentProvider, extents: Sequence[SegmentExtent]) -> None:
         self._extents = extents
-        self._files: list[tuple[UploadedIndexStoreFile, FileSegment]] = []
-        for extent in extents:
-            segment = provider.open(extent.id, extent.listing)
-            entry = FileSegmentMetadata(
-                extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
-            )
-            self._files.append((UploadedIndexStoreFile(segment, entry), segment))
+        self._files = [open_index_file(provider, extent) for extent in extents]
 
     def __enter__(self) -> Self:
         return self

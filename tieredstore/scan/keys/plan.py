@@ -28,6 +28,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.keys.coverage import find_indexed
 from tieredstore.scan.keys.index_files import IndexFiles, Items, is_indexable
 from tieredstore.scan.keys.places import Places, find_places
+from tieredstore.scan.keys.unfinished import settle_files
 from tieredstore.scan.plan import ScanBounds, ScanRange, narrow_to, plan
 from tieredstore.scan.time_search import search
 from tieredstore.scan.time_search.exact import Window
@@ -68,6 +69,12 @@ def plan_by_keys(
         try:
             gaps = files.find_gaps(INDEX_LAG_MS)
         except Corrupt as error:
+            complete = settle_files(
+                provider, index, lambda one: _log.warning("broker %s: %s", broker, one)
+            )
+            if complete is not index:
+                yield from plan_by_keys(provider, broker, complete, queues, keys, bounds)
+                return
             _warn_of_damage(broker, error)
             yield from plan(provider, queues, bounds)
             return

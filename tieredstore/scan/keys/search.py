@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt
@@ -26,12 +25,12 @@ from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage, raise_on_damage
 from tieredstore.scan.holes import find_lost_units, make_lost_finding
+from tieredstore.scan.keys.index_files import open_index_file
 from tieredstore.scan.keys.places import find_places
 from tieredstore.scan.listing import sort_by_base
 from tieredstore.scan.read.batch import Int64s, find_whole_records
 from tieredstore.scan.read.batches import make_unusable_finding
 from tieredstore.tier.index.index_file import MAX_CHAIN_ITEMS, IndexItem, Wanted
-from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.index.watermarks import FileState, find_capacity
 from tieredstore.tier.reading import run
 
@@ -176,10 +175,7 @@ def _items(
     while waiting:
         extent = waiting.pop()
         searched.add(extent.id)
-        entry = FileSegmentMetadata(
-            extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
-        )
-        file = UploadedIndexStoreFile(provider.open(extent.id, extent.listing), entry)
+        file, _ = open_index_file(provider, extent)
         try:
             yield run(file.find(wanted))
         except Corrupt as error:
@@ -316,6 +312,9 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
     except OSError as error:
         raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
     try:
+        head = os.pread(fd, tiered.HEADER_SIZE, 0)
+        if not any(head):
+            return []  # its owner is creating it
         size = os.fstat(fd).st_size
         configured, first = (files.slots, files.max_items), 1
         known = files.states.get(int(path.name)) if path.name.isdecimal() else None
@@ -332,7 +331,7 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
                 "Give the broker's configuration with --config",
                 path=str(path),
             )
-        header = tiered.unpack_header(os.pread(fd, tiered.HEADER_SIZE, 0))
+        header = tiered.unpack_header(head)
         found: list[IndexItem] = []
         for key_hash in wanted.hashes:
             items = np.array(

@@ -152,6 +152,8 @@ class _FileCheck:
         """Read the header, compute the number of slots, and report faults in both. Return False for
         a file that cannot be checked further, or is being uploaded."""
         extent, size_bytes = self.extent, self.extent.size_bytes
+        if self.file.is_last and self.segment.size() > size_bytes:
+            return False
         try:
             head = read_as_found(self.segment, 0, min(tiered.HEADER_SIZE, size_bytes))
             header = self.header = tiered.unpack_header(head)
@@ -163,9 +165,8 @@ class _FileCheck:
         )
         slots = tiered.infer_slots(self.end, header.items)
         if slots is None:
-            if self.segment.size() <= size_bytes:
-                text = f"{header.items} items do not fit a segment of {size_bytes} bytes"
-                self.on_finding(damage("index-header", text, extent.id, 24))
+            text = f"{header.items} items do not fit a segment of {size_bytes} bytes"
+            self.on_finding(damage("index-header", text, extent.id, 24))
             return False
         self.slots = slots
         if self.has_trailer:
