@@ -87,11 +87,6 @@ class ScanBounds:
     def has_times(self) -> bool:
         return self.since_ms is not None or self.until_ms is not None
 
-    @property
-    def is_searched(self) -> bool:
-        """Whether the bounds have times, and the search for these times is exact."""
-        return self.has_times and self.search_times is SearchTimes.EXACT
-
 
 ALL: Final = ScanBounds()
 """Bounds that include all messages."""
@@ -118,7 +113,7 @@ def plan(
             return True
         return needs_reads(queue, range_bytes=bounds.range_bytes, is_part=is_part)
 
-    warns = bounds.is_searched and bounds.leave_search
+    warns = bounds.has_times and bounds.search_times is SearchTimes.EXACT and bounds.leave_search
     yield from plan_each(provider, list(queues), plan_one, warns=warns, waits=waits)
 
 

@@ -63,7 +63,7 @@ async def test_p70_transactions_are_read_again_where_the_log_ends_before_their_p
         parts.offsets.commit_offset(GROUP, ahead, 0, 1_000, is_own=True)
         again = parts.make_transactions()
         await again.load()
-        assert again.waiting_count == 1
+        assert len(again._table) == 1
         halves.append(await prepare(b"new"))
         parts.store.wait_until_dispatched()
         for half in halves:

@@ -148,11 +148,6 @@ class TransactionService:
         """Return the health of two tasks: the checks, and the writing of op messages."""
         return [self._checks.health(), self._ops.health()]
 
-    @property
-    def waiting_count(self) -> int:
-        """Number of half messages without an outcome, of those that the service has read so far."""
-        return len(self._table)
-
     # Calls for producers
 
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:

@@ -25,11 +25,6 @@ class TransientStorePool:
         self._free: list[mmap.mmap] = []
         self._lock = threading.Lock()
 
-    @property
-    def available_buffers(self) -> int:
-        """Number of buffers that can be borrowed now."""
-        return self._left + len(self._free)
-
     def borrow(self) -> mmap.mmap | None:
         """Take a buffer, or return None if all are in use. Raises Exhausted if memory is short."""
         with self._lock:

@@ -64,16 +64,16 @@ def test_a_full_file_gives_its_buffer_back_and_leaves_nothing_in_the_next(tmp_pa
     pool = TransientStorePool(1, SIZE)
     with closing(files), closing(CommitLog(tmp_path, SIZE, files, pool=pool)) as log:
         _append(log, b"a" * 8150)
-        assert pool.available_buffers == 0
+        assert pool._left + len(pool._free) == 0
         log.commit()
-        assert pool.available_buffers == 0
+        assert pool._left + len(pool._free) == 0
         view = log.view
         assert _append(log, b"b" * 100) == SIZE  # no buffer is free: put directly
         assert log.view.obj is not view.obj
         assert log.commit()
-        assert pool.available_buffers == 1
+        assert pool._left + len(pool._free) == 1
         assert _append(log, b"c" * 8100) == 2 * SIZE
-        assert pool.available_buffers == 0
+        assert pool._left + len(pool._free) == 0
         assert _append(log, b"d" * 100) == 3 * SIZE
         log.sync()
         assert log.flushed_offset == log.readable_offset == log.max_offset
@@ -186,10 +186,10 @@ def test_a_buffer_is_made_ahead_and_no_more_than_there_may_be(
 
         patch.setattr("mmap.mmap", fail)
         pool.make_ahead()  # passing: the next attempt makes it
-    assert pool.available_buffers == 1
+    assert pool._left + len(pool._free) == 1
     pool.make_ahead()
     pool.make_ahead()
-    assert pool.available_buffers == 1
+    assert pool._left + len(pool._free) == 1
     buffer = pool.borrow()
     assert buffer is not None
     pool.make_ahead()
