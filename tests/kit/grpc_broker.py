@@ -62,7 +62,7 @@ class GrpcBroker:
 
 
 class GrpcClient:
-    """Client that calls the methods of the protocol definition with their messages."""
+    """Client that can call every method of the gRPC protocol definition."""
 
     def __init__(self, port: int, client_id: str) -> None:
         self._channel = grpc.aio.insecure_channel(

@@ -34,7 +34,7 @@ def queue_of(lite: str, parent: str = PARENT) -> str:
 
 
 def write_topics(root: Path, *parents: str) -> None:
-    """Write the topics of a broker: parents of lite topics."""
+    """Write the topic table of a broker. Its topics are parents of lite topics."""
     topics = {
         name: {
             "topicName": name,

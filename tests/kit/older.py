@@ -29,7 +29,7 @@ LOST_QUEUES: dict[str, tuple[str, ...]] = {
     "all queues": ("consumequeue",),
     "queues and topics": ("consumequeue", "config"),
 }
-"""Consume queue files that are removed from an unpacked store, by archive."""
+"""For each archive, the consume queue files that are removed after it is unpacked."""
 
 
 @dataclass(frozen=True, slots=True)

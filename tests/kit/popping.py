@@ -1,4 +1,4 @@
-"""Requests of clients that pop messages. Parses the answers like these clients."""
+"""Sends requests to pop messages, and parses the answers as Java's clients do."""
 
 from __future__ import annotations
 

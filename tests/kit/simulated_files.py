@@ -110,8 +110,8 @@ class SimulatedFiles(FileOperations):
         )
 
     def after_power_loss(self) -> Iterator[SimulatedFiles]:
-        """Return all possible states of the disk after a power loss. Each unsynced name may or may
-        not exist. Of unsynced bytes, none, half, all, or zeros of the right length exist."""
+        """Return all possible states of the disk after a power loss. Each unsynced name may exist
+        or not. Unsynced bytes may be missing, half written, fully written, or replaced by zeros."""
         assert len(self.pending) <= MOST_PENDING
         for chosen in itertools.product((False, True), repeat=len(self.pending)):
             names = dict(self.synced_names)

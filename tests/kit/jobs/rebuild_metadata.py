@@ -89,7 +89,7 @@ class World:
         return report
 
     def views(self) -> tuple[Facts, Facts]:
-        """Return the flat files' view of the tier: once with the lost metadata, and once with the
+        """Return what flat files find in the tier, once with the lost metadata and once with the
         rebuilt metadata."""
         return self.view(self.lost), self.view(self.made)
 

@@ -142,8 +142,7 @@ def _shared_client(endpoint: str) -> S3Client:
 
 
 def boto_client(endpoint: str) -> S3Client:
-    """Return the session that all clients share. A session of its own would make each client load
-    boto3's model of S3 again."""
+    """Create a boto3 client with the test credentials, separate from the provider's client."""
     from botocore.config import Config
 
     make: Callable[..., S3Client] = _session().client
@@ -164,8 +163,8 @@ def boto_client(endpoint: str) -> S3Client:
 
 @functools.cache
 def _session() -> Session:
-    """Return the session of all clients. They share it, because each session reads boto3's
-    description of S3 again."""
+    """Return the session that all clients share. A session of its own would make each client load
+    boto3's model of S3 again."""
     import boto3
 
     return boto3.session.Session()

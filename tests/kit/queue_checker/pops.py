@@ -77,7 +77,8 @@ class PopLoad:
         return list(self._consumed)
 
     def stop_consuming(self) -> None:
-        """Acknowledge all messages that were left, then stop. `pops` is complete afterwards."""
+        """Acknowledge all messages that are not acknowledged yet, then stop. `pops` is complete
+        afterwards."""
         self._leaves_some = False
         deadline = time.monotonic() + CATCH_UP_S
         while self._has_left() and time.monotonic() < deadline:
@@ -164,7 +165,7 @@ class PopLoad:
         self, client: RemotingClient, popped: list[PoppedMessage], left: dict[PoppedMessage, Pop]
     ) -> None:
         """Acknowledge each popped message, shorten its invisible time, or do neither. `left`: the
-        unacknowledged deliveries by message. This method updates them."""
+        deliveries by message, in which this method records the outcome."""
         by_queue: dict[int, list[PoppedMessage]] = {}
         for message in popped:
             chosen = self._chance.random() if self._leaves_some else 1.0

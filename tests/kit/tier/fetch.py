@@ -182,7 +182,7 @@ class Tier:
 
     @property
     def key_index(self) -> IndexStoreService:
-        """Return the key index of a tier that was opened with one."""
+        """Return the key index. The tier must have been opened with a key index."""
         assert self.index is not None
         return self.index
 

@@ -132,8 +132,8 @@ def test_messages(values: dict[str, Any], places: list[Any]) -> None:
 
 @pytest.fixture
 def no_garbage() -> Iterator[None]:
-    """Collect the garbage of other tests, because it has references to constants. Then disable the
-    collector."""
+    """Collect the garbage of other tests, which would change the reference counts of constants
+    later. Then disable the garbage collector."""
     gc.collect()
     gc.disable()
     yield

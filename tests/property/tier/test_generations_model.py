@@ -31,8 +31,8 @@ Held = dict[str, tuple[int, frozenset[SegmentId]]]
 
 
 class Run:
-    """One broker with its tier and its follower. `live` has the messages of each topic's current
-    generation by queue offset. `uploaded` has the messages that are certainly in the tier."""
+    """One broker with its tier and its follower. `live` has the messages of each topic since its
+    last deletion, by queue offset. `uploaded` has the messages that are certainly in the tier."""
 
     def __init__(self, root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The names in docs/names.md, docs/glossary.md and the changelog exist."""
+"""The names in docs/names.md, docs/glossary.md and the changelog exist in the code."""
 
 from __future__ import annotations
 

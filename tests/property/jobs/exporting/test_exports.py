@@ -1,5 +1,5 @@
-"""After any history of the tier, readers of other projects find the expected rows in every
-export."""
+"""After any history of the tier, libraries of other projects (such as pyarrow and DuckDB) find the
+expected rows in every export."""
 
 from __future__ import annotations
 

@@ -344,8 +344,8 @@ async def test_p84_a_transaction_is_identified_by_few_bytes(tmp_path: Path) -> N
 
 @on_loop
 async def test_p84_ended_transactions_are_not_kept_while_one_is_open(tmp_path: Path) -> None:
-    """Ended transactions do not stay in memory while another transaction is open. A producer may
-    leave a transaction open for days."""
+    """Ended transactions do not stay in memory while another transaction is open, because a
+    producer may leave a transaction open for days."""
     with producing(tmp_path) as parts:
         table = parts.transactions._table
         immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}

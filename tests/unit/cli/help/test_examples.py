@@ -14,7 +14,7 @@ WIDTH = 80
 
 
 def find(words: list[str]) -> tuple[click.Command, list[str]]:
-    """Return the verb at the beginning of the words, and its arguments."""
+    """Split the words of a command line into the verb and its arguments."""
     command: click.Command = cli
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words[0])

@@ -1,4 +1,4 @@
-"""DuckDB's values are converted to values of rows."""
+"""Values that DuckDB returns are converted to values that rows can have."""
 
 from __future__ import annotations
 

@@ -218,8 +218,8 @@ def test_a_running_broker_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_takes_no_epoch_is_noticed_by_its_lock(tmp_path: Path) -> None:
-    """A backfill is refused while a Java broker runs. A Java broker takes no epoch, but it locks
-    the state directory."""
+    """A backfill is refused while a Java broker runs. A Java broker has no writer epoch, but it
+    locks the state directory."""
     (tmp_path / "state").mkdir()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
     broker = subprocess.Popen(
