@@ -53,8 +53,8 @@ def write_topics(root: Path, *parents: str) -> None:
 
 class LiteTier(TieredLocal):
     """Store of one broker with the parent topic P. Messages, and the units of lite topics, are
-    uploaded only when the test asks for it. `clean` deletes local files as soon as the tier has
-    their messages."""
+    uploaded only when the test asks for it. `clean` deletes all local files whose messages are in
+    the tier."""
 
     def __init__(self, root: Path, *parents: str, **keys: object) -> None:
         write_topics(root, PARENT, *parents)

@@ -1,4 +1,4 @@
-"""The model of reads counts the same requests and bytes as a fetcher that reads a chunk log."""
+"""The model of reads predicts about as many requests as a fetcher needs on a chunk log."""
 
 from __future__ import annotations
 
