@@ -14,8 +14,7 @@ from tieredstore.providers.chunks.retries import limit_retries, take_retry
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 CLOSE_TIMEOUT_MS = 20_000
-"""Time limit of a stop, ms. After half of this time no request is sent, and running requests
-end."""
+"""Time limit of a stop, ms. After half the time no request is sent, and running requests end."""
 
 
 def boot_ms() -> int:

@@ -166,7 +166,7 @@ class _PosixProbes:
         return ok("replaces a file in one step")
 
     def names(self) -> Finding:
-        """Check that file names are case-sensitive and may be long, because topic names are folder
+        """Check that file names are case-sensitive and may be long, as topic names are folder
         names."""
         self._make_file("case", b"small")
         self._make_file("CASE", b"large")

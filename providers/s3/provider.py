@@ -102,8 +102,7 @@ class S3Provider(ChunkProvider):
         return self._s3.meter.prices
 
     def usage(self) -> Usage:
-        """Return all requests since the provider was created, including retries, with their
-        cost."""
+        """Return all requests since the provider's creation, including retries, with their cost."""
         return self._s3.meter.usage()
 
     def bind_metrics(self, metrics: Metrics) -> None:

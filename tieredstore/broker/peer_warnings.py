@@ -24,8 +24,7 @@ class _Period:
 
 
 class PeerWarnings:
-    """Logs the first warning immediately, and later warnings in one line per minute and event
-    loop."""
+    """Logs the first warning at once, and later warnings in one line per minute and event loop."""
 
     def __init__(self) -> None:
         self._periods: WeakKeyDictionary[asyncio.AbstractEventLoop, _Period] = WeakKeyDictionary()

@@ -157,8 +157,7 @@ def find_conf_beside(store: Path) -> Path | None:
 
 
 def refuse_memory(url: str) -> None:
-    """Raise Invalid for a tier in memory, because such a tier ends with the process that created
-    it."""
+    """Raise Invalid for a tier in memory, because such a tier ends with its process."""
     if url.startswith("memory:"):
         raise Invalid(
             f"tier {url!r}: a tier in memory is gone when the command ends. Use file:///dir"

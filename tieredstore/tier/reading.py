@@ -22,8 +22,7 @@ T = TypeVar("T")
 
 
 class SegmentRead(NamedTuple):
-    """Read of exactly `length` bytes from byte `position` of a segment. Fewer bytes are an
-    error."""
+    """Read of exactly `length` bytes from `position` in a segment. Fewer bytes are an error."""
 
     segment: FileSegment
     position: int

@@ -82,7 +82,7 @@ def _find_start(pid: int) -> str | None:
 
 
 def _is_left_behind(pid: int) -> bool:
-    """Return whether a process has ended with all its threads, and its parent has not waited for it
+    """Return whether a process has ended with all threads, and its parent has not waited for it
     yet."""
     try:
         return _read_stat(pid)[0] in {"Z", "X"} and len(list((_PROC / f"{pid}/task").iterdir())) < 2

@@ -29,8 +29,7 @@ from tieredstore.providers.chunks.manifests.names import (
 from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest, read_manifest
 
 LEAST_QUEUES = 250
-"""Minimum number of queues in one range of a parallel listing. A range then fills at least a
-page."""
+"""Minimum number of queues in a range of a parallel listing. The range fills at least a page."""
 _RANGES_A_THREAD = 2
 """Number of ranges per thread of a parallel listing. The ranges differ in length, so a thread that
 finishes early lists another range."""

@@ -193,7 +193,7 @@ class Maintenance:
     # From the segments
 
     def notice(self, state: SegmentState) -> None:
-        """Enqueue a changed segment that has work. The segment is processed while its epoch is
+        """Enqueue a changed segment that has work. The segment is processed while the epoch is
         held."""
         manifest = state.manifest
         if manifest is not None and self._compactor.needs_work(manifest):

@@ -32,8 +32,7 @@ def _check_count(group: str, count: int) -> None:
 
 
 class ProducerManager:
-    """Producer groups and their sessions, as heartbeats report them. Used on the event loop
-    only."""
+    """Producer groups and their sessions, as heartbeats report them. For the event loop only."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -383,7 +382,7 @@ class RebalanceLocks:
             self._groups.pop(group, None)
 
     def has_locks(self, group: str) -> bool:
-        """Return whether any client has locked a queue for a group. If so, the group consumes in
+        """Return whether a client has locked a queue for a group. If so, the group consumes in
         order."""
         now_ms = self._clock.monotonic_ms()
         return any(lock.until_ms > now_ms for lock in self._groups.get(group, {}).values())

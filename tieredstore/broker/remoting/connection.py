@@ -208,8 +208,7 @@ class Connection(asyncio.Protocol):
         self._count_held()
 
     def _find_room_bytes(self) -> int:
-        """Return the number of bytes that may be written before the connection has too many unsent
-        bytes."""
+        """Return the number of bytes that may be written before too many bytes are unsent."""
         unsent_bytes = self._transport.get_write_buffer_size() if self._transport else 0
         return self._limits.high_water_bytes - unsent_bytes
 
@@ -427,7 +426,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection is over: all output was sent, or the connection was aborted or
+        """Whether the connection is over: its output was sent, or the connection was aborted or
         lost."""
         return self._transport is None
 

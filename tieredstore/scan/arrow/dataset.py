@@ -63,8 +63,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         return RowScanner(schema, read)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: object) -> int:
-        """Count the rows for which `filter` is true. Reads only the columns that the filter
-        needs."""
+        """Count the rows for which `filter` is true. Reads only the columns that `filter` needs."""
         reader = self.scanner(self._columns.names[:1], filter, **options).to_reader()
         return sum(batch.num_rows for batch in reader)
 

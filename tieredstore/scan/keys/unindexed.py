@@ -44,9 +44,8 @@ def find_unindexed(
     on_finding: OnFinding,
 ) -> Unindexed:
     """Search for messages with a key (`is_id` as for `find_by_key`) that are missing in the index
-    files. Each queue is searched backwards, starting at its newest message. All queues together
-    read about `most_bytes` of the commit log. Raises Corrupt for queues that cannot be planned,
-    Unavailable.
+    files. Each queue is searched backwards from its newest message. All queues together read about
+    `most_bytes` of the commit log. Raises Corrupt for queues that cannot be planned, Unavailable.
     """
     bounds = Selection(since_ms=since_ms, until_ms=until_ms).bounds()
     found = Unindexed([])

@@ -99,8 +99,7 @@ class UnitRun:
 
 
 def find_borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
-    """Return the offsets of the first byte of each commit log segment, and of the byte after
-    each."""
+    """Return the first offset of each commit log segment, and the offset after its last byte."""
     bases = [extent.base_offset for extent in queue.commit_log] or [0]
     ends = [extent.end_offset for extent in queue.commit_log] or [0]
     return np.array(bases, dtype=np.int64), np.array(ends, dtype=np.int64)

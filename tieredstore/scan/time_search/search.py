@@ -63,8 +63,7 @@ def narrow_by_time(
 def narrow_by_heads(
     reader: QueueReader, low: int, high: int, since_ms: int | None, until_ms: int | None
 ) -> tuple[int, int]:
-    """Do an exact `narrow_by_time` that reads the head of each message instead of recorded
-    times."""
+    """Do an exact `narrow_by_time` that reads the head of each message, not recorded times."""
     pieces = [exact.Piece(*span) for span in clip_spans(reader.queue.unit_spans(), low, high)]
     return _narrow(reader, pieces, low, high, since_ms, until_ms)
 

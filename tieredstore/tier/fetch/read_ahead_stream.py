@@ -22,8 +22,7 @@ BLOCKS_AHEAD: Final = 8
 """Maximum number of blocks that are in flight or cached before a reader asks for them."""
 
 BLOCK_BYTES: Final = 4 << 20
-"""Approximate maximum span of a block of a sequential reader. A larger message is a block of its
-own."""
+"""Approximate maximum span of a block of a sequential reader. A larger message is its own block."""
 
 FIRST_SURPLUS: Final = 192
 """Number of further units that are read with a first block: the units of the next two blocks, of 32

@@ -314,8 +314,7 @@ class IndexStoreService:
         return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
-        """Remove the watermark of a destroyed queue. A new queue of that name starts at offset
-        0."""
+        """Remove the watermark of a destroyed queue. A new queue of that name begins at 0."""
         self._open_writer().forget((topic_id, queue_id))
 
     # Reading

@@ -78,8 +78,7 @@ class CommitInterval:
         return size_bytes * 1000 / max(span_ms, self.shortest_ms, 1)
 
     def is_due(self, age_ms: int, waiting_bytes: int, bytes_per_s: float) -> bool:
-        """Return whether a queue must be uploaded if its oldest waiting message has the given
-        age."""
+        """Return whether a queue must be uploaded if its oldest waiting message has this age."""
         if age_ms < -self.shortest_ms:
             return True  # the clock was set back, and would hold it until it is there again
         if self.is_adaptive and waiting_bytes >= self.preferred_bytes:

@@ -83,8 +83,7 @@ class SubscriptionBody(JsonBody, kw_only=True, rename="camel"):
         return super().decode(command) if command.body_bytes else cls()
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Return the permissions that the sender needs, on the group and the topic of each
-        entry."""
+        """Return the permissions that a sender needs, on the group and the topic of each entry."""
         for entry in self.subscription_set or ():
             yield from list_source_wants(entry.group, (entry.topic,), *actions)
 
