@@ -1,5 +1,5 @@
-"""The content of the metadata file is synced before the file gets its name. It is not only in the
-page cache."""
+"""The content of the metadata file is synced before the file gets its name. So the file never has
+content that is only in the page cache."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A topic that is deleted and recreated while it is read ends the read with Expired. As in a tier
-that Java writes, both generations have the same names, offsets and sizes."""
+that Java writes, the segments of the old and the new topic have the same names, offsets and
+sizes."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def test_tasks_of_a_scan_never_mix_generations(
 def test_batches_of_a_range_never_mix_generations(
     tier: GrowingTier, read: Callable[..., Iterator[Any]], body_bytes: int
 ) -> None:
-    """Records of another size look damaged. Even so, nothing is left out as damage."""
+    """If the records of the recreated topic have another size, they look damaged to the running
+    read. The read still ends with Expired, and reports no damage."""
     [one] = ranges_of(tier)
     found: list[object] = []
     batches = read(tier.provider, one, batch_bytes=20_000, on_finding=found.append)

@@ -30,7 +30,8 @@ def test_its_lines_are_in_the_module_and_a_test_is_named_after_it(defect: Defect
 
 
 class StandIn:
-    """A copy of the source tree. The test specifies the results of its tests."""
+    """A copy of the source tree. Tests are not really run in it. `codes`: exit codes that the next
+    test runs report."""
 
     def __init__(self, root: Path, *codes: int | None) -> None:
         self.root = root

@@ -1,5 +1,5 @@
-"""Tests of the mutation run: the mistakes that it makes, their locations, and its interpretation of
-a test's result."""
+"""Tests of the mutation run: the mistakes that it puts into the code, their locations, and its
+interpretation of a test's result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def take(count: "int | 3", most=4) -> None:
 
 
 def lines(source: str, kind: str) -> set[str]:
-    """Return the changed lines of all mistakes of one kind in a source."""
+    """Return the changed lines of all mistakes of one kind that the mutation run can put into
+    `source`."""
     data = source.encode()
     found = find_mutants(Path("m.py"), data)
     return {one.changed_line(data) for one in found if one.kind == kind}

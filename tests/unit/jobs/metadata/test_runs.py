@@ -1,5 +1,5 @@
-"""Tests of runs of `rebuild metadata`: permission, kept files, kills, topic ids, and the command
-itself."""
+"""Tests of `rebuild metadata` as a whole: when it may run, which files it keeps, kills, topic ids,
+and the command itself."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_store_has_the_shape_that_it_had(world: TieredLocal) -> None:
 
 def test_no_consumer_is_behind_the_end_of_its_queue(world: TieredLocal) -> None:
     """After a restore, no consumer offset is above the end of its queue. Messages that were
-    consumed but not uploaded are lost, and new messages get their offsets."""
+    consumed but not uploaded are lost, and new messages get the offsets of the lost ones."""
     write_config(
         world,
         T={"0": 12, "1": 3},

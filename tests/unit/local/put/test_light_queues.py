@@ -107,7 +107,8 @@ def test_offsets_that_java_gave_while_it_was_false_count_for_nothing(tmp_path: P
 
 
 def test_a_light_queue_has_no_template_of_records(tmp_path: Path) -> None:
-    """Messages enter a light queue by way of another topic, and there may be a million of them."""
+    """The put path keeps no templates of records for light queues. There may be a million light
+    queues, and their messages are put into another topic."""
     store = DefaultMessageStore(
         StoreConfig(store_path_root_dir=str(tmp_path), enable_lmq=True, enable_multi_dispatch=True)
     )

@@ -1,4 +1,4 @@
-"""Rows that wait for a flush are dispatched once the log is confirmed, and never before."""
+"""Rows that wait for a flush are dispatched after the log is flushed, and never before."""
 
 from __future__ import annotations
 

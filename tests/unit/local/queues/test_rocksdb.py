@@ -433,7 +433,8 @@ def test_j90_a_replacement_that_was_stopped_goes_on(tmp_path: Path) -> None:
 def test_few_queues_stay_open(
     store: RocksDBConsumeQueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store with a million light queues has no million open ones."""
+    """Only a limited number of queues are open at the same time, because a store may have a million
+    light queues."""
     monkeypatch.setattr("tieredstore.local.queues.rocksdb.consume_queue_store.MAX_OPEN", 3)
     keys = [QueueKey(f"%LMQ%{number}", 0) for number in range(9)]
     for first in range(3):  # one round of more queues than stay open, and later ones

@@ -292,7 +292,8 @@ def test_o07_a_file_that_is_added_during_a_listing_in_memory_is_no_error(
     assert client.put_if_absent("t/c.0", [b"abc"], STAMP)
 
     class Growing(dict[str, Any]):
-        """A dictionary of files. Another thread adds a file to it during the first copy."""
+        """A dictionary of files. While it is copied for the first time, another thread adds a
+        file."""
 
         copies = 0
 

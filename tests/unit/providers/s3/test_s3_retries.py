@@ -85,8 +85,8 @@ OPERATIONS: dict[str, tuple[Callable[[S3Provider], object], int]] = {
 def test_o01_a_steady_failure_costs_an_operation_few_requests(
     server: ScriptedServer, operation: str, failure: Reply
 ) -> None:
-    """A permanent failure costs an operation few requests. In an earlier version, the attempts of
-    the library, of the chunk log and of the fast path were multiplied."""
+    """A permanent failure costs an operation few requests. In an earlier version, library, chunk
+    log and fast path each retried, so the numbers of their attempts were multiplied."""
     act, most = OPERATIONS[operation]
     server.otherwise = lambda _: failure
     with provider(server) as tier, suppress(Unavailable):

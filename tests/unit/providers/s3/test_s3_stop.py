@@ -40,8 +40,8 @@ CALLS: dict[str, Callable[[S3Client], object]] = {
 
 @contextmanager
 def hanging(server: ScriptedServer) -> Iterator[threading.Event]:
-    """Hold the replies until the end of the block. Yield an event, which is set when the first
-    request has arrived."""
+    """Hold the replies until the end of the `with` block. Yield an event, which is set when the
+    first request has arrived."""
     reached, go_on = threading.Event(), threading.Event()
 
     def answer(_: Request) -> Reply:
@@ -183,8 +183,8 @@ def test_a_provider_closes_although_its_reads_hang(server: ScriptedServer) -> No
 
 
 def test_a_stop_that_began_ends_what_is_under_way_before_close(server: ScriptedServer) -> None:
-    """The beginning of a stop ends requests in flight before the provider is closed, because the
-    last uploads of a stop happen before the close."""
+    """When a stop begins, requests in flight end, although the provider is closed later. The last
+    uploads of a stop happen before the close."""
     provider = make_provider(server, tieredStoreChunkFencing="none")
     # An epoch is taken: the listing is empty, then it is the new epoch's.
     folder = f"{provider._cluster_folder}/broker-a/.writer"

@@ -64,8 +64,8 @@ def scan(tier: BuiltTier, **chosen: Any) -> list[int]:
 
 @pytest.fixture(params=["a small queue", "a large queue, exact", "a large queue, sampled"])
 def searched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kind of search, `exact` or `sampled`. For the parameters with a large queue, the size
-    limit is lowered, so that each queue is searched as a large one."""
+    """The kind of search, `exact` or `sampled`. In two of the three cases the size limit is
+    lowered, so that each queue is searched as a large one."""
     if request.param != "a small queue":
         monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
         monkeypatch.setattr(sampled, "_BLOCK_BYTES", 1000)

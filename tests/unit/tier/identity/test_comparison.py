@@ -1,5 +1,5 @@
-"""At its start, a broker compares its state directory with the tier. Each test gives facts to the
-comparison, and checks its outcome."""
+"""At its start, a broker compares its state directory with the tier. Each test passes facts about
+the two to the comparison, and checks its result."""
 
 from __future__ import annotations
 

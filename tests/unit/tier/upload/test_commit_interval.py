@@ -1,4 +1,5 @@
-"""Tests of the time that a queue waits until a write is worth its price."""
+"""Tests of how long a queue waits for more messages, so that a write costs less for each
+message."""
 
 from __future__ import annotations
 

@@ -308,7 +308,8 @@ def test_a_segment_that_ended_is_moved_from_the_brokers_own_messages(
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost: bool) -> None:
     """Queues with bytes in a lost or damaged group object continue after a hole. All other queues
-    are complete. The first half of the queues has uploaded 3 messages in this object."""
+    are complete. This group object has three messages of each queue in the first half of the
+    queues."""
     for number in range(QUEUES // 2):
         node.source.put(queue_of(number), 2, 3)
     before = set(group_keys(node))

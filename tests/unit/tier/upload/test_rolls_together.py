@@ -39,8 +39,8 @@ TABLES = ("commitLogFileSegmentTable", "consumeQueueFileSegmentTable")
 
 
 class ReadByJava(WrapperProvider):
-    """Checks before each write that the metadata file contains the segment, because Java reads this
-    file. Ends the process before write number `crash_at`."""
+    """Checks before each write to a segment that the metadata file contains the segment, because
+    Java reads only this file. Ends the process before write number `crash_at`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(MemoryProvider())

@@ -56,7 +56,8 @@ class _WatchedSegment(WrapperSegment):
 
 
 class World:
-    """Batches of two messages, with keys in an index that records them."""
+    """A dispatcher with batches of two messages, a source, a tier, and an index that records its
+    keys."""
 
     def __init__(self) -> None:
         settings = config(group_commit_count=2, dispatch_threads=1)

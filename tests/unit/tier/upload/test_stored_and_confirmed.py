@@ -350,8 +350,8 @@ SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 20 * MINUTE_MS]
 def test_w07_a_machine_that_stands_still_in_a_request_acknowledges_nothing_that_is_lost(
     server: ManualClock, number: int, moment: str, switch_ms: int, which: tuple[str, ...]
 ) -> None:
-    """A machine that is paused in a write or a fence check acknowledges no message that is lost.
-    Its clocks may continue in the meantime. Another writer takes over, writes, merges and deletes
+    """A machine is paused in a write or a fence check. It acknowledges no message that is lost. Its
+    clocks may continue during the pause. Another writer takes over, writes, merges and deletes
     garbage."""
     old = Node(server)
     old.source.put(KEY, 0, 2)

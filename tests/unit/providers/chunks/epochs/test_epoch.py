@@ -329,10 +329,10 @@ class Record:
 
 
 class TestManyStarts:
-    """Tests of starts after many epochs. Epoch objects are never deleted, so a fence check is a
-    HEAD of the next number. A missing object proves the ownership only if no epoch object is
-    deleted. A start uses the record in its state directory, so it needs no more LISTs for many
-    epochs than for few."""
+    """Tests of starts after many epochs. Epoch objects are never deleted, so a fence check is one
+    HEAD request for the object of the next number. A missing object proves the ownership only if no
+    epoch object is deleted. A start uses the record in its state directory, so it needs no more
+    LISTs for many epochs than for few."""
 
     def start(self, store: Store, record: Record, times: int) -> list[int]:
         """Start and stop `times` times. Return for each start the number of epoch keys that it

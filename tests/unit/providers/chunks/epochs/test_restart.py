@@ -158,8 +158,8 @@ class World:
 def test_w06_a_crash_at_each_request_of_a_start_is_followed_by_a_start(
     tmp_path: Path, machine: Callable[[], None], fault: ObjectFault
 ) -> None:
-    """A start crashes at each of its requests in turn. It also crashes between its record and its
-    claim, and between its claim and its first write. The next start always succeeds."""
+    """A start crashes at each of its requests in turn. So it also crashes before and after the
+    request that creates the epoch object. The next start always succeeds."""
     for number in itertools.count(1):
         world = World(tmp_path / str(number))
         machine()

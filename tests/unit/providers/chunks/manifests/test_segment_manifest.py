@@ -35,7 +35,8 @@ def name_in(generation: Generation, short: str) -> str:
 
 
 def objects_in(generation: Generation, **sizes: int) -> list[ObjectInfo]:
-    """Return objects with these short names and sizes, created in this order."""
+    """Return objects in the folder of a segment generation. `sizes`: size by short name (see
+    `name_in`), in the order of creation."""
     return [
         ObjectInfo(f"{FOLDER}/{name_in(generation, short)}", size, made_ms)
         for made_ms, (short, size) in enumerate(sizes.items(), 1)
@@ -43,7 +44,8 @@ def objects_in(generation: Generation, **sizes: int) -> list[ObjectInfo]:
 
 
 def listed(**sizes: int) -> SegmentManifest:
-    """Return the segment manifest of one generation of epoch 1 from the view of its own writer."""
+    """Return the segment manifest of a segment with one generation, as the writer of epoch 1
+    computes it. `sizes`: size of each object by short name."""
     return read_manifest(objects_in(LIFE, **sizes), FOLDER, 1)
 
 

@@ -179,8 +179,8 @@ def test_what_is_left_is_what_a_listing_shows(store: Store) -> None:
 
 
 def read_chains(listings: Iterable[SegmentListing]) -> dict[SegmentId, SegmentManifest]:
-    """Return the segment manifests of a listing. Leave out the tombstones and markers of former
-    epochs from their garbage, because sweeps delete these."""
+    """Return the segment manifests of a listing. The result does not count tombstones and markers
+    of former epochs as garbage, because sweeps delete these objects."""
     manifests = {}
     for found in listings:
         assert isinstance(found.token, SegmentManifest)

@@ -1,5 +1,5 @@
-"""Tests of bytes with a CRC. Reads find some kinds of damage, and only a check of whole objects
-finds the others."""
+"""Tests of bytes with a CRC. Reads detect some kinds of damage. Only a check of whole objects
+detects the other kinds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Maintenance runs beside the writers. It starts with an epoch and is drained at the end of the
-epoch."""
+"""Maintenance runs at the same time as the writers. It starts with an epoch, and its work is
+finished before the epoch ends."""
 
 from __future__ import annotations
 
