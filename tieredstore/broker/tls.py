@@ -146,7 +146,7 @@ def read_certificate(key_path: Path, chain_path: Path) -> Certificate:
 
 
 def find_certificate(key_path: str, chain_path: str) -> Certificate:
-    """Return the configured certificate, or a generated one if no path is configured. Raises
+    """Return the configured certificate, or a generated one if none is configured. Raises
     Invalid."""
     if not key_path and not chain_path:
         return make_certificate()

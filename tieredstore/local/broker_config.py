@@ -32,8 +32,7 @@ _OTHERS: Final = {
 
 
 _USERS: Final = ("authUsers.json", "users", "auth_user")
-"""Files with the users of a broker and their passwords: this project's file, and Java's
-database."""
+"""Files with a broker's users and their passwords: this project's file, and Java's database."""
 
 
 class _Database(NamedTuple):

@@ -69,8 +69,7 @@ class LocalDispatchSource:
         return QueueRange(minimum, max(self._find_flushed_end(queue), minimum))
 
     def _find_flushed_end(self, queue: ConsumeQueueReader) -> int:
-        """Return the queue offset after the last message whose record ends within the flushed
-        log."""
+        """Return the queue offset after the last message whose whole record is flushed."""
         log = self._store.commit_log
         end, flushed = queue.max_offset, log.flushed_offset
         if flushed >= log.readable_offset:

@@ -80,8 +80,7 @@ def check_queues(root: Path, config: StoreConfig, dispatch_from: int) -> None:
 
 
 def needs_queue_repair(damage: Corrupt, root: Path) -> bool:
-    """Return whether the damage is in the consume queues, so that it can be repaired from the
-    log."""
+    """Return whether the damage is in the consume queues and can be repaired from the log."""
     path = Path(damage.path or "/")
     return (root / CONSUME_QUEUE_DIRECTORY) in path.parents
 
@@ -166,8 +165,7 @@ def load_recovered(
 
 
 def _find_unread_topics(parts: StoreParts) -> frozenset[str]:
-    """Return the topics whose batch consume queues are in the database, and log a warning for
-    them."""
+    """Return the topics with batch consume queues in the database, and log a warning."""
     if not parts.config.is_rocksdb:
         return frozenset()
     named = read_topics(parts.root).list_batch_topics() - parts.batch_queues.topics

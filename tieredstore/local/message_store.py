@@ -481,8 +481,7 @@ class DefaultMessageStore(StoreReads):
         self.kept_deletions.keep(self.topic_deletions.find_all())
 
     def execute_delete_files_manually(self) -> None:
-        """Delete expired files in the next 20 rounds of cleaning, at any hour. The first round
-        begins now."""
+        """Delete expired files in the next 20 cleanings, at any hour. The first begins now."""
         self.cleaning.execute_delete_files_manually()
 
     def clean_expired_consume_queue(self) -> int:

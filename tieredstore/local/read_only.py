@@ -99,7 +99,7 @@ class ReadOnlyMessageStore(StoreReads):
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
         self.is_unclean = False
-        """Whether the last owner stopped uncleanly, at the last refresh."""
+        """Whether, at the last refresh, the last owner had stopped uncleanly."""
         self._topics = TopicTableReader(self.root, lambda: is_owned(self.root))
         self._comparison: Comparison | None = None
         self._compared: ComparedQueues | None = None

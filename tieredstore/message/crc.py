@@ -38,8 +38,7 @@ _LARGE_BYTES = 64 << 10
 
 def large_crc32(data: Buffer) -> int:
     """Return the unmasked CRC-32 of more than `RELEASING_BYTES`. Holds the GIL for some KiB, so
-    that a put does not switch threads. Releases the GIL for calls that take longer than a
-    switch."""
+    that a put does not switch threads. Releases the GIL for longer calls."""
     view = memoryview(data)
     if view.nbytes > _LARGE_BYTES:
         return _crc32(view)

@@ -139,8 +139,7 @@ def has_magic(head: Buffer) -> bool:
 
 
 def names_place(head: Buffer, queue_offset: int, physical_offset: int) -> bool:
-    """Return whether the fields of a record contain this queue offset or this position in its
-    commit log."""
+    """Return whether a record contains this queue offset or this position in its commit log."""
     queue = int.from_bytes(head[QUEUE_OFFSET_POSITION:PHYSICAL_OFFSET_POSITION])
     return queue == queue_offset or physical_offset == int.from_bytes(
         head[PHYSICAL_OFFSET_POSITION:SYS_FLAG_POSITION]

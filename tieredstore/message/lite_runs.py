@@ -176,7 +176,8 @@ def find_deletions(tables: Iterable[Table]) -> dict[int, int]:
 
 def drop_dead_units(content: RunContent, log_begins: Mapping[tuple[int, int], int]) -> RunContent:
     """Remove the units whose messages are no longer in the tier. `log_begins`: first byte of the
-    commit log of each queue, by (topic id, queue id). Other queues do not exist."""
+    commit log of each queue, by (topic id, queue id). A queue that is not in this table does not
+    exist."""
     units = content.units
     queues = units["topic_id"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64)
     begins = np.full(len(units), np.iinfo(np.int64).max)

@@ -216,8 +216,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def msg_id(self) -> str:
-        """UNIQ_KEY, which clients call msgId, or the offset message id if the message has no
-        UNIQ_KEY."""
+        """UNIQ_KEY, which clients call msgId, or the offset message id if there is none."""
         return self.uniq_key or self.offset_message_id
 
     def check_body(self) -> None:

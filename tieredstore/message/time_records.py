@@ -124,8 +124,7 @@ def _is_sound(base: int, end: int, ranges: Sequence[TimedRange]) -> bool:
 
 
 RANGE_BYTES: Final = 1 << 20
-"""Maximum size of a range, in bytes of the commit log. Only a range of a single message may be
-larger."""
+"""Maximum size of a range in bytes of the commit log. A range of one message may be larger."""
 
 
 def cut_ranges(starts: Int64s, ends: Int64s) -> Iterator[tuple[int, int]]:

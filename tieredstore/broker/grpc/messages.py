@@ -85,7 +85,7 @@ RESERVED_NAMES: Final = frozenset({
 # fmt: on
 """RocketMQ's own properties. Producers may not set them, and consumers do not see them."""
 _BROKER_NAMES: Final = frozenset(name.decode() for name in BROKER_PROPERTIES)
-"""Names of the properties that a broker sets. They are removed from a producer's message."""
+"""Properties that only a broker sets. They are removed from a producer's message."""
 
 
 def convert_sent_message(

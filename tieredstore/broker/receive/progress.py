@@ -102,8 +102,8 @@ class QueueProgress:
         return self.lite is not None
 
     def locked_until_ms(self) -> int:
-        """Return the time (epoch ms) until which a lite topic delivers nothing, because of its
-        unacknowledged messages. 0 without such messages."""
+        """Return the time (epoch ms) until which a lite topic delivers nothing, because it has
+        unacknowledged messages. Return 0 if it has none."""
         return max((entry.visible_at_ms for entry in self.entries.values()), default=0)
 
     def offset_of(self, message: StoredMessage) -> int:

@@ -60,7 +60,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(enum.IntEnum):
-    """Topic that a delivered message comes from. The numbers are those in Java's receipt
+    """Kind of topic from which a message is delivered. The numbers are those in Java's receipt
     handles."""
 
     TOPIC = 0

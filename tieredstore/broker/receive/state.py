@@ -327,7 +327,7 @@ class ReceiveState:
         return self._by_number[opened.queue]
 
     def _check(self, progress: QueueProgress) -> None:
-        """Adjust a loaded progress to the store and to the consumer offset, after a start."""
+        """Adjust a progress that was loaded at a start to the store and to the consumer offset."""
         group, topic, queue_id = progress.group, progress.topic, progress.queue_id
         offset = self.offsets.query_offset(group, topic, queue_id)
         end = self.store.get_max_offset_in_queue(topic, queue_id)

@@ -1,5 +1,4 @@
-"""SessionCredentials: this broker's credentials for a server with access control. They sign
-requests."""
+"""SessionCredentials: credentials with which this broker signs its requests to a server."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ from tieredstore.java_json import quote_integer_keys
 from tieredstore.message.names import LMQ_PREFIX, MAX_NAME_BYTES
 
 MAX_TOPICS: Final = 10_000
-"""Maximum number of topics whose routes are cached. The least recently used route is dropped
-first."""
+"""Maximum number of topics with a cached route. The least recently used one is dropped first."""
 _TIMEOUT_MS: Final = 3_000
 _log = logging.getLogger(__name__)
 

@@ -52,8 +52,7 @@ def parse_recall_handle(text: str) -> RecallHandle:
 
 
 def find_recall_handle(stored: StoredMessage | None, broker_name: str) -> str:
-    """Return the recall handle of a stored message, or an empty string if it is not a timer
-    message."""
+    """Return the recall handle of a stored message, or "" if it is not a timer message."""
     if stored is None:
         return ""
     out_ms = parse_number(stored.get_property("TIMER_OUT_MS"))
@@ -65,8 +64,7 @@ def find_recall_handle(stored: StoredMessage | None, broker_name: str) -> str:
 
 
 def make_recall_key(topic: str, unique_key: str) -> str:
-    """Return the value of TIMER_DEL_UNIQKEY, which identifies a recalled message within its
-    topic."""
+    """Return the value of TIMER_DEL_UNIQKEY, which identifies a recalled message in its topic."""
     return f"{topic}_{unique_key}"
 
 
@@ -119,8 +117,7 @@ DROPPED_FIRST: Final = (
     b"DLQ_ORIGIN_MESSAGE_ID", b"DLQ_ORIGIN_TOPIC",
 )
 # fmt: on
-"""Properties that a message can lose and still reach its consumer. They are removed in this
-order."""
+"""Properties that a message can lose and still reach its consumer, in order of removal."""
 DROPPED_OF_DEAD_LETTERS: Final = (b"RETRY_TOPIC", b"DELAY")
 """Further properties that a dead letter can lose. They are removed after DROPPED_FIRST."""
 DROPPED_OF_DELIVERIES: Final = (b"INNER_MULTI_DISPATCH",)

@@ -56,8 +56,7 @@ def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool
 
 
 def check_lite_member(properties: bytes, topic: str) -> None:
-    """Raise Refused if a message of a batch has a lite topic. No consumer would get such a
-    message."""
+    """Raise Refused if a message of a batch has a lite topic. No consumer would get it."""
     if properties.find(_LITE_MARK) >= 0 and props.find_text(properties, _LITE):
         raise Refused(
             Reason.MESSAGE_ILLEGAL,

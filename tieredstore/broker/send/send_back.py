@@ -42,8 +42,7 @@ _DELIVERY_PROPERTIES: Final = (
 
 @dataclass(eq=False)
 class SendBack:
-    """Puts messages into the retry topic of a group with a delay, or into the group's dead
-    letters."""
+    """Puts messages into a group's retry topic with a delay, or into its dead letters."""
 
     store: MessageStore
     settings: BrokerSettings
@@ -119,8 +118,7 @@ class SendBack:
     async def _put(
         self, stored: StoredMessage, topic: str, queue_id: int, level: int, attempts: int
     ) -> bool:
-        """Put a message. Returns False if its properties are too long even after some were
-        removed."""
+        """Put a message. Returns False if its properties stay too long after some were removed."""
         is_dead = topic.startswith(DLQ_PREFIX)
         properties = _complete(stored, level, is_dead=is_dead)
         message = fitting.rebuild(stored, topic, queue_id, properties)

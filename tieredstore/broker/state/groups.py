@@ -49,8 +49,7 @@ def _between(lowest: int, highest: int) -> Callable[[str], bool]:
 
 
 LITE_EXPIRATION: Final = "lite.topic.expiration"
-"""Attribute of a topic: minutes without a message after which a lite topic is deleted. -1:
-never."""
+"""Attribute of a topic: minutes without a message until a lite topic is deleted. -1: never."""
 TOPIC_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     "queue.type": _one_of(_QUEUE_TYPES),
     "cleanup.policy": _one_of(_CLEANUP_POLICIES),
@@ -63,8 +62,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
 queues and compaction are not supported."""
 
 PRIORITY_FACTOR: Final = "priority.factor"
-"""Attribute of a group: percentage of the group's receives that follow the priorities of
-messages."""
+"""Attribute of a group: percentage of its receives that follow message priorities."""
 LITE_BIND_TOPIC: Final = "lite.bind.topic"
 """Attribute of a group: the parent topic whose lite topics the group consumes."""
 LITE_MODEL: Final = "lite.sub.model"
@@ -192,7 +190,7 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def lite_quota(self) -> int:
-        """Maximum number of lite topics of one client. Clients check it."""
+        """Maximum number of lite topics of one client. The clients check this limit."""
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
     def resets_lite(self, attribute: str) -> bool:

@@ -65,8 +65,7 @@ class TrafficCounts:
         found.answers += 1
 
     def forget(self, topic: str | None, group: str | None) -> None:
-        """Remove the counts of a deleted topic or of a deleted group. The other argument is
-        None."""
+        """Remove the counts of a deleted topic or group. The other argument is None."""
         self.batched.pop(topic or "", None)
         for table in (self.deliveries, self.send_backs):
             for key in [key for key in table if topic == key[0] or group == key[1]]:

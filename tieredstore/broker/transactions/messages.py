@@ -85,8 +85,7 @@ class HalfTable:
         self._waiting.pop(offset, None)
 
     def renew(self, offset: int, new_offset: int, transaction: bytes) -> None:
-        """Record that a half message was put again. The new copy is after the other half
-        messages."""
+        """Record that a half message was put again, after the other half messages."""
         self._renewed[transaction] = new_offset
         self.end(offset)
 

@@ -1,2 +1,2 @@
-"""Cleaning of log, queues and index: deletion of expired messages, and of the oldest messages on a
-full disk."""
+"""Cleaning of log, queues and index: deletes expired messages, and on a full disk the oldest
+ones."""

@@ -140,8 +140,7 @@ class CleaningOutcome:
 
 
 class CleanService:
-    """Service that cleans one store every `cleanResourceInterval`, the first time after one
-    minute."""
+    """Service that cleans one store every `cleanResourceInterval`, first after one minute."""
 
     def __init__(
         self,
@@ -193,14 +192,12 @@ class CleanService:
         return self._loop.health()
 
     def execute_delete_files_manually(self) -> None:
-        """Delete expired files in the next 20 cleanings, at any hour. The first cleaning begins
-        now."""
+        """Delete expired files in the next 20 cleanings, at any hour. The first begins now."""
         self._manual_rounds = MANUAL_ROUNDS
         self._loop.wake()
 
     def run_once(self) -> CleaningOutcome:
-        """Clean the store now. Raises the error that stopped the cleaning. The next call
-        continues."""
+        """Clean the store now. Raises the error that stopped it. The next call continues."""
         outcome = CleaningOutcome()
         try:
             self._clean_log(outcome)
@@ -333,14 +330,13 @@ class CleanService:
 
 
 def _file_end(log: CleanableLog, offset: int, count: int) -> int:
-    """Return the end of `count` consecutive files, beginning with the file that contains
-    `offset`."""
+    """Return the end of `count` consecutive files, from the file that contains `offset` on."""
     return offset - offset % log.file_size + count * log.file_size
 
 
 def parse_delete_when(text: str) -> frozenset[int]:
-    """Parse `deleteWhen`: hours of the day, separated by semicolons. An invalid hour never matches,
-    as in Java."""
+    """Parse `deleteWhen`: hours, separated by semicolons. An invalid hour never matches, as in
+    Java."""
     words = (word.strip() for word in text.split(";"))
     return frozenset(int(word) for word in words if word.isascii() and word.isdigit())
 

@@ -141,8 +141,7 @@ class RowDispatcher:
         self.sync_log: Callable[[], object] = lambda: None
         """Function that flushes the log up to its current end."""
         self.note_units: Callable[[Iterable[QueueKey]], object] = lambda _: None
-        """Function that is called with the queues that have new units, once gets can find these
-        units."""
+        """Function that is called with the queues with new units, once gets can find the units."""
         self.listener: MessageArrivingListener | None = None
         self.skipped = SkippedRecords()
         self._observer: Callable[[ArrivedRuns], object] | None = None

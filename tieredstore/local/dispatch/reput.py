@@ -243,8 +243,7 @@ class Reput:
             self._flags.clear(RunningFlag.WRITE_LOGICS_QUEUE_ERROR)
 
     def _complete_index(self) -> Exception | None:
-        """Add missing entries to the index. Returns the error if entries are still missing, or
-        None."""
+        """Add missing entries to the index. Returns the error if any are still missing."""
         index = self._index
         if index.behind_from is None:
             return None

@@ -68,8 +68,7 @@ class CommitLogCommit:
         self._wake_at_next_put(seen)
 
     def _wake_at_next_put(self, seen: int) -> None:
-        """Wake the loop at the next put, or immediately if the log already ends after the offset
-        `seen`."""
+        """Wake the loop at the next put, or immediately if the log already ends after `seen`."""
         if self._config.wake_commit_when_put_message:
             self._puts.wake_at_put(self._wake, seen)
 
@@ -245,8 +244,8 @@ class CommitLogFlush:
         self.give_up()
 
     def give_up(self) -> None:
-        """End the wait of all puts. Messages that are not on disk get FLUSH_DISK_TIMEOUT, and so do
-        later puts."""
+        """End the wait of all puts. Messages that are not on disk, and later puts, get
+        FLUSH_DISK_TIMEOUT."""
         if not self._sync_flush:
             return
         with self._begin_lock:

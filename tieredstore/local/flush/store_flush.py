@@ -139,8 +139,7 @@ class StoreFlush:
         self._wake_at_next_put()
 
     def _flush_log_at_intervals(self) -> None:
-        """Flush under ASYNC_FLUSH: when enough pages are dirty, and completely at the thorough
-        interval."""
+        """Flush under ASYNC_FLUSH: when enough pages are dirty, and at intervals completely."""
         now_s = time.monotonic()
         since_ms = (now_s - self._log_thorough_s) * 1000
         is_thorough = since_ms >= self._config.flush_commit_log_thorough_interval_ms

@@ -84,8 +84,7 @@ class TopicPrefixes:
         self.hashes = np.empty((64, 2), dtype=np.uint32)
 
     def put(self, number: int, topic: str) -> None:
-        """Assign a number to a topic. A topic that had this number before no longer has a
-        number."""
+        """Assign a number to a topic. A topic that had this number before loses it."""
         while number >= len(self.hashes):
             self.hashes = np.concatenate([self.hashes, np.empty_like(self.hashes)])
         self.hashes[number] = (
@@ -103,8 +102,7 @@ class TopicPrefixes:
 def index_entries(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
 ) -> IndexEntries:
-    """Return tags codes and index entries of n messages. `numbers`: number of each message's
-    topic."""
+    """Return tags codes and index entries of messages. `numbers`: number of each one's topic."""
     if IS_COMPILED:
         compiled = _core.index_entries(
             list(properties), np.ascontiguousarray(numbers, dtype=np.int64), prefixes.hashes

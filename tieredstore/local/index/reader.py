@@ -65,8 +65,7 @@ def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
 
 
 def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt if a file does not have the size that follows from its number of slots and
-    items."""
+    """Raise Corrupt if the size of a file does not fit its numbers of slots and items."""
     size = files.size(path)
     if size != shape.size_bytes:
         raise Corrupt(

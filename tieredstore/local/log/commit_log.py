@@ -256,8 +256,8 @@ class CommitLog:
 
     def refuse_written(self, end: int) -> None:
         """Raise Corrupt if bytes that were just written to `view`, up to the log offset `end`, are
-        lost. They are lost if another process has truncated the file. In that case `limit` was set
-        to 0."""
+        lost. Bytes are lost if another process has truncated the file. Then `limit` was set to
+        0."""
         if end > self.limit:
             self._fail(self._files.open_last(self.max_offset).make_fault_error())
 

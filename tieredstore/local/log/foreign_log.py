@@ -18,8 +18,7 @@ from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MAGICS, PHYSICAL_OFFS
 
 
 class ForeignCommitLog:
-    """CommitLogReader for a store with another owner. `file_size`: length of the log's files
-    (bytes)."""
+    """CommitLogReader for a store with another owner. `file_size`: size of log files (bytes)."""
 
     def __init__(self, directory: Path, files: PositionalFiles) -> None:
         self.directory = directory

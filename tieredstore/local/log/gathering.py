@@ -94,8 +94,8 @@ def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) 
 
 
 MAX_WASTE: Final = 4
-"""Maximum number of copied bytes per requested byte. Some unneeded bytes are copied, because this
-is cheaper than a call per record."""
+"""Maximum number of copied bytes per requested byte. To copy some unneeded bytes costs less than
+one call for each record."""
 MAX_JOINED_BYTES: Final = 1 << 20
 
 

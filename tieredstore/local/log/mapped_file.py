@@ -199,8 +199,7 @@ class MappedFile:
         return None if self.fault.is_noted else data
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy runs of the log in this file into one buffer. Returns None in the same cases as
-        `copy`."""
+        """Copy runs of the log in this file into one buffer. Returns None as `copy` does."""
         view, base = self._view, self.from_offset
         if view is None or not all(
             is_resident(self._address, start - base, end - base) for start, end in join_near(runs)
@@ -294,7 +293,7 @@ class MappedFile:
             sync_file(self.fd)
 
     def close(self) -> None:
-        """Close the descriptor and the mapping. The mapping ends when its last view is released.
+        """Close the descriptor and the mapping. The mapping ends with the release of its last view.
         Idempotent."""
         with self._closing:
             self._close()

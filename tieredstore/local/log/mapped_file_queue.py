@@ -216,7 +216,7 @@ class MappedFileQueue:
         return file
 
     def _delete_leftover(self, path: Path) -> None:
-        """Delete the remains of a failed creation: a file without a message."""
+        """Delete a file without a message, which a failed creation has left."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # usually none exists

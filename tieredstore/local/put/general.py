@@ -49,14 +49,12 @@ def refuse(status: PutMessageStatus, reason: str) -> PutMessageResult:
 
 
 def refuse_by_error(error: TieredStoreError | MemoryError) -> PutMessageResult:
-    """Return the result of a put that failed with an error of the encoder, the disk or the
-    memory."""
+    """Return the result of a put that failed with an error of encoder, disk or memory."""
     return refuse(_status_of(error), str(find_passing(error) or error))
 
 
 def find_fault(message: Message) -> str | None:
-    """Return why a single message cannot be stored, or None. Sizes are checked later, by the
-    encoder."""
+    """Return why a single message cannot be stored, or None. The encoder checks sizes later."""
     if cast("Buffer | None", message.body) is None:
         return f"message of topic {message.topic!r}: body: expected bytes, found None"
     if message.sys_flag & INNER_BATCH or find_text(message.properties, b"INNER_NUM") is not None:

@@ -257,8 +257,7 @@ class ConsumeQueue:
         return self.min_offset <= offset < self.max_offset
 
     def _was_deleted(self, offset: int) -> bool:
-        """Return whether, during the read, the file with `offset` expired or the queue was
-        deleted."""
+        """Return whether a read failed because the file with `offset` or the queue was deleted."""
         if not self._is_owner and not Path(self.path_of(offset)).exists():
             self.min_offset = max(self.min_offset, self.roll_next_file(offset))
         return not self._has(offset)

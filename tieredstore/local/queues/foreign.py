@@ -107,8 +107,8 @@ class ForeignFileQueues:
         return queue
 
     def _bound(self, queue: ConsumeQueue) -> int:
-        """End a queue before its first message that may not be served. Returns the offset of that
-        message."""
+        """Set the end of a queue to its first message that may not be served, and return that
+        offset."""
         before_ms = self._before_ms
         if before_ms is not None:
             # Units that are not whole yet point nowhere, at the end. One damaged unit or time ends

@@ -58,8 +58,7 @@ class ConsumeQueueReader(Protocol):
         `max_offset`."""
 
     def path_of(self, offset: int) -> str:
-        """Return the name of the file or database that contains the unit of `offset`, for error
-        messages."""
+        """Return the name of the file or database with the unit of `offset`, for errors."""
 
 
 class LogSpan(NamedTuple):
@@ -80,8 +79,7 @@ class QueueUnits(NamedTuple):
 
 
 class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
-    """Queue of the owner, with one writer and any number of readers. Readers see whole units
-    only."""
+    """Queue of the owner. One writer and any number of readers. Readers see whole units only."""
 
     @property
     def max_physical_offset(self) -> int:
@@ -93,7 +91,7 @@ class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
 
 
 class ConsumeQueueStoreInterface(Protocol):
-    """All queues of the owner. Unused queues cost nothing: a queue may be opened at its first
+    """All queues of the owner. Unused queues cost nothing, because queues are opened at first
     use."""
 
     def load(self) -> None:

@@ -227,9 +227,8 @@ def record_columns(
 
 
 def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) -> None:
-    """Raise the scalar decoder's error for the first bad row, if any row is bad. The scalar decoder
-    looks for that row, because an earlier row may be bad for a reason that this check does not
-    cover."""
+    """Raise the scalar decoder's error for the first bad row, if any row is bad. That decoder looks
+    for the row, because an earlier row may be bad for a reason that this check does not cover."""
     if not good.all():
         for position in positions[: int(good.argmin()) + 1].tolist():
             size = layout.check_size(buffer, position, len(buffer))

@@ -28,8 +28,7 @@ class Named(Protocol):
 
 
 class Message:
-    """Properties of a message, and the number of steps that a filter may still use for this
-    message."""
+    """Properties of a message, and the number of steps that a filter may still use for it."""
 
     __slots__ = ("properties", "steps_left")
 

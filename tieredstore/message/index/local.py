@@ -105,8 +105,7 @@ def _seconds(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
 
 
 def seconds_between(header: LocalIndexHeader) -> int:
-    """Return the seconds between the first and the last item, as they are stored in the last
-    item."""
+    """Return the seconds between first and last item, as stored in the last item."""
     return _seconds(header.end_timestamp_ms, header.begin_timestamp_ms)
 
 

@@ -153,8 +153,7 @@ def infer_slots(file_size: int, items: int) -> int | None:
 
 def find_trailer(file_size: int, items: int) -> int | None:
     """Return the position of the trailer of a compacted file, or None if the file's size leaves no
-    room for a trailer. The caller must check with `is_trailer` that the bytes there are a
-    trailer."""
+    room for a trailer. The caller checks with `is_trailer` that it exists."""
     if infer_slots(file_size, items) is not None:
         return None
     place = file_size - TRAILER_SIZE
