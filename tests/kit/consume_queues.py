@@ -126,6 +126,44 @@ class ConsumeQueueStoreContract:
         assert queue.store_time(0, record_time) == -1
         assert list(self.reopen(store, tmp_path).list_queues()) == []
 
+    def test_light_queues_are_listed_and_counted_by_parent(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path
+    ) -> None:
+        light = ["%LMQ%$P$a", "%LMQ%$P$b", "%LMQ%$P$long", "%LMQ%$PQ$a", "%LMQ%x", "%LMQ%$R"]
+        others = ["&", "%LMQ", "longer than others", "~~~~~~~~~"]
+        for number, topic in enumerate(["T", *light, *others]):
+            fill(store, QueueKey(topic, 0), 0, number + 1)
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            listed = dict(opened.list_light_queues("%LMQ%"))
+            assert listed == {"%LMQ%$P$a": 2, "%LMQ%$P$b": 3, "%LMQ%$P$long": 4} | {
+                "%LMQ%$PQ$a": 5,
+                "%LMQ%x": 6,
+                "%LMQ%$R": 7,
+            }
+            plain = {key.topic for key in opened.list_topic_queues()}
+            assert plain == {"T", *others}
+            assert {key.topic for key in opened.list_queues()} == {*listed, *plain}
+            order = [name for name, _ in opened.list_light_queues("%LMQ%$P$")]
+            assert sorted(order) == light[:3]
+            for number, name in enumerate(order):
+                rest = [name for name, _ in opened.list_light_queues("%LMQ%$P$", name)]
+                assert rest == order[number + 1 :]
+            assert opened.count_light_queues("%LMQ%") == 6
+            assert opened.count_light_queues("%LMQ%$P$") == 3
+            for none in ("%LMQ%$Q$", "%LMQ%$R$"):
+                assert opened.count_light_queues(none) == 0
+        opened.drop_units_before(QueueKey("%LMQ%$P$b", 0), 3)
+        opened.drop_units_before(QueueKey("%LMQ%$P$long", 0), 3)
+        assert opened.count_light_queues("%LMQ%$P$") == 2
+        for _ in range(2):  # the deleted one is made again
+            fill(opened, QueueKey("%LMQ%$P$b", 0), 0, 1)
+            assert opened.count_light_queues("%LMQ%$P$") == 3
+            assert opened.count_light_queues("%LMQ%") == 6
+            opened.drop_units_before(QueueKey("%LMQ%$P$b", 0), 1)
+        opened.truncate(0)
+        assert opened.count_light_queues("%LMQ%$P$") == len([*opened.list_light_queues("%LMQ%$P$")])
+
     @pytest.mark.parametrize("count", COUNTS)
     def test_what_was_put_is_there_also_after_reopening(
         self, store: ConsumeQueueStoreInterface, tmp_path: Path, count: int

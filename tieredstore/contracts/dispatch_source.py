@@ -32,7 +32,8 @@ class DispatchSource(Protocol):
     """Batched reads of a local store. Thread-safe."""
 
     def queues(self) -> Iterable[QueueKey]:
-        """Return all queues that ever had messages, including system topics."""
+        """Return all queues that ever had messages, including system topics. The store of a
+        running broker leaves out light queues."""
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         """Return the queue offsets of a queue that may be dispatched, or None for an unknown
@@ -93,11 +94,24 @@ class NotedChanges(Protocol):
 
 @runtime_checkable
 class LiteSource(Protocol):
-    """Source that knows the topics of type LITE. Optional."""
+    """Source that knows the topics of type LITE, and light queues. Optional."""
 
     def find_lite_topics(self) -> Collection[str]:
-        """Return the topics of type LITE. Each of their messages may name a lite topic."""
-        ...
+        """Return the topics whose messages may have a lite topic."""
+
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
+        """Return name and end offset of each light queue whose name begins with `prefix`, in an
+        order that does not change, from the queue after the one named `after`."""
+
+    def count_light_queues(self, prefix: str) -> int:
+        """Return the number of light queues. `prefix`: that of all light queues, or that of the
+        lite topics of one parent."""
+
+
+def find_light(source: DispatchSource) -> LiteSource:
+    """Return the source of a broker's store, which knows light queues."""
+    assert isinstance(source, LiteSource)
+    return source
 
 
 class ArrivedRuns(NamedTuple):

@@ -226,6 +226,14 @@ class LocalDispatchSource:
             self._lite_table, self._lite_topics = table, table.list_lite_topics()
         return self._lite_topics
 
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
+        found = (name for name, _ in self._list_queues() if name.startswith(prefix))
+        for name in sorted(name for name in found if name > after):
+            yield name, self._store.get_max_offset_in_queue(name, 0)
+
+    def count_light_queues(self, prefix: str) -> int:
+        return sum(1 for _ in self.list_light_queues(prefix))
+
     def find_excluded_topics(self) -> dict[str, str]:
         table = self._topics()
         topics = {key.topic for key in self._list_queues()}

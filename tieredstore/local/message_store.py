@@ -161,7 +161,7 @@ class DefaultMessageStore(StoreReads):
         self._flush.after_round = self._statistics.keep_at_intervals
         self._source = OwnedDispatchSource(
             self,
-            self._queues.list_queues,
+            self._queues,
             TopicTableReader(self.root).read,
             self._flush_and_dispatch,
             self._reput.dispatcher.set_observer,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import ArrivedRuns, DeletedEnd, QueueKey
 from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.local.running_flags import RunningFlag
 from tieredstore.local.topic_table import TopicTable
 
@@ -18,18 +19,20 @@ if TYPE_CHECKING:
 
 class OwnedDispatchSource(LocalDispatchSource):
     """The store of this process as DispatchSource, HistorySource, NotedChanges and ObservedSource.
-    `find_end_offsets`, `find_deleted_ends`: see `set_history`. `observe`: sets a function that is
-    called with arrived messages."""
+    Light queues are listed separately, because a million of them may exist. `find_end_offsets`,
+    `find_deleted_ends`: see `set_history`. `observe`: sets a function
+    that is called with arrived messages."""
 
     def __init__(
         self,
         store: DefaultMessageStore,
-        list_queues: Callable[[], Iterable[QueueKey]],
+        queues: ConsumeQueueStoreInterface,
         topics: Callable[[], TopicTable],
         flush: Callable[[], object],
         observe: Callable[[Callable[[ArrivedRuns], object] | None], object],
     ) -> None:
-        super().__init__(store, list_queues, topics, flush)
+        super().__init__(store, queues.list_topic_queues, topics, flush)
+        self._queues = queues
         self._observe = observe
         self._owned = store
         self.find_end_offsets: Callable[[str], Mapping[int, int]] = lambda _topic: {}
@@ -40,6 +43,12 @@ class OwnedDispatchSource(LocalDispatchSource):
         # time.
         self._unflushed: set[QueueKey] = set()
         self._unflushed_until = 0
+
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
+        return self._queues.list_light_queues(prefix, after)
+
+    def count_light_queues(self, prefix: str) -> int:
+        return self._queues.count_light_queues(prefix)
 
     def note_units(self, keys: Iterable[QueueKey]) -> None:
         """Note that queues have new units. Call this method once readers see the units."""

@@ -56,6 +56,12 @@ def make_parent_prefix(parent: str) -> str:
     return f"{LITE_PREFIX}{parent}{_SEPARATOR}"
 
 
+def find_parent(queue: str) -> str:
+    """Return the parent of a light queue's lite topic, or "" for a light queue without one."""
+    parts = queue.split(_SEPARATOR, 2)
+    return parts[1] if queue.startswith(LITE_PREFIX) and len(parts) > 2 else ""
+
+
 def find_lite_fault(lite: LiteTopic) -> str | None:
     """Return the reason why no message can be put in this lite topic, or None if messages can be
     put. A `$` in its name would stop the dispatch of a Java broker."""

@@ -14,8 +14,9 @@ from tieredstore.broker.state.groups import LITE_EXPIRATION
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 from tieredstore.clock import RetentionClock
+from tieredstore.contracts.dispatch_source import find_light
 from tieredstore.contracts.message_store import MessageStore
-from tieredstore.message.lite import LITE_PREFIX, LITE_QUEUE_ID, parse_lite_topic
+from tieredstore.message.lite import LITE_QUEUE_ID, make_parent_prefix, parse_lite_topic
 
 _MINUTE_MS: Final = 60_000
 _BATCH: Final = 1_000
@@ -82,17 +83,18 @@ class LiteExpiry:
     def _find_due(self, limits_ms: Mapping[str, int], until_ms: int) -> list[tuple[int, str, int]]:
         """Return the lite topics that expire before `until_ms`, each as (time of its expiry in
         epoch ms, light queue, end offset), sorted. `limits_ms`: expiration by parent topic."""
-        due = []
-        for queue in list_light_queues(self.store, LITE_PREFIX) if limits_ms else ():
-            lite = parse_lite_topic(queue)
-            limit_ms = None if lite is None else limits_ms.get(lite.parent)
-            if limit_ms is None or (end := self._find_end(queue)) <= 0:
-                continue
-            last_ms = self.store.get_message_store_timestamp(queue, LITE_QUEUE_ID, end - 1)
-            if last_ms < 0 and self.store.get_min_offset_in_queue(queue, LITE_QUEUE_ID) < end:
-                continue  # the last record is damaged, others may be there
-            if last_ms + limit_ms < until_ms:
-                due.append((last_ms + limit_ms + 1, queue, end))
+        source, due = find_light(self.store.dispatch_source), []
+        for parent, limit_ms in limits_ms.items():
+            prefix = make_parent_prefix(parent)
+            for queue, found_end in source.list_light_queues(prefix):
+                end = found_end or self._find_end(queue)  # the latter may be in the tier
+                if end <= 0 or parse_lite_topic(queue) is None:
+                    continue
+                last_ms = self.store.get_message_store_timestamp(queue, LITE_QUEUE_ID, end - 1)
+                if last_ms < 0 and self.store.get_min_offset_in_queue(queue, LITE_QUEUE_ID) < end:
+                    continue  # the last record is damaged, others may be there
+                if last_ms + limit_ms < until_ms:
+                    due.append((last_ms + limit_ms + 1, queue, end))
         return sorted(due)
 
 
@@ -102,7 +104,7 @@ def find_expiration(config: TopicConfig) -> int:
     return int(config.attributes.get(LITE_EXPIRATION, -1))
 
 
-def list_light_queues(store: MessageStore, prefix: str) -> list[str]:
-    """Return the names of the light queues in a store that begin with a prefix."""
-    names = (key.topic for key in store.dispatch_source.queues())
-    return [name for name in names if name.startswith(prefix)]
+def list_children(store: MessageStore, parent: str) -> list[str]:
+    """Return the names of the light queues that hold the lite topics of a parent."""
+    prefix = make_parent_prefix(parent)
+    return [name for name, _ in find_light(store.dispatch_source).list_light_queues(prefix)]

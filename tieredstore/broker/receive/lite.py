@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.broker.lite.expiry import list_light_queues
 from tieredstore.broker.lite.subscriptions import LiteClient, LiteSubscriptions, OffsetOption
 from tieredstore.broker.receive.polls import PollKey
 from tieredstore.broker.receive.progress import QueueProgress
 from tieredstore.broker.receive.requests import ReceiveRequest
 from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.clock import Clock
+from tieredstore.contracts.dispatch_source import find_light
 from tieredstore.contracts.message_store import MessageStore
 from tieredstore.errors import TieredStoreError
 from tieredstore.message.lite import LITE_PREFIX, LITE_QUEUE_ID, make_parent_prefix
 
 _MIN_LOCKS: Final = 64
+MAX_LOOKS: Final = 5_000
+"""Maximum number of light queues at which one receive looks in a search."""
+_PAUSE_S: Final = 0.1
+"""Time after which a waiting receive continues its search."""
+
+
+@dataclass(slots=True)
+class _Ready:
+    """Up to `most` light queues that may have messages for a client. `after`: the light queue after
+    which a search for more continues, or None. `is_cut`: whether the search has to begin again,
+    because a queue that it may have passed was left out. `pause`: timer of a search that continues
+    later, or None."""
+
+    most: int
+    queues: dict[str, None] = field(default_factory=dict)
+    after: str | None = None
+    is_cut: bool = False
+    pause: asyncio.TimerHandle | None = None
+
+    def begin_search(self) -> None:
+        self.is_cut |= self.after is not None
+        self.after = self.after or ""
 
 
 @dataclass(eq=False)
@@ -34,7 +57,7 @@ class LiteQueues:
     subscriptions: LiteSubscriptions
     clock: Clock
     wake: Callable[[PollKey], object]
-    _ready: dict[LiteClient, dict[str, None]] = field(default_factory=dict)
+    _ready: dict[LiteClient, _Ready] = field(default_factory=dict)
     _locked: list[tuple[int, str, str]] = field(default_factory=list)  # a heap: due ms, group, …
     _most_locks: int = _MIN_LOCKS
 
@@ -56,38 +79,80 @@ class LiteQueues:
             self._timer.cancel()
 
     def has_ready(self, group: str, client_id: str) -> bool:
-        return bool(self._ready.get(LiteClient(group, client_id)))
+        ready = self._ready.get(LiteClient(group, client_id))
+        return ready is not None and (
+            bool(ready.queues) or (ready.after is not None and ready.pause is None)
+        )
 
     def count_clients(self) -> int:
-        """Return the number of clients for which lite topics may have messages."""
-        return sum(map(bool, self._ready.values()))
+        """Return the number of clients for which lite topics have had messages."""
+        return len(self._ready)
 
     def list_ready(self, request: ReceiveRequest) -> Iterator[QueueProgress]:
         """Yield the queues with messages for a client. The caller passes each queue to `note` after
         it has read the queue."""
         self.release_due()
         client = LiteClient(request.group, request.client_id)
-        ready = self._ready.get(client, {})
-        subscription = self.subscriptions.find(client)
-        wanted = set() if subscription is None else subscription.queues
+        ready, subscription = self._ready.get(client), self.subscriptions.find(client)
+        if ready is None or subscription is None:
+            return
+        wanted = subscription.queues
         parent = make_parent_prefix(request.topic)
-        if parent in ready and parent in wanted:
-            ready.update(dict.fromkeys(list_light_queues(self.store, parent)))
-        ready.pop(parent, None)
-        for queue in list(ready):
-            ready.pop(queue, None)
-            if not queue.startswith(parent) or wanted.isdisjoint((queue, parent)):
-                continue
-            progress = self.state.find_queues(request.group, queue).get(LITE_QUEUE_ID)
-            if progress is None and self._is_done(request.group, queue):
-                continue
-            try:
-                progress = self.state.get_queue(request.group, queue, LITE_QUEUE_ID, is_new=True)
-            except TieredStoreError:
-                ready[queue] = None  # the last one: the next receive tries the others first
-                raise
-            if self._is_available(progress):
-                yield progress
+        looks, taken = MAX_LOOKS, set[str]()
+        while True:
+            for queue in [queue for queue in ready.queues if queue not in taken]:
+                taken.add(queue)
+                ready.queues.pop(queue, None)
+                if not queue.startswith(parent) or wanted.isdisjoint((queue, parent)):
+                    continue
+                progress = self.state.find_queues(request.group, queue).get(LITE_QUEUE_ID)
+                if progress is None and self._is_done(request.group, queue):
+                    continue
+                try:
+                    progress = self.state.get_queue(
+                        request.group, queue, LITE_QUEUE_ID, is_new=True
+                    )
+                except TieredStoreError:
+                    ready.queues[queue] = None  # the last one: the next receive tries others first
+                    raise
+                if self._is_available(progress):
+                    yield progress
+            if ready.after is None or len(ready.queues) >= ready.most:
+                return
+            if not looks:
+                if ready.pause is None:
+                    loop = asyncio.get_running_loop()
+                    ready.pause = loop.call_later(_PAUSE_S, self._resume, client, ready, parent)
+                return
+            looks -= self._search(client.group, ready, wanted, parent, looks)
+
+    def _resume(self, client: LiteClient, ready: _Ready, parent: str) -> None:
+        ready.pause = None
+        self._wake(client, parent)
+
+    def _search(self, group: str, ready: _Ready, wanted: set[str], parent: str, looks: int) -> int:
+        """Add queues with messages to those of a client, until there are enough. Look at up to
+        `looks` queues. Returns the number of queues looked at."""
+        after = ready.after or ""
+        found: Iterable[tuple[str, int]]
+        if parent in wanted:
+            found = find_light(self.store.dispatch_source).list_light_queues(parent, after)
+        else:
+            names = sorted(queue for queue in wanted if queue > after)
+            found = ((name, self.store.get_max_offset_in_queue(name, 0)) for name in names)
+        looked = 0
+        for queue, found_end in itertools.islice(found, looks):
+            looked, ready.after = looked + 1, queue
+            end = found_end or self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
+            offset = self.state.offsets.query_offset(group, queue, LITE_QUEUE_ID)
+            if end > 0 and offset != end:
+                ready.queues[queue] = None
+                if len(ready.queues) >= ready.most:
+                    return looked
+        if looked < looks:  # the last one, so queues left out before were looked at again
+            ready.after = "" if ready.is_cut else None
+            ready.is_cut = False
+        return max(looked, 1)
 
     def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
         """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether to wake
@@ -103,10 +168,11 @@ class LiteQueues:
         self._mark_all(queue)
 
     def mark_all(self, client: LiteClient) -> None:
-        """Mark all lite topics of a client, so that its next receive checks them for messages."""
+        """Let the next receive of a client search all its lite topics."""
         subscription = self.subscriptions.find(client)
-        for queue in () if subscription is None else subscription.queues:
-            self._note_added(client, queue)
+        if subscription is not None and subscription.queues:
+            self._find_ready(client).begin_search()
+            self._wake(client, next(iter(subscription.queues)))
 
     def release_due(self) -> None:
         """Mark the queues whose messages are due again."""
@@ -125,15 +191,28 @@ class LiteQueues:
                 self._mark(client, queue, wakes=wakes)
 
     def _mark(self, client: LiteClient, queue: str, *, wakes: bool = True) -> None:
-        self._ready.setdefault(client, {})[queue] = None
+        ready = self._find_ready(client)
+        if len(ready.queues) < ready.most:
+            ready.queues[queue] = None
+        elif queue not in ready.queues:
+            ready.begin_search()
         if wakes:
-            parent = queue.removeprefix(LITE_PREFIX).partition("$")[0]
-            self.wake(PollKey(client.group, parent, client_id=client.client_id))
+            self._wake(client, queue)
+
+    def _find_ready(self, client: LiteClient) -> _Ready:
+        if client not in self._ready:
+            group = self.state.groups.find_group(client.group)
+            self._ready[client] = _Ready(100 if group is None else group.max_lite_events)
+        return self._ready[client]
+
+    def _wake(self, client: LiteClient, queue: str) -> None:
+        parent = queue.removeprefix(LITE_PREFIX).partition("$")[0]
+        self.wake(PollKey(client.group, parent, client_id=client.client_id))
 
     def _note_added(self, client: LiteClient, queue: str) -> None:
-        # The next receive finds all lite topics of a parent: it is one scan of the queues.
-        is_parent = queue.endswith("$")
-        if is_parent or self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID) > 0:
+        if queue.endswith("$"):  # all lite topics of a parent
+            self.mark_all(client)
+        elif self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID) > 0:
             self._mark(client, queue)
 
     def _set_offset(self, group: str, queue: str, option: OffsetOption) -> None:

@@ -8,6 +8,7 @@ from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import find_light
 from tieredstore.contracts.message_store import MessageStore
 from tieredstore.message import properties as props
 from tieredstore.message.encoding import Message
@@ -110,8 +111,8 @@ class LightQuota:
         now_ms = self._clock.monotonic_ms()
         is_old = now_ms - self._counted_ms >= RECOUNT_MS
         if self._count is None or (self._count + len(self._new) >= most and is_old):
-            queues = self._store.dispatch_source.queues()
-            self._count = sum(key.topic.startswith(LMQ_PREFIX) for key in queues)
+            source = find_light(self._store.dispatch_source)
+            self._count = source.count_light_queues(LMQ_PREFIX)
             self._counted_ms = now_ms
             self._new.clear()
         return self._count + len(self._new)

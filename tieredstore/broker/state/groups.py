@@ -69,6 +69,7 @@ LITE_MODEL: Final = "lite.sub.model"
 LITE_RESETS_EXCLUSIVE: Final = "lite.sub.reset.offset.exclusive"
 LITE_RESETS_UNSUBSCRIBED: Final = "lite.sub.reset.offset.unsubscribe"
 LITE_QUOTA: Final = "lite.sub.client.quota"
+LITE_EVENTS: Final = "lite.sub.client.max.event.cnt"
 LITE_WILDCARD: Final = "lite.sub.wildcard"
 GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     "consumeFromWhere": _one_of(_FROM_WHERE),
@@ -78,7 +79,7 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     LITE_RESETS_EXCLUSIVE: _is_boolean,
     LITE_RESETS_UNSUBSCRIBED: _is_boolean,
     LITE_QUOTA: _between(-1, _INT64_MAX),
-    "lite.sub.client.max.event.cnt": _between(10, _INT64_MAX),
+    LITE_EVENTS: _between(10, _INT64_MAX),
     LITE_WILDCARD: bool,
 }
 """Attributes of a group, each with a function that checks a value. `consumeFromWhere` exists in
@@ -192,6 +193,11 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     def lite_quota(self) -> int:
         """Maximum number of lite topics of one client. The clients check this limit."""
         return int(self.attributes.get(LITE_QUOTA, 2000))
+
+    @property
+    def max_lite_events(self) -> int:
+        """Maximum number of lite topics that are noted for a client. The default is Java's."""
+        return int(self.attributes.get(LITE_EVENTS, 100))
 
     def resets_lite(self, attribute: str) -> bool:
         """Return whether the group has an attribute with the value true. `attribute`: names a case

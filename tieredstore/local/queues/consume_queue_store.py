@@ -26,6 +26,7 @@ from tieredstore.local.queues.consume_queue import (
 )
 from tieredstore.local.queues.interface import LogSpan, QueueUnits
 from tieredstore.local.queues.names import check_queue_name, find_folder_fault
+from tieredstore.message.names import LMQ_PREFIX
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 BATCH_DIRECTORY: Final = "batchconsumequeue"
@@ -159,6 +160,16 @@ class ConsumeQueueStore:
 
     def list_queues(self) -> list[QueueKey]:
         return list(self._queues)
+
+    def list_topic_queues(self) -> list[QueueKey]:
+        return [key for key in self.list_queues() if not key.topic.startswith(LMQ_PREFIX)]
+
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
+        found = ((key.topic, queue.max_offset) for key, queue in list(self._queues.items()))
+        return iter(sorted(one for one in found if one[0].startswith(prefix) and one[0] > after))
+
+    def count_light_queues(self, prefix: str) -> int:
+        return sum(key.topic.startswith(prefix) for key in self.list_queues())
 
     def find_queue_ids(self, topic: str) -> list[int]:
         return [key.queue_id for key in self.list_queues() if key.topic == topic]

@@ -120,6 +120,15 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def list_queues(self) -> Iterable[QueueKey]: ...
 
+    def list_topic_queues(self) -> Iterable[QueueKey]:
+        """Return the queues that are not light queues."""
+
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
+        """List light queues as `DispatchSource.list_light_queues` does. A database reads no other
+        queues."""
+
+    def count_light_queues(self, prefix: str) -> int: ...
+
     def find_queue_ids(self, topic: str) -> Iterable[int]:
         """Return the queues of a topic."""
 

@@ -3,6 +3,7 @@ make it use."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,4 +167,61 @@ async def test_s81_changes_of_an_invisible_time_leave_no_old_locks(tmp_path: Pat
         lab.queues.note(progress)
     assert len(lab.queues._locked) < 200
     lab.queues.stop()
+    await on.close()
+
+
+@pytest.mark.parametrize("is_wildcard", [True, False])
+@on_loop
+async def test_a_client_notes_few_lite_topics_and_gets_all(
+    tmp_path: Path, is_wildcard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tieredstore.broker.receive.lite.MAX_LOOKS", 7)
+    on = await start(tmp_path)
+    more = {"lite.sub.wildcard": "true"} if is_wildcard else {}
+    lab = LiteLab(on, **{"lite.sub.client.max.event.cnt": "10", **more})
+    names = [f"t{number}" for number in range(60)]
+    for name in names[:30]:
+        lab.put(name)
+    lab.subscriptions.replace(CLIENT, "P", names, print)
+    for name in names[30:]:
+        lab.put(name)
+    ready = lab.queues._ready[CLIENT]
+    assert len(ready.queues) <= 10
+    found: set[str] = set()
+    for _ in range(60):
+        for progress in lab.queues.list_ready(REQUEST):
+            found.add(progress.topic)
+            end = on.store.get_max_offset_in_queue(progress.topic, 0)
+            on.state.offsets.commit_offset("L", progress.topic, 0, end)
+    assert found == {LiteTopic("P", name).queue for name in names}
+    assert not lab.queues.has_ready("L", "C")
+    lab.put("t5")
+    assert lab.list_ready() == [LiteTopic("P", "t5").queue]
+    await on.close()
+
+
+@on_loop
+async def test_a_long_search_pauses_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tieredstore.broker.receive.lite.MAX_LOOKS", 7)
+    on = await start(tmp_path)
+    lab = LiteLab(on, **{"lite.sub.wildcard": "true"})
+    for number in range(10):
+        lab.put(f"t{number}")
+        on.state.offsets.commit_offset("L", LiteTopic("P", f"t{number}").queue, 0, 1)
+    lab.subscriptions.replace(CLIENT, "P", (), print)
+    assert lab.queues.has_ready("L", "C")
+    assert lab.list_ready() == []
+    assert not lab.queues.has_ready("L", "C")  # no receive reads again before the pause is over
+    pause = lab.queues._ready[CLIENT].pause
+    assert pause is not None
+    await asyncio.sleep(max(pause.when() - asyncio.get_running_loop().time(), 0) + 0.01)
+    assert lab.queues.has_ready("L", "C")
+    assert lab.list_ready() == []
+    assert not lab.queues.has_ready("L", "C")
+    assert lab.queues._ready[CLIENT].after is None
+    lab.subscriptions.end(CLIENT)
+    lab.queues.mark_all(CLIENT)  # no client any more
+    assert not lab.queues._ready
     await on.close()

@@ -451,3 +451,4 @@ def test_few_queues_stay_open(
         store.get(key)
     stale.initialize_with_offset(7)
     assert (store.get(keys[0]) or stale).min_offset == 7
+    assert store.count_light_queues("%LMQ%") == 9

@@ -219,7 +219,8 @@ def broker(tmp_path: Path) -> Iterator[TieredLocal]:
 def test_a_queue_is_said_to_have_changed_until_its_messages_are_on_disk() -> None:
     log = SimpleNamespace(readable_offset=0, flushed_offset=0)
     store: Any = SimpleNamespace(commit_log=log)
-    source = OwnedDispatchSource(store, list, lambda: TopicTable({}), list, lambda _: None)
+    queues: Any = SimpleNamespace(list_topic_queues=list)
+    source = OwnedDispatchSource(store, queues, lambda: TopicTable({}), list, lambda _: None)
 
     def put(key: QueueKey) -> None:
         log.readable_offset += 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -15,11 +16,15 @@ from tieredstore.local.queues.rocksdb import layout
 from tieredstore.local.queues.rocksdb.database import QueueDatabase
 from tieredstore.local.queues.unit_search import find_first
 from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.lite import find_parent
+from tieredstore.message.names import LMQ_PREFIX
 
 MAX_READ_UNITS: Final = 65_536
 """Maximum number of units of one read."""
 _VALUE: Final = struct.Struct(">qiqq")
 _UNKNOWN: Final = layout.Place(-1, 0)
+_LAST: Final = b"\xff"  # in no name
+LMQ: Final = LMQ_PREFIX.encode()
 
 
 class LogMinimum:
@@ -257,6 +262,41 @@ class QueueReads:
         """List the queues that have, or had, messages, in the order of the database."""
         for key, _ in self.scan_lasts():
             yield key
+
+    def list_topic_queues(self) -> Iterator[QueueKey]:
+        """List the queues that are no light queues. Skips the light queues as a whole."""
+        for start in self._list_starts():
+            light = start + LMQ
+            for first, end in ((start, light), (light + _LAST, start + _LAST)):
+                yield from (key for key, _ in self.scan_lasts(first, end))
+
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
+        """List the topics that begin with `prefix`, each with the end of its queue, from the one
+        after `after`. Skips other topics as a whole."""
+        begin = layout.pack_topic_end(after) if after else b""
+        for start in self._list_starts(begin):
+            first = start + prefix.encode()
+            for key, last in self.scan_lasts(max(begin, first), first + _LAST):
+                yield key.topic, last.offset + 1
+
+    def count_light_queues(self) -> Counter[str]:
+        """Return the number of light queues by parent."""
+        ranges = ((start + LMQ, start + LMQ + _LAST) for start in self._list_starts())
+        names = (
+            key[5:-9]
+            for first, end in ranges
+            for key, value in self._database.scan_offsets(first, end)
+            if layout.is_max_key(key) and value[8:9] < b"\x80"  # else the queue has no last message
+        )
+        return Counter(find_parent(name.decode(errors="replace")) for name in names)
+
+    def _list_starts(self, begin: bytes = b"") -> Iterator[bytes]:
+        """Yield the common start of the keys of topics of one length, for each length, from a key
+        on."""
+        start: bytes | None = begin or None
+        while (found := next(self._database.scan_offsets(start), None)) is not None:
+            yield layout.pack_start(found[0])
+            start = layout.pack_next_start(found[0])
 
     @property
     def dispatch_from(self) -> int:

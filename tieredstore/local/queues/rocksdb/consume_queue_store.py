@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,8 @@ from tieredstore.local.queues.rocksdb.layout import (
     pack_values,
 )
 from tieredstore.local.queues.rocksdb.replacing import finish_replacement
+from tieredstore.message.lite import find_parent
+from tieredstore.message.names import LMQ_PREFIX
 
 _QUEUES_A_WRITE: Final = 1_000
 """Number of queues whose expired units are deleted in one write."""
@@ -61,6 +64,7 @@ class RocksDBConsumeQueueStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._queues: dict[QueueKey, OwnedQueue] = {}
+        self._light: Counter[str] = Counter()  # number of light queues by parent
         self._lock = threading.RLock()
         self._is_dirty = False
         self._is_open = False
@@ -72,6 +76,7 @@ class RocksDBConsumeQueueStore:
         self._is_open = True
         try:
             self._reads = QueueReads(self._database)
+            self._light = self._reads.count_light_queues()
         except BaseException:
             self.close()
             raise
@@ -96,6 +101,7 @@ class RocksDBConsumeQueueStore:
         return queue
 
     def _keep_open(self, queue: OwnedQueue) -> OwnedQueue:
+        """Keep a queue open, and forget the one that was opened first if there are too many."""
         if len(self._queues) >= MAX_OPEN:
             del self._queues[next(iter(self._queues))]
         self._queues[queue.key] = queue
@@ -116,6 +122,21 @@ class RocksDBConsumeQueueStore:
     def list_queues(self) -> Iterator[QueueKey]:
         return self._reads.list_queues()
 
+    def list_topic_queues(self) -> Iterator[QueueKey]:
+        return self._reads.list_topic_queues()
+
+    def list_light_queues(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
+        return self._reads.list_light_queues(prefix, after)
+
+    def count_light_queues(self, prefix: str) -> int:
+        return self._light.total() if prefix == LMQ_PREFIX else self._light[find_parent(prefix)]
+
+    def _set_places(self, queue: OwnedQueue, first: Place, last: Place | None) -> None:
+        if queue.topic.startswith(LMQ_PREFIX):
+            change = (last is not None) - (queue.last is not None)
+            self._light[find_parent(queue.topic)] += change
+        queue.first, queue.last = first, last
+
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
         with self._lock:
             checkpoint = max(self._checkpoint, dispatched_offset)
@@ -133,9 +154,9 @@ class RocksDBConsumeQueueStore:
                 self._written_checkpoint = checkpoint
             self._is_dirty = True
             self._checkpoint = checkpoint
-            for key, queue in round_.queues.items():
-                queue.first = round_.firsts.get(key, queue.first)
-                queue.last = round_.lasts.get(key, queue.last)
+            for key, last in round_.lasts.items():
+                queue = round_.queues[key]
+                self._set_places(queue, round_.firsts.get(key, queue.first), last)
 
     def _put_group(self, batch: Batch, group: QueueUnits, round_: _Round) -> None:
         key, offset, count = group.key, group.offset, len(group.units)
@@ -242,7 +263,7 @@ class RocksDBConsumeQueueStore:
             self._write(batch)
             self._checkpoint = self._written_checkpoint = physical_offset
             for queue, (first, last) in zip(queues, places, strict=True):
-                queue.first, queue.last = first, last
+                self._set_places(queue, first, last)
 
     def begin_queue(self, queue: OwnedQueue, offset: int) -> None:
         """Drop all units of a queue. The empty queue then begins at `offset`."""
@@ -251,7 +272,7 @@ class RocksDBConsumeQueueStore:
             batch.delete_units(pack_unit_prefix(queue.key), pack_unit_end(queue.key))
             first, last = _put_empty(batch, queue.key, offset)
             self._write(batch)
-            queue.first, queue.last = first, last
+            self._set_places(queue, first, last)
             self._queues[queue.key] = queue
 
     def find_queue_ids(self, topic: str) -> list[int]:
@@ -272,7 +293,7 @@ class RocksDBConsumeQueueStore:
                 _put_empty(batch, key, 0)
                 self._write(batch)
                 self._queues.pop(key, None)
-                queue.first, queue.last = NOWHERE, None
+                self._set_places(queue, NOWHERE, None)
             elif queue.min_offset < offset and (unit := queue.unit(offset)) is not None:
                 first = Place(unit[0], offset)
                 batch.delete_units(prefix + pack_number(0), prefix + pack_number(offset))

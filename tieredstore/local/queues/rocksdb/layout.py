@@ -61,6 +61,17 @@ def pack_topic_end(topic: str) -> bytes:
     return pack_topic(topic)[:-1] + _CTRL_2
 
 
+def pack_start(key: bytes) -> bytes:
+    """Return the common start of the keys of topics that are as long as the topic of `key`."""
+    return key[: _INT.size] + _CTRL_1
+
+
+def pack_next_start(key: bytes) -> bytes:
+    """Return the first key that a longer topic than that of `key` can have."""
+    length = int.from_bytes(key[: _INT.size].ljust(_INT.size, b"\0"))
+    return (length + 1).to_bytes(_INT.size + 1)[1:] if length < 0xFFFFFFFF else b"\xff" * 300
+
+
 def pack_unit_prefix(key: QueueKey) -> bytes:
     """Return the prefix of the keys of a queue's units. In a key, the queue offset follows the
     prefix."""

@@ -29,11 +29,11 @@ from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import list_settings, update_settings
 from tieredstore.broker.state.config_manager import DataVersion
 from tieredstore.broker.state.statistics import DAY_MS, HOUR_MS, MINUTE_MS, Rate
-from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange, find_light
 from tieredstore.contracts.message_store import CleanableStore
 from tieredstore.contracts.wrapping import list_layers
 from tieredstore.errors import Invalid
-from tieredstore.message.lite import parse_lite_topic
+from tieredstore.message.lite import LITE_PREFIX, parse_lite_topic
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 
 
@@ -163,9 +163,9 @@ class MaintenanceHandlers(Handlers):
         """Delete the messages of topics that the table of topics does not contain, and of their
         lite topics. System topics and other light queues are kept."""
         self._find_cleanable()  # a read-only history stays unchanged
-        queues = await asyncio.to_thread(self._list_queues)
+        topics = await asyncio.to_thread(self._list_topics)
         known = self._broker.topics
-        unused = {key.topic for key in queues if self._is_unused(key.topic)}
+        unused = set(filter(self._is_unused, topics))
         if unused:
             with known.deleting(unused):
                 await self._broker.look_ups.run(self._broker.store.delete_topics, unused)
@@ -177,10 +177,11 @@ class MaintenanceHandlers(Handlers):
             return lite is not None and self._is_unused(lite.parent)
         return self._broker.topics.find_topic(topic) is None and not is_system_topic(topic)
 
-    def _list_queues(self) -> set[QueueKey]:
+    def _list_topics(self) -> set[str]:
         source = self._broker.store.dispatch_source
         source.flush()
-        return set(source.queues())
+        light = (queue for queue, _ in find_light(source).list_light_queues(LITE_PREFIX))
+        return {key.topic for key in source.queues()}.union(light)
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE, UnitsHeader, Action.GET)
     async def list_units(self, request: Request[UnitsHeader]) -> RemotingCommand:

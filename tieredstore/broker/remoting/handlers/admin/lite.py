@@ -6,7 +6,7 @@ import heapq
 from typing import Final
 
 from tieredstore.broker.auth.policies import Action
-from tieredstore.broker.lite.expiry import find_expiration, list_light_queues
+from tieredstore.broker.lite.expiry import find_expiration
 from tieredstore.broker.lite.subscriptions import LiteClient
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode
@@ -28,6 +28,7 @@ from tieredstore.broker.remoting.handlers.base import (
 )
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.contracts.dispatch_source import find_light
 from tieredstore.message.lite import (
     LITE_QUEUE_ID,
     LiteTopic,
@@ -73,17 +74,19 @@ class LiteAdminHandlers(Handlers):
         for name, group in broker.groups.list_groups().items():
             if group.lite_parent is not None:
                 groups.setdefault(group.lite_parent, []).append(name)
-        queues = await broker.look_ups.run(list_light_queues, broker.store, "")
+        source = broker.store.dispatch_source
+        light = find_light(source).count_light_queues(LMQ_PREFIX)
+        plain = await broker.look_ups.run(lambda: len(list(source.queues())))
         lite = broker.receive.lite
         progresses = broker.receive.state.list_queues()
         return succeed_with(
             {
                 "storeType": broker.store_config.store_type,
                 "maxLmqNum": broker.store_config.max_lmq_consume_queue_num,
-                "currentLmqNum": sum(name.startswith(LMQ_PREFIX) for name in queues),
+                "currentLmqNum": light,
                 "liteSubscriptionCount": broker.subscriptions.count,
                 "orderInfoCount": sum(one.is_lite and bool(one.entries) for one in progresses),
-                "cqTableSize": len(queues),
+                "cqTableSize": plain + light,
                 "offsetTableSize": len(broker.offsets.list_keys()),
                 "eventMapSize": 0 if lite is None else lite.count_clients(),
                 "topicMeta": {one.topic_name: find_expiration(one) for one in parents},
@@ -92,18 +95,17 @@ class LiteAdminHandlers(Handlers):
         )
 
     @answers(RequestCode.GET_PARENT_TOPIC_INFO, TopicHeader, Action.GET)
-    async def get_parent_info(self, request: Request[TopicHeader]) -> RemotingCommand:
+    def get_parent_info(self, request: Request[TopicHeader]) -> RemotingCommand:
         broker, topic = self._broker, request.header.topic
-        config, prefix = self._find_parent(topic), make_parent_prefix(topic)
+        config, source = self._find_parent(topic), broker.store.dispatch_source
         groups = broker.groups.list_groups().values()
-        light = await broker.look_ups.run(list_light_queues, broker.store, LMQ_PREFIX)
         return succeed_with(
             {
                 "topic": topic,
                 "ttl": find_expiration(config),
                 "groups": [one.group_name for one in groups if one.lite_parent == topic],
-                "lmqNum": len(light),
-                "liteTopicCount": sum(name.startswith(prefix) for name in light),
+                "lmqNum": find_light(source).count_light_queues(LMQ_PREFIX),
+                "liteTopicCount": find_light(source).count_light_queues(make_parent_prefix(topic)),
             }
         )
 
@@ -207,10 +209,10 @@ class LiteAdminHandlers(Handlers):
 
     def _list_lags(self, group: str, parent: str) -> list[tuple[int, str]]:
         lags = []
-        for queue in list_light_queues(self._broker.store, make_parent_prefix(parent)):
+        source = self._broker.store.dispatch_source
+        for queue, end in find_light(source).list_light_queues(make_parent_prefix(parent)):
             lite = parse_lite_topic(queue)
             offset = self._broker.offsets.query_offset(group, queue, LITE_QUEUE_ID)
-            end = self._broker.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
             if lite is not None and offset is not None and end > offset:
                 lags.append((end - offset, lite.name))
         return lags

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tieredstore.broker.auth.policies import Action
-from tieredstore.broker.lite.expiry import list_light_queues
+from tieredstore.broker.lite.expiry import list_children
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
@@ -33,7 +33,6 @@ from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state import groups
 from tieredstore.broker.state.topics import MAX_QUEUE_NUMS, PERM_READ, TopicConfig, check_topic_name
 from tieredstore.errors import Invalid
-from tieredstore.message.lite import make_parent_prefix
 from tieredstore.message.names import is_system_topic
 
 
@@ -111,7 +110,7 @@ class TopicHandlers(Handlers):
         look_ups, store = self._broker.look_ups, self._broker.store
         with self._topics.deleting({topic}):
             # Its type does not matter: it may have been changed.
-            if children := await look_ups.run(list_light_queues, store, make_parent_prefix(topic)):
+            if children := await look_ups.run(list_children, store, topic):
                 await self._broker.lite_expiry.delete(children)
             await look_ups.run(store.delete_topics, {topic})
             self._broker.offsets.remove_topic(topic)
