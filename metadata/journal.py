@@ -33,8 +33,8 @@ _BROKER_AT = 1
 
 
 def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:
-    """Return the journal line of a segment: all values of a new segment, otherwise its size, status
-    and times."""
+    """Return the journal line of a segment: all values if it is new, else its size, status and
+    times."""
     values: list[object] = [
         segment.path,
         int(segment.type),
@@ -215,8 +215,7 @@ _CHANGES: Final[Mapping[str, Callable[[list[object], Tables], None]]] = {
     "topic": _put_topic,
     "gone_topic": _remove_topic,
 }
-"""Functions that apply a journal line, by the kind of the line. Lines of other kinds are
-ignored."""
+"""Functions that apply a journal line, by the line's kind. Lines of other kinds are ignored."""
 
 
 FORMAT_VERSION = 2

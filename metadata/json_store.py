@@ -29,15 +29,12 @@ from tieredstore.metadata.parts import C, Row, T, Table, Tables
 
 class DefaultMetadataStore:
     """Metadata in one JSON file that Java brokers read and write, format
-    `docs/formats/metadata.md`.
-
-    Call `load` first. A creation or deletion replaces the file, or is written to the journal
-    (`journal_structure`). Several threads, or all changes of one `batch()`, share a write of the
-    file. Changes of sizes and times are always written to the journal. If a call raises
-    Unavailable, its change is in memory, and the next change or `flush` writes it. `load` and
-    `close` change nothing on disk and do not require the writer epoch. `read_only`: never change
-    anything on disk. Methods that change the tables then raise Invalid.
-    """
+    `docs/formats/metadata.md`. Call `load` first. A creation or deletion replaces the file, or is
+    written to the journal (`journal_structure`). Several threads, or all changes of one `batch()`,
+    share a write of the file. Changes of sizes and times are always written to the journal. If a
+    call raises Unavailable, its change is in memory, and the next change or `flush` writes it.
+    `load` and `close` change nothing on disk and do not require the writer epoch. `read_only`:
+    never change anything on disk. Methods that change the tables then raise Invalid."""
 
     def __init__(
         self,
@@ -219,7 +216,7 @@ class DefaultMetadataStore:
             return row.value.copy() if row is not None else None
 
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        """Store a segment's entry. Raises Busy if the file would hold more segments than a reader
+        """Store a segment's entry. Raises Busy if the file would have more segments than a reader
         allows."""
         if segment.base_offset < 0 or segment.size < 0:
             # the file could not be read back with it

@@ -21,8 +21,7 @@ from tieredstore.metadata.snapshot_files import SnapshotFiles
 
 _LOG = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
-"""Number of table parts that are copied while the lock is held: about 1,000 rows, which takes 0.5
-ms."""
+"""Number of table parts that are copied while the lock is held: about 1,000 rows in 0.5 ms."""
 _LINES_AT_ONCE_BYTES = 64 << 10
 """Maximum number of journal bytes that are written under the lock after a metadata file was
 replaced."""
@@ -173,8 +172,7 @@ class KeptTables:
             self._compaction_due = True
 
     def _add_line(self, line: bytes) -> bool:
-        """Append a line to the journal. Returns False if the journal is full or cannot be
-        written."""
+        """Append a line to the journal. Returns False if it is full or cannot be written."""
         if self._carried is not None:
             # Above the limit all later lines are refused, here and by the next journal.
             if self._carried_bytes > self._limits.max_journal_bytes:

@@ -19,8 +19,7 @@ TABLE_BUCKETS: Final = 128
 """Number of dicts over which the names of a table are distributed."""
 
 Extra: TypeAlias = dict[str, orjson.Fragment]
-"""Encoded fields that this version of the program does not know. They are written back
-unchanged."""
+"""Encoded fields that this version of the program does not know and writes back unchanged."""
 Entry: TypeAlias = TopicMetadata | QueueMetadata | FileSegmentMetadata
 CapturedRow: TypeAlias = tuple[Entry, Extra | None]
 Captured: TypeAlias = CapturedRow | list[tuple[str, CapturedRow]]

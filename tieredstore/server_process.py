@@ -1,5 +1,5 @@
-"""Settings of a server's process: switching of threads, retention of freed memory, and the search
-for reference cycles."""
+"""Settings of a server's process: how often threads switch, how much freed memory is kept, and when
+reference cycles are searched."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ SWITCH_INTERVAL_S: Final = 0.001
 seconds."""
 
 KEPT_BYTES: Final = 256 << 20
-"""Maximum freed memory at the end of the heap that the process keeps instead of returning it to the
-kernel, in bytes. By default the C library returns all but a few MiB to the kernel. The kernel then
-has to allocate new pages for the next block from a tier. This took a third of the time of a cold
-read (`docs/benchmarks.md`)."""
+"""Maximum freed memory at the end of the heap that the process keeps for later use, in bytes. By
+default the C library returns all but a few MiB to the kernel, which must allocate new pages for the
+next block from a tier. This took a third of the time of a cold read (`docs/benchmarks.md`)."""
 
 MAPPED_BYTES: Final = 32 << 20
-"""Minimum size of an allocation, in bytes, that gets a memory mapping of its own. Such a mapping is
-returned to the kernel when it is freed."""
+"""Size from which an allocation gets a memory mapping of its own, in bytes. The memory of such a
+mapping is returned to the kernel when it is freed."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """`M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD` of glibc's `mallopt`."""

@@ -26,7 +26,7 @@ class ServiceState(Enum):
     STOPPED = "stopped"
     """Not started, or stopped."""
     STARTING = "starting"
-    """The first round has not ended. No fault is known."""
+    """The first call of the loop's work has not ended, and no fault is known."""
     RUNNING = "running"
     """The loop runs, and its last round succeeded."""
     LATE = "late"
@@ -40,9 +40,9 @@ class ServiceState(Enum):
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
     """Health of a background loop. `failures`: consecutive failed rounds. `late_ms`: time for which
-    a round is overdue or made no progress. `error`: error of the last round or the thread. For
-    messages and gauges only. The health depends on the wall clock, so safety must not depend on
-    it."""
+    a round is overdue or made no progress. `error`: error of the last round or of the thread. Use
+    the health only for messages and gauges. It depends on the wall clock, so the safety of data
+    must not depend on it."""
 
     name: str
     state: ServiceState
@@ -62,9 +62,9 @@ class MonitoredServices(Protocol):
 class WakeEvent(threading.Event):
     """Event that is set by one call into C.
 
-    A signal handler that raises in the middle of `Event.set` leaves the event's lock taken for
-    ever. A single C call cannot be interrupted. Code that a signal may interrupt, such as a put in
-    the main thread, can therefore set this event safely.
+    If a signal handler raises in the middle of `Event.set`, the lock of the event is never
+    released. A single C call cannot be interrupted. Code that a signal may interrupt, such as a put
+    in the main thread, can therefore set this event safely.
     """
 
     set: Callable[[], None]
@@ -97,8 +97,8 @@ _OWN_SIGNALS: Final = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGS
 
 
 def _leave_signals_to_others() -> None:
-    """Block all signals in this thread, except those of the thread's own faults. Before Python
-    3.13, `SimpleQueue.get` with a timeout may never return if a signal interrupts it."""
+    """Block all signals in this thread, except those in `_OWN_SIGNALS`. Otherwise a signal may
+    interrupt `SimpleQueue.get`, which before Python 3.13 may then never return."""
     if threading.current_thread() is threading.main_thread():
         return  # Python handles them there
     if hasattr(signal, "pthread_sigmask"):

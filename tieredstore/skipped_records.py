@@ -9,14 +9,15 @@ from collections import Counter
 from typing import Final
 
 MAX_KEPT: Final = 65_536
-"""Maximum number of remembered records. Further records are counted each time they are read."""
+"""Maximum number of records whose positions are remembered. Other records are counted again each
+time they are read."""
 _log = logging.getLogger(__name__)
 
 
 class SkippedRecords:
-    """Counter of skipped records in system topics. A client may have written such a record, because
-    older versions and Java's brokers accept messages of clients for these topics. Each record
-    counts once, even if it is read several times. Thread-safe."""
+    """Counts skipped records in system topics. These records were written by clients, because older
+    versions and Java's brokers let clients write to system topics. Each record counts once, even if
+    it is read several times. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -35,7 +35,7 @@ class TierUrl:
 
     @property
     def quoted(self) -> str:
-        """The same location as a percent-encoded URL, for callers that decode it."""
+        """This location as a percent-encoded URL, for callers that will decode it."""
         return f"{self.scheme}://{_quote(self.authority + self.path)}"
 
 

@@ -18,7 +18,7 @@ UNITS_MS: Final = {
     "w": 604_800_000,
 }
 _LAST_FORMATTED_MS: Final = 253_402_300_799_999
-"""Last millisecond of the year 9999."""
+"""Last millisecond of the year 9999, epoch ms."""
 
 
 def format_time(timestamp_ms: int | None) -> str:

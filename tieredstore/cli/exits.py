@@ -171,7 +171,7 @@ def end_of_run(
 
 
 def close_stdout_quietly() -> None:
-    """Replace stdout by the null device after a broken pipe, so that Python reports no second error
+    """Replace stdout by the null device after a broken pipe, so that Python reports no other error
     on exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

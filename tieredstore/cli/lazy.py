@@ -21,13 +21,11 @@ class VerbGroup(click.Group):
     """Group of commands. Each command gets the log options, and examples in its help."""
 
     def find_full_name(self, name: str) -> str:
-        """Return the words with which a user calls a command of this group, such as `tier
-        delete`."""
+        """Return the words that a user types to call a command of this group: `tier delete`."""
         return f"{self.name} {name}"
 
     def list_lines(self) -> Mapping[str, str]:
-        """Return the line of each command in the `--help` of the group, by the name of the
-        command."""
+        """Return the line of each command in the `--help` of the group, by the command's name."""
         return {name: command.short_help or "" for name, command in self.commands.items()}
 
     def find_command(self, name: str) -> click.Command:

@@ -201,7 +201,7 @@ def _read(path: Path) -> str:
 
 @contextmanager
 def _hold(path: Path) -> Iterator[None]:
-    """Create the folder of the profile file, and lock the file against other processes during the
+    """Create the folder of the profile file, and lock the file against other processes in the
     block."""
     from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
     from tieredstore.disk.locks import hold_lock

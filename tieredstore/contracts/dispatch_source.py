@@ -36,8 +36,7 @@ class DispatchSource(Protocol):
         running broker leaves out light queues."""
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """Return the queue offsets of a queue that may be dispatched, or None for an unknown
-        queue."""
+        """Return the offsets of a queue that may be dispatched, or None for an unknown queue."""
 
     def flush(self) -> None:
         """Flush pending puts to disk, so that `queue_range` includes them. No-op if another process

@@ -173,8 +173,7 @@ class GetMessageResult:
 
 
 class MessageReader(Protocol):
-    """Reader of messages. `get_message` builds a `GetRequest` from its parameters, and calls
-    `get`."""
+    """Reader of messages. `get_message` makes a `GetRequest` of its parameters and calls `get`."""
 
     @abstractmethod
     def get(self, request: GetRequest) -> GetMessageResult:
@@ -363,18 +362,16 @@ class CountedStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """State of a tier, as the store above the tier sees it.
-
-    `url`: location of the tier. `fenced`: why uploads stopped permanently, or None while they run.
-    `last_scan_ms`: time of the last scan of all queues that had no error (epoch ms), or None.
-    `behind_messages`: number of messages that are not uploaded. `behind_ms`: age of the oldest of
-    them. `hours_to_local_expiry`: time until the oldest of them expires in the local store, or None
-    if all messages are uploaded. `failing_queues`: number of queues whose last upload failed.
-    `unreadable`: messages that cannot be read, and at which consumers wait. `left_out`: damaged
-    messages that consumers skip. `size_bytes`, `segments`, `queues`: content of the tier.
-    `storage_usd_per_month`: cost at the configured prices, or None without prices. `requests_usd`:
-    cost of the requests that this process has sent.
-    """
+    """State of a tier, as the store above the tier sees it. `url`: location of the tier. `fenced`:
+    why uploads stopped permanently, or None while they run. `last_scan_ms`: time of the last scan
+    of all queues that had no error (epoch ms), or None. `behind_messages`: number of messages that
+    are not uploaded. `behind_ms`: age of the oldest of them. `hours_to_local_expiry`: time until
+    the oldest of them expires in the local store, or None if all messages are uploaded.
+    `failing_queues`: number of queues whose last upload failed. `unreadable`: messages that cannot
+    be read, and at which consumers wait. `left_out`: damaged messages that consumers skip.
+    `size_bytes`, `segments`, `queues`: content of the tier. `storage_usd_per_month`: cost at the
+    configured prices, or None without prices. `requests_usd`: cost of the requests that this
+    process has sent."""
 
     url: str
     is_writer: bool

@@ -1,14 +1,10 @@
-"""Object storage: the client of an object store that providers and jobs share.
-
-Objects are immutable. They are created once by a conditional create, read by range, and deleted.
-Keys are relative to the tier's own prefix. Calls block and are thread-safe. A client never raises
-the errors of its library.
-
-Unavailable means that the outcome is unknown: a write may have been applied. Busy, only of a
-conditional write, means that the write was certainly not applied and may be retried (status 409, or
-a refusal before anything was sent). Invalid means that a retry is useless: the bucket does not
-exist, or the permission is missing.
-"""
+"""Object storage: the client of an object store that providers and jobs share. Objects are
+immutable. They are created once by a conditional create, read by range, and deleted. Keys are
+relative to the tier's own prefix. Calls block and are thread-safe. A client never raises the errors
+of its library. Unavailable means that the outcome is unknown: a write may have been applied. Busy,
+only of a conditional write, means that the write was certainly not applied and may be retried
+(status 409, or a refusal before anything was sent). Invalid means that a retry is useless: the
+bucket does not exist, or the permission is missing."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ class CopiedPart:
 
 
 Part: TypeAlias = CopiedPart | Sequence[Buffer]
-"""Part of an upload: either a part that the server copies, or buffers whose concatenation is
-sent."""
+"""Part of an upload: a part that the server copies, or buffers that are sent as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,7 @@ class ModelledQueue(ABC):
 
     @abstractmethod
     def expire(self) -> Requests:
-        """Return the requests that delete the first segment of the commit log, once that segment is
-        sealed."""
+        """Return the requests that delete the first, sealed segment of the commit log."""
 
     @abstractmethod
     def read(self, file_type: FileSegmentType, position: int, length: int) -> list[int]:
@@ -102,8 +101,7 @@ class RequestModel(ABC):
 
     @abstractmethod
     def make_queue(self, share: float) -> ModelledQueue:
-        """Create an empty queue. `share`: the queue's share of common resources such as caches, 0
-        to 1."""
+        """Create an empty queue. `share`: its share (0 to 1) of common resources such as caches."""
 
     def with_group_bytes(self, group_bytes: int) -> RequestModel:
         """Return these rules with a different minimum size of group objects. By default, returns

@@ -1,15 +1,11 @@
-"""SegmentProvider and FileSegment: the contract of a storage backend.
-
-A provider holds the segments of one tier. Calls block and are thread-safe. Only the tier uses
-asyncio. Names and paths: `docs/formats/tier-layout.md`.
-
-A write is first *stored*, then *confirmed*. `FileSegment.write` returns Written for stored bytes.
-The bytes count after a fence check that began after the write returned (`WriterEpoch.confirm`).
-From then on every later epoch will find these bytes, whatever the clocks say and however long this
-process pauses. Two other kinds of bytes need such a check too: bytes of a write whose reply was
-lost, and bytes in a listing made under the epoch. Never report bytes as written before they are
-confirmed.
-"""
+"""SegmentProvider and FileSegment: the contract of a storage backend. A provider holds the segments
+of one tier. Calls block and are thread-safe. Only the tier uses asyncio. Names and paths:
+`docs/formats/tier-layout.md`. A write is first *stored*, then *confirmed*. `FileSegment.write`
+returns Written for stored bytes. The bytes count after a fence check that began after the write
+returned (`WriterEpoch.confirm`). From then on every later epoch will find these bytes, whatever the
+clocks say and however long this process pauses. Two other kinds of bytes need such a check too:
+bytes of a write whose reply was lost, and bytes in a listing made under the epoch. Never report
+bytes as written before they are confirmed."""
 
 from __future__ import annotations
 
@@ -63,17 +59,14 @@ class SegmentListing:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a provider.
-
-    `rewritable`: bytes at a position may be written again, to repair a torn write in place.
-    `conditional`: a write that loses a race gets Fenced instead of overwriting. `durable`: written
-    bytes survive the process. Without `durable`, bytes never count as stored.
-    `preferred_batch_bytes`: cheapest size of a write, or 0 for no preference. `concurrent_reads`:
-    number of reads over a network that take about as long together as one read. `paired`: the
-    provider's segments are PairedSegments, because two writes together cost no more than one.
-    `gathered_bytes`: small writes that may wait are stored together up to this size (see
-    `contracts.gathering`), or 0 for one object each.
-    """
+    """Capabilities of a provider. `rewritable`: bytes at a position may be written again, to repair
+    a torn write in place. `conditional`: a write that loses a race gets Fenced instead of
+    overwriting. `durable`: written bytes survive the process. Without `durable`, bytes never count
+    as stored. `preferred_batch_bytes`: cheapest size of a write, or 0 for no preference.
+    `concurrent_reads`: number of reads over a network that take about as long together as one read.
+    `paired`: the provider's segments are PairedSegments, because two writes together cost no more
+    than one. `gathered_bytes`: small writes that may wait are stored together up to this size (see
+    `contracts.gathering`), or 0 for one object each."""
 
     rewritable: bool
     conditional: bool
@@ -235,8 +228,7 @@ class SegmentProvider(Protocol):
 
 @runtime_checkable
 class BoundedStop(Protocol):
-    """Provider that bounds its own shutdown time, even if its backend does not respond.
-    Optional."""
+    """Provider that bounds its shutdown time, even if its backend does not respond. Optional."""
 
     def begin_stop(self) -> None:
         """Stop throttling and start the backend's shutdown deadline. At the deadline, requests in
@@ -304,7 +296,7 @@ def order_in_groups(path: str) -> int:
 
 @runtime_checkable
 class GatheringProvider(Protocol):
-    """Provider that first stores writes of many queues together, and later sorts them by queue.
+    """Provider that stores writes of many queues together, and later sorts them by queue.
     Optional."""
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:

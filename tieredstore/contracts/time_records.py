@@ -15,8 +15,7 @@ _NAME = re.compile(r"([0-9]{20})\.([0-9]{20})", re.ASCII)
 
 
 class TimesName(NamedTuple):
-    """Name of a record. Of two records of one segment, the record with the greater name covers more
-    bytes."""
+    """Name of a record. The records of a segment with greater names cover more bytes."""
 
     base_offset: int
     size_bytes: int

@@ -45,8 +45,7 @@ class Prices:
         return price / _MILLION
 
     def price_requests(self, requests: Iterable[tuple[str, float]]) -> float:
-        """Return the price of requests (US dollars). `requests`: number of requests by
-        operation."""
+        """Return the price of requests (US dollars). `requests`: their number by operation."""
         return sum(count * self.price_request(operation) for operation, count in requests)
 
     def price_bytes(self, received_bytes: int) -> float:
@@ -148,8 +147,7 @@ class MeteredProvider(Protocol):
 
 
 def read_usage(provider: SegmentProvider) -> Usage | None:
-    """Return the usage since the provider was opened, or None if the provider does not count
-    requests."""
+    """Return the usage since the provider was opened, or None if it does not count requests."""
     metered = find_layer(provider, MeteredProvider)
     return metered.usage() if metered is not None else None
 

@@ -64,8 +64,7 @@ class WrapperProvider:
         self.wrapped = wrapped
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        """Return the segment that `open` returns instead of `segment`, a segment of the wrapped
-        provider."""
+        """Return the segment that `open` returns in place of `segment` of the wrapped provider."""
         return segment
 
     @property

@@ -59,8 +59,7 @@ def is_lasting(error: OSError) -> bool:
 def classify_os_error(
     error: OSError, *, invalid: frozenset[int] = LASTING, is_sync: bool = False
 ) -> type[TieredStoreError]:
-    """Return the error class that `translate_os_error` would use, for callers that write their own
-    messages."""
+    """Return the error class that `translate_os_error` would use, for callers with own messages."""
     if error.errno in invalid:
         return Invalid
     if is_lasting(error):

@@ -53,8 +53,7 @@ def close_secret_file(path: Path) -> None:
 
 
 def cut_zeros(data: bytes) -> bytes:
-    """Return a text (JSON, JSON lines) without trailing zero bytes. A valid text has no zero
-    bytes."""
+    """Return a text (JSON, JSON lines) without trailing zero bytes. A valid text has none."""
     return data.rstrip(b"\0")
 
 
@@ -235,8 +234,7 @@ class FileOperations:
                     self.unlink(path.with_name(entry.name))
 
     def open_append(self, path: Path, *, empty: bool) -> AppendFile:
-        """Open a file for appending, and create the file if it does not exist. `empty`: truncate
-        the file."""
+        """Open a file for appending, and create it if it does not exist. `empty`: truncate it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
         return _Appender(os.open(path, flags, 0o644))
 

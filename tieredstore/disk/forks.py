@@ -1,5 +1,4 @@
-"""Resources that a forked child must not share with its parent: stores, and descriptors that hold a
-lock."""
+"""Resources that a forked child must not share with its parent: stores, and locked descriptors."""
 
 from __future__ import annotations
 

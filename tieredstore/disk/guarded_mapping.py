@@ -1,17 +1,12 @@
-"""Mapped files whose faults are reported instead of killing the process.
-
-If a mapped file is truncated, or the disk cannot supply or store a page, an access to the mapping
-raises SIGBUS. This signal usually ends the process. For guarded mappings the signal handler calls
-`on_fault`, and replaces the missing pages with zeros, from the accessed page to the end of the
-mapping. The access then continues. Bytes that were read are invalid, and bytes that were written
-are lost, so the user of the mapping checks for a fault afterwards.
-
-The handler is Python code, called in the thread of the access. This is safe, because the signal
-interrupts only a copy between buffers, never the interpreter itself or an allocation: no other code
-touches the pages of a mapped file. Faults elsewhere end the process as usual.
-
-Only for 64-bit Linux.
-"""
+"""Mapped files whose faults are reported instead of killing the process. If a mapped file is
+truncated, or the disk cannot supply or store a page, an access to the mapping raises SIGBUS. This
+signal usually ends the process. For guarded mappings the signal handler calls `on_fault`, and
+replaces the missing pages with zeros, from the accessed page to the end of the mapping. The access
+then continues. Bytes that were read are invalid, and bytes that were written are lost, so the user
+of the mapping checks for a fault afterwards. The handler is Python code, called in the thread of
+the access. This is safe, because the signal interrupts only a copy between buffers, never the
+interpreter itself or an allocation: no other code touches the pages of a mapped file. Faults
+elsewhere end the process as usual. Only for 64-bit Linux."""
 
 from __future__ import annotations
 
@@ -36,8 +31,7 @@ _IS_SUPPORTED: Final = (
 _SA_SIGINFO: Final = 4
 _SA_NODEFER: Final = 0x4000_0000
 _FAULT_ADDRESS: Final = 16
-"""Position of the field `si_addr` (address of the fault) in the C structure `siginfo_t`, in
-bytes."""
+"""Position (bytes) of the field `si_addr`, the address of the fault, in the C type `siginfo_t`."""
 _MAP_PRIVATE_ANONYMOUS_FIXED: Final = 0x02 | 0x20 | 0x10
 _MAP_NORESERVE: Final = 0x4000
 _READ_WRITE: Final = 3

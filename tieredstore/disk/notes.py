@@ -41,8 +41,7 @@ def read_note(
 
 
 def find_note(path: Path, kind: type[T]) -> T | None:
-    """Read a note that the caller can do without. If the note is unreadable, logs this and returns
-    None."""
+    """Read a note that the caller can do without. Logs an unreadable note and returns None."""
     try:
         return read_note(path, kind, kind.__name__)
     except TieredStoreError as error:

@@ -19,7 +19,7 @@ intact."""
 
 
 class Severity(enum.Enum):
-    """Severity of a finding. DAMAGE: bytes are lost or wrong. NOTE: unusual, but every message can
+    """Severity of a finding. DAMAGE: bytes are lost or wrong. NOTE: unusual, but all messages can
     be read."""
 
     DAMAGE = "damage"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Time: TypeAlias = "int | str | date | np.datetime64"
-"""A time: epoch ms, a text for `--since` (`2026-11-21T13:05:16Z`, `-2h`), a datetime (pandas' too),
-a date (its first moment) or numpy's datetime64. Times without a zone are UTC."""
+"""A time: epoch ms, a text as for `--since` (`2026-11-21T13:05:16Z`, `-2h`), a datetime of Python
+or pandas, a date (its first moment) or numpy's datetime64. Times without a zone are UTC."""
 MOST_SPAN_MS = 36_525 * 86_400_000
 """Maximum duration: a hundred years. The system does not support longer waits."""
 _DAYS_AGO = {"today": 0, "yesterday": 1}
@@ -25,10 +25,10 @@ _EPOCH_MS = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
-    """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (without a zone in `zone`, a date
-    means its first moment), `-2h` (units ms, s, m, h, d, w), `now`, and of the first moment of
-    `today` or `yesterday` in `zone`. Fractions of a millisecond are rounded up. Store times are
-    whole, so both `since` and `until` keep their meaning. Raises Invalid."""
+    """Parse a time and return epoch ms. Accepted are epoch ms, ISO 8601 (a date means its first
+    moment, times without a zone are in `zone`), `-2h` (units ms, s, m, h, d, w), `now`, `today` and
+    `yesterday`. Fractions of a millisecond are rounded up, which is right for both ends of a range,
+    because store times have none. Raises Invalid."""
     value = text.strip()
     if value == "now":
         return now_ms
@@ -54,9 +54,9 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
 
 
 def parse_span(span: str | timedelta, name: str, *, least_ms: int = 0) -> int:
-    """Return the milliseconds of a duration such as `30s`, `12h` or `4w`, or of a timedelta. All
-    durations use this parser. Raises Invalid, with the option's name, also for less than `least_ms`
-    and for more than MOST_SPAN_MS."""
+    """Return the milliseconds of a duration such as `30s`, `12h` or `4w`, or of a timedelta. Raises
+    Invalid, with the option's name, for any other text, and for a duration below `least_ms` or
+    above MOST_SPAN_MS."""
     if isinstance(span, timedelta):
         span_ms = span // timedelta(milliseconds=1)
     else:
@@ -100,7 +100,8 @@ def parse_zone(name: str) -> tzinfo:
 
 
 def epoch_ms(time: Time | None, now_ms: int) -> int | None:
-    """Return a time in epoch ms, or None for None. Finer times are rounded up. Raises Invalid."""
+    """Return a time in epoch ms, or None for None. Fractions of a millisecond are rounded up.
+    Raises Invalid."""
     if time is None:
         return None
     if isinstance(time, str):
@@ -141,8 +142,9 @@ def _require_i64(time_ms: int, given: object) -> int:
 
 
 def _require_no_seconds(time_ms: int) -> int:
-    """Raise Invalid for epoch seconds of 1973 to 2286. Such numbers, read as milliseconds, would be
-    times in the first four months of 1970, when no messages were stored."""
+    """Raise Invalid for a number that looks like epoch seconds of the years 1973 to 2286. As
+    milliseconds it would be a time in the first four months of 1970, when no messages were
+    stored."""
     if not _LEAST_SECONDS <= time_ms < 100 * _LEAST_SECONDS:
         return time_ms
     raise Invalid(

@@ -91,8 +91,8 @@ class TieredBatchReader(DataSourceReader):
 
 
 class PushDownReader(TieredBatchReader):
-    """Batch reader for sessions that push filters down. Other sessions of Spark reject such a
-    class."""
+    """Batch reader that accepts filters. Use it only in sessions that push filters down, because
+    other sessions of Spark reject such a class."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Use the filters for the plan, and return all of them. Spark reuses the plan for other
@@ -194,7 +194,7 @@ class _Window:
     until_ms: int | None
 
     def cut(self, whole: ScanRange) -> ScanRange:
-        """Return the part of a range that is within the window."""
+        """Return the part of a range that is within these offsets and times."""
         return replace(
             whole,
             from_offset=max(whole.from_offset, self.low),
@@ -205,7 +205,7 @@ class _Window:
 
 
 def _window(reader: QueueReader, options: SourceOptions, narrowing: Narrowing) -> _Window:
-    """Return the window of a queue, given by the options and the filters."""
+    """Return the offsets and times of a queue that the options and the filters allow."""
     queue = reader.queue
 
     def out_of_range(wanted: int, first: int, end: int) -> int:

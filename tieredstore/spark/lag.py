@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Number of unread offsets after a batch, by queue. Only offsets that were committed at the
-    last listing count. Offsets in holes count too."""
+    """Number of unread queue offsets after a batch, by queue. It includes only offsets that were
+    committed at the last listing. Offsets in holes are included."""
 
     by_queue: Mapping[QueueKey, int]
 
@@ -39,7 +39,7 @@ class Lag:
 
     @property
     def avg(self) -> float:
-        """Return the average lag of the queues."""
+        """Return the average of the lags of all queues."""
         return self.total / len(self.by_queue) if self.by_queue else 0.0
 
     @property
@@ -104,7 +104,7 @@ class LagListener(StreamingQueryListener):
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """Return the offset in a text or an object, or None if it belongs to another source."""
+    """Parse a stream offset from JSON text or an object. Return None for one of another source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

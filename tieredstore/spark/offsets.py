@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tieredstore.errors import Invalid
 
 QueueKey: TypeAlias = tuple[str, str, int]
-"""Topic, broker, queue id."""
+"""Key of a queue: topic, broker, queue id."""
 EARLIEST, LATEST = -2, -1
 """Values of startingOffsets and endingOffsets for the earliest and the latest offset."""
 
@@ -64,8 +64,8 @@ def parse_object(text: str, option: str) -> dict[str, object]:
 def leaves_of(
     offset: Mapping[str, object], option: str, besides: Sequence[str] = ()
 ) -> list[tuple[QueueKey, int]]:
-    """Return the numbers of an object by topic, broker and queue. Names in `besides` are not
-    topics. Raises Invalid for other content."""
+    """Return the number of each queue in an object {topic: {broker: {queue id: number}}}.
+    `besides`: keys of the object that are not topics. Raises Invalid for other content."""
     return [
         ((topic, broker, int(queue_id)), number)
         for topic, brokers in offset.items()

@@ -74,9 +74,9 @@ _NO_PATH = f"no path: expected .load('file:///tier') or .option('path', …). {_
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Start or end of a read. The bound is `default`, or the values in `by_queue` (EARLIEST, LATEST
-    or an offset). It can also be the first message stored at or after a time: `time_ms` or, for a
-    queue in `times_by_queue`, the queue's own time. Times are epoch ms."""
+    """Start or end of a read. For a queue it is the value in `by_queue`, or else `default`
+    (EARLIEST, LATEST or an offset). If `times_by_queue` or `time_ms` has a time for the queue
+    (epoch ms), it is instead the first message that was stored at or after that time."""
 
     default: int
     by_queue: Mapping[QueueKey, int]
@@ -98,13 +98,13 @@ class Bound:
 
     @property
     def named(self) -> frozenset[QueueKey]:
-        """The queues that have their own bound."""
+        """Queues for which the option gives an own offset or time."""
         return frozenset(self.by_queue) | frozenset(self.times_by_queue)
 
 
 _BATCH_BYTES = 8 << 20
-"""Maximum size of a batch: twice the size of a scan's batches, because this takes less CPU time
-with Spark (measured)."""
+"""Maximum size of a batch in bytes. It is twice that of a scan outside of Spark, because larger
+batches take less CPU time in Spark (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _refuse_unknown(names: set[str]) -> None:
 
 
 class _Getter:
-    """Reader of an option with a parser. The result is None if the option is not set."""
+    """Function that returns the parsed value of an option, or None if the option is not set."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -284,7 +284,8 @@ class _Getter:
 
 
 def _columns(get: _Getter) -> tuple[str, ...] | None:
-    """Return the columns, or None for the default columns without properties."""
+    """Return the columns that the options name. None means the default columns, which lack the
+    properties."""
     names = get("columns", _names)
     if not get("includeProperties", _boolean):
         return None if names is None else choose_columns(names)

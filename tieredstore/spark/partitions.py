@@ -11,8 +11,8 @@ from tieredstore.jobs.run import gather_groups
 from tieredstore.scan.plan import ScanRange
 
 MOST_PARTITIONS = 10_000
-"""Maximum number of partitions of the requested size. If more would be needed, partitions become
-larger, because each task costs tens of milliseconds."""
+"""Maximum number of partitions. If a read needs more partitions of the requested size, partitions
+become larger, because each task costs tens of milliseconds."""
 
 
 class TieredPartition(InputPartition):

@@ -48,8 +48,9 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Read range after all filters: queues that pass all filters in `of_queue`, queue offsets
-    [from, until), store times [since, until), TAGS values. None means no bound."""
+    """What a query reads after its filters. `of_queue`: filters that a queue must pass. The other
+    fields are queue offsets [from, until), store times [since, until) and TAGS values. None means
+    no bound."""
 
     of_queue: tuple[Filter, ...] = ()
     from_offset: int = 0
@@ -67,7 +68,7 @@ class Narrowing:
 
 
 def narrow_by_filters(narrowing: Narrowing, filters: Iterable[Filter]) -> Narrowing:
-    """Return the read range of the filters. Unsupported filters are skipped, because Spark applies
+    """Reduce the read by further filters. Unsupported filters are ignored, because Spark applies
     all filters again."""
     for one in filters:
         narrowing = _take_filter(narrowing, one)
@@ -117,7 +118,7 @@ def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> Narrowing:
 
 
 def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
-    """Return the narrowing by a comparison of the store time with `value`. Store times are whole
+    """Reduce the read by a comparison of the store time with `value`. Store times are whole
     milliseconds."""
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     floor_ms, beyond = divmod(moment - _EPOCH, _MS)
@@ -127,7 +128,7 @@ def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
 
 
 def _bounds_of(one: Filter, floor: int, ceiling: int) -> tuple[int | None, int | None]:
-    """Return the range [low, high) of the whole numbers that pass a comparison with a value.
+    """Return the range [low, high) of whole numbers for which a comparison with a value is true.
     `floor`, `ceiling`: the value, rounded down and up."""
     match one:
         case GreaterThan():

@@ -35,9 +35,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
-    """Reader of partitions in any process. Picklable, without a connection. `skips_damage`: leave
-    damaged messages out with a warning, and with a report file if a folder for reports is set.
-    `fail_on_data_loss`: raise an error for messages that expired since the plan."""
+    """Reader of partitions, usable in any process. Picklable, because it holds no connection.
+    `skips_damage`: whether damaged messages are left out. A warning is then logged, and a file is
+    written to `report_path`, if set. `fail_on_data_loss`: whether messages that expired since the
+    plan raise an error."""
 
     location: TierLocation
     shape: Shape
@@ -111,7 +112,7 @@ class PartitionReader:
 
 
 def data_loss(queue: QueueFiles, wanted: int, first: int, when: str) -> Invalid:
-    """Return the error of a reader whose messages have expired."""
+    """Return the error to raise if messages of a read have expired."""
     text = (
         f"{queue.path}: messages {wanted} to {first - 1} expired {when}: wanted offset {wanted}, "
         f"min offset {first}. failOnDataLoss=false continues without them"

@@ -86,7 +86,7 @@ class SparkRunner:
 
 
 _Arrived = dict[int, tuple[bool, Any]]
-"""Outcomes by index of the task: whether it succeeded, and its result or its error."""
+"""For each finished task, by its index: whether the task succeeded, and its result or its error."""
 
 
 class _Merged(AccumulatorParam[_Arrived]):

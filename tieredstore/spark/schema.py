@@ -50,15 +50,16 @@ def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Columns for Spark. `read`: the wanted columns, and queue_offset to show the reader's
-    progress."""
+    """Columns of a read, and their Arrow schema. `read`: the columns to read from the tier, which
+    always include queue_offset, so that the reader knows its progress."""
 
     columns: tuple[str, ...]
     arrow: pa.Schema
 
     @classmethod
     def of(cls, wanted: StructType, named: tuple[str, ...] | None) -> Shape:
-        """Return the shape of a wanted schema. Raises Invalid like `columns_of`."""
+        """Create the object for the schema that the user wants. Raises Invalid like
+        `columns_of`."""
         names = columns_of(wanted, named)
         # Spark compares the first batch with this, inner names and nullability included.
         return cls(names, to_arrow_schema(wanted, **_IN_UTC))

@@ -73,9 +73,9 @@ def resolve_bound(
     *,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> int:
-    """Return the queue offset to which a bound resolves. For an offset outside the queue,
-    `on_out_of_range` receives this offset and the queue's min and max offset, and returns the
-    offset to use instead."""
+    """Return the queue offset that a bound means for a queue. `on_out_of_range`: function that is
+    called for an offset outside the queue, with this offset and the queue's min and max offset. It
+    returns the offset to use instead."""
     key = key_of(reader.queue)
     wanted, time_ms = bound.of(key), bound.time_of(key)
     most = reader.max_offset()

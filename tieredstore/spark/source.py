@@ -30,11 +30,12 @@ _NO_WRITER = (
 
 
 class RocketmqTieredDataSource(DataSource):
-    """Batch and streaming reads of a RocketMQ tier, without a broker. Pickled by name: executors
-    import this module from an installation, or from a sent zip (`tieredstore.spark.ship`)."""
+    """Batch and streaming reads of a RocketMQ tier, without a broker. Spark pickles this class by
+    name, so executors must be able to import this module, from an installation or from a sent zip
+    (`tieredstore.spark.ship`)."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Store the options. Methods that use an option report a wrong value."""
+        """Store the options. Wrong values are reported by the methods that use the options."""
         super().__init__(options)
         self._given = options
 
@@ -80,9 +81,9 @@ class RocketmqTieredDataSource(DataSource):
 
 
 def _filters_are_pushed() -> bool:
-    """Return whether this process plans queries with pushed filters. In other processes a reader
-    that accepts filters is an error. This check is needed because
-    spark.sql.python.filterPushdown.enabled is false by default, and data sources cannot read the
-    setting."""
+    """Return whether this process plans queries with pushed filters. In other processes, Spark
+    rejects a reader that accepts filters. A data source cannot read
+    spark.sql.python.filterPushdown.enabled, which is false by default, so this function looks for
+    the module of the planning process."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHES_FILTERS in sys.modules or getattr(main, "name", None) == _PUSHES_FILTERS

@@ -31,15 +31,15 @@ from tieredstore.testing.moving_time import MovingClock, MovingLoop
 START_SECONDS: Final = 60
 """Time limit of a start, in seconds. A shared disk may respond slowly."""
 STOP_SECONDS: Final = 60
-"""Time limit for stopping the parts of a start that took too long, in seconds. Parts that take
-longer are abandoned."""
+"""Seconds that the parts of a broker get to stop after a start that took too long. Parts that do
+not stop in this time are abandoned."""
 _NEVER_MS: Final = 1000 * 365 * 86_400_000
 _T = TypeVar("_T")
 
 
 class _Served(served.Broker):
-    """Broker on a test's clock. A jump of time expires no client, because clients had no chance to
-    send a heartbeat."""
+    """Broker with a clock that a test moves. When the clock jumps, no client is removed, because no
+    client could send a heartbeat in that time."""
 
     limits = RemotingLimits(idle_timeout_ms=_NEVER_MS)
 
@@ -133,7 +133,7 @@ class Broker:
             self._closing.close()
 
     def _give_up(self, starting: asyncio.Task[None]) -> None:
-        """Cancel a start. The parts that have already started are stopped in order."""
+        """Cancel a start, and stop the parts that have already started in an orderly way."""
 
         async def cancel() -> None:
             starting.cancel()
@@ -198,7 +198,7 @@ class Broker:
         return self.run(run())
 
     def advance(self, *, seconds: float) -> None:
-        """Advance the clock that all parts of the broker use: delays, invisible times, leases."""
+        """Advance the clock of the broker, which determines delays, invisible times and leases."""
         self.clock.advance(round(seconds * 1000))
         self.call(lambda: None)  # The loop checks its timers.
 

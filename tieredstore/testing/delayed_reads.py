@@ -10,7 +10,8 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 
 class DelayedReads(WrapperProvider):
     """Provider whose reads wait `latency_ms` before the wrapped segment serves them. `read_nowait`
-    returns nothing. Reads of several threads wait in parallel. All other calls are not delayed."""
+    always returns None. Reads of several threads wait at the same time. All other calls are not
+    delayed."""
 
     def __init__(self, provider: SegmentProvider, latency_ms: float) -> None:
         super().__init__(provider)

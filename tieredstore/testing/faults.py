@@ -55,15 +55,12 @@ class SimulatedCrash(BaseException):
 class Fault(enum.Enum):
     """Fault of a call.
 
-    `FAIL`: nothing is done, Unavailable is raised.
-    `LOSE_REPLY`: all is done, but a write returns UnknownWrite and any other call raises
-    Unavailable.
-    `TEAR`: the first half of a write is done and it returns UnknownWrite (as LOSE_REPLY if writes
-    are atomic, as FAIL for other calls).
-    `FENCE`: a write does nothing and returns FencedWrite (as FAIL for other calls).
-    `CRASH_BEFORE`, `CRASH_AFTER`: SimulatedCrash with nothing or all done.
-    `CRASH_TORN`: SimulatedCrash with the first half of a write done (as CRASH_BEFORE for other
-    calls).
+    `FAIL`: the call does nothing and raises Unavailable. `LOSE_REPLY`: all is done, but a write
+    returns UnknownWrite and any other call raises Unavailable. `TEAR`: the first half of a write is
+    done and it returns UnknownWrite (as LOSE_REPLY if writes are atomic, as FAIL for other calls).
+    `FENCE`: a write does nothing and returns FencedWrite (as FAIL for other calls). `CRASH_BEFORE`,
+    `CRASH_AFTER`: SimulatedCrash with nothing or all done. `CRASH_TORN`: SimulatedCrash with the
+    first half of a write done (as CRASH_BEFORE for other calls).
     """
 
     FAIL = "fail"
@@ -121,7 +118,7 @@ class Faults:
             raise Unavailable(f"injected: {call} failed")
 
     def change(self, call: str, action: Callable[[], T]) -> T:
-        """Make a changing call that does not write bytes."""
+        """Run `action`, a changing call that writes no bytes, with the fault planned for it."""
         fault = self.write_fault(call)
         if fault is Fault.CRASH_TORN:
             self.crash()
@@ -160,8 +157,8 @@ class CrashPoint:
 
 def crash_points(scenario: Callable[[Faults], object]) -> list[CrashPoint]:
     """Run the scenario once without faults and return all its crash points. The points after call n
-    and before call n + 1 differ only in memory. Both are listed, because a scenario may do work of
-    its own between them."""
+    and before call n + 1 leave the same stored bytes. Both are listed, because a scenario may do
+    work of its own between the two calls."""
     faults = Faults()
     scenario(faults)
     points = []
@@ -261,8 +258,7 @@ class FaultyProvider(WrapperProvider):
 
 
 class FaultyMetadataStore(WrapperMetadataStore):
-    """MetadataStore whose changing calls may fail. The ends of its outermost batches may fail
-    too."""
+    """MetadataStore whose changing calls may fail. The end of an outermost `batch()` may too."""
 
     def __init__(self, store: MetadataStore, faults: Faults) -> None:
         super().__init__(store)

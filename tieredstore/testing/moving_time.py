@@ -12,7 +12,8 @@ _LOOK_MS: Final = 20
 
 
 class MovingClock(SystemClock):
-    """Clock of the machine that a test can advance. Waiting threads soon notice a jump."""
+    """Clock of the machine that a test can advance. After a jump, waiting threads wake within
+    milliseconds if their time has come."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0

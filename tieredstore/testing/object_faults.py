@@ -35,8 +35,8 @@ class ObjectFault(enum.Enum):
 
 class FaultyObjectClient(MemoryObjectClient):
     """Object store with planned faults. `plan`: faults by the number of the request. `fault_of`:
-    replaces `plan` if given. After a crash each request raises SimulatedCrash, on every thread,
-    because that process is dead."""
+    function that chooses the fault of a request instead of `plan`. After a crash each request
+    raises SimulatedCrash, on every thread, because the simulated process is dead."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class FaultyObjectClient(MemoryObjectClient):
         self.plan = dict(plan or {})
         self.fault_of = fault_of
         self.requests: list[str] = []
-        """One text `<operation> <key>` for each request so far."""
+        """Requests so far, each as the text `<operation> <key>`."""
         self.is_crashed = False
         self._current = threading.local()
         self._count_lock = threading.Lock()

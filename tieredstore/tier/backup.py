@@ -1,8 +1,8 @@
 """TierBackup: keeps, in the tier, the files that a broker needs to start again after the loss of
 its disk. The backup copies files of the state directory's `config/` unchanged: topics, groups,
 consumer offsets, and the metadata of the tier. The backup leaves out users and passwords, because
-readers of the tier need not know them. It also leaves out progress in the local log (delayed
-messages, transactions), because the log is lost with the disk."""
+readers of the tier need not know them. It also leaves out files that refer to positions in the
+local commit log (delayed messages, transactions), because this log is lost with the disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from tieredstore.tier.writing import TierWriter
 
 BACKUP_VERSION: Final = 1
 KEPT_BACKUPS: Final = 2
-"""Number of backups to keep of each kind. If the newest one is damaged, the previous one is
-used."""
+"""Number of backups to keep of each kind. If the newest is damaged, the previous one is used."""
 CONFIG_FILES: Final = (
     "topics.json",
     "subscriptionGroup.json",
@@ -44,7 +43,7 @@ CONFIG_FILES: Final = (
 """Names of files in `config/`. Most of them are Java's."""
 METADATA_NAME: Final = "tieredStoreMetadata.json"
 METADATA_INTERVAL_MS: Final = 3_600_000
-"""Interval of metadata backups, ms. The metadata may be large, and most of it can be recreated from
+"""Interval of metadata backups, ms. The metadata may be large, and most of it can be rebuilt from
 the tier."""
 NOTED_SETTINGS: Final = (
     "brokerClusterName",
@@ -61,10 +60,11 @@ _log = logging.getLogger(__name__)
 
 
 class TierBackup:
-    """Copies changed files, every `tieredStoreBackupInterval` and at the stop. Only the last two
-    backups of a kind are kept. A failed backup does not affect the broker. `state`: the broker's
-    `storePathRootDir`. `flush_metadata`: brings the metadata file up to date. `read_config`:
-    returns the existing files of CONFIG_FILES. None: they are read from `state`."""
+    """Copies changed files to the tier, every `tieredStoreBackupInterval` and at the stop. Only the
+    last two backups of a kind are kept. A failed backup does not affect the broker. `state`: the
+    broker's `storePathRootDir`. `flush_metadata`: function that brings the metadata file up to
+    date. `read_config`: function that returns the existing files of CONFIG_FILES. None means that
+    the files are read from `state`."""
 
     def __init__(
         self,
@@ -105,12 +105,12 @@ class TierBackup:
         return is_wanted and self._place is not None
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Make later backups under the given writer's epoch. The writer must outlive this
-        object."""
+        """Use the epoch of this writer for later backups. The writer must stay open until
+        `finish`."""
         self._writer = writer if self.is_enabled else None
 
     def start(self) -> None:
-        """Start the loop that copies at the interval."""
+        """Start the loop that copies changed files at intervals."""
         if self._writer is not None:
             self._is_used = True
             self._loop.start()
@@ -148,10 +148,10 @@ class TierBackup:
         return made
 
     def renew_metadata(self) -> bool:
-        """Copy the metadata if the tier has a copy, or if this process makes copies. Call this
-        before segments are deleted. Otherwise, after a restore from an older copy, an emptied queue
-        would continue before its end. On failure the reason is logged and False is returned. The
-        segments must then be deleted later. Raises Fenced."""
+        """Copy the metadata, if the tier has a copy or this process makes copies. Call this before
+        the last segments of a queue are deleted. Otherwise a restore from an older copy would let
+        the queue continue before its end. If the copy fails, logs the reason and returns False, and
+        the caller must delete the segments later. Raises Fenced."""
         broker = self._config.broker_name
         try:
             if self._place is None or not (

@@ -19,21 +19,22 @@ from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.queue_writer import HOUR_MS
 
 GO_ON_MS = 60_000
+"""Delay (ms) of the next run after a run that deleted MAX_SEGMENTS."""
 MAX_SEGMENTS = 1_000
 """Maximum number of segments that one run deletes. After a run that deleted so many segments, the
 next run begins GO_ON_MS later."""
-"""Delay of the next run after a run that deleted the maximum, ms."""
 EXPIRED_METRIC = "rocketmq_tiered_store_x_expired_segments_total"
 _NAMED_TOPICS = 20
-"""Maximum number of topics to name in a warning."""
+"""Maximum number of topics that a warning names."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class ExpiryOutcome:
     """Result of one run. `segments`: number of segments that were removed from queues. `undeleted`:
-    number of objects that could not be deleted. The next run retries them. `kept_bytes`: by topic,
-    the bytes that an explicit retention would have deleted. `errors`: error by path."""
+    number of objects that could not be deleted, which the next run tries again. `kept_bytes`: for
+    each topic, the bytes that are kept only because no retention was set. `errors`: error by queue
+    path."""
 
     segments: int = 0
     undeleted: int = 0
@@ -84,8 +85,8 @@ class TierExpiry:
         return self._was_explicit or self._config.file_reserved_time_hours != self._first_hours
 
     def start(self) -> None:
-        """Run every `tieredStoreDeleteFileInterval`, the first time after one interval. No-op while
-        `tieredStoreDeleteFileEnable` is false."""
+        """Start the loop, which expires messages every `tieredStoreDeleteFileInterval`, first after
+        one interval. While `tieredStoreDeleteFileEnable` is false, it expires nothing."""
         times = (entry.end_timestamp_ms for entry in self._flat_files.metadata.segments())
         self.retention_clock.begin(
             max((time for time in times if time < NEVER_WRITTEN_MS), default=-1)
@@ -194,9 +195,9 @@ class TierExpiry:
     def _delete(
         self, taken: Sequence[tuple[FlatMessageFile, list[FileSegment]]], outcome: ExpiryOutcome
     ) -> None:
-        """Delete the removed segments. Segments that cannot be deleted stay marked in the metadata.
-        Before a queue is emptied, its end is saved for a restore. If that fails, nothing is
-        deleted."""
+        """Delete the segments that were removed from queues. Segments that cannot be deleted stay
+        marked in the metadata. Before a queue is emptied, its end is saved for a restore. If the
+        end cannot be saved, nothing is deleted."""
         is_emptied = any(file.is_emptied for file, _ in taken)
         if is_emptied and not self._flat_files.renew_restore_point():
             return
@@ -227,8 +228,7 @@ class TierExpiry:
 
 
 def count_expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
-    """Count the bytes of a queue that an expiry of messages stored before `before_ms` would
-    delete."""
+    """Count the bytes of a queue that an expiry of messages before `before_ms` would delete."""
     return sum(
         segment.commit_position
         for flat in (file.commit_log, file.consume_queue)

@@ -43,15 +43,15 @@ from tieredstore.tier.upload.local_records import check_last_message
 from tieredstore.tier.writing import TierWriter
 
 BYTES_PER_MS: Final = 1 << 20
-"""Upper bound of the bytes that a broker writes per millisecond, on average since 1970. A log that
-begins at this value times the current epoch time in ms lies after every earlier log that began in
-this way or at 0."""
+"""Upper bound of the bytes that a broker writes per millisecond, on average since 1970. A new log
+begins at this value times the current time (epoch ms). It therefore begins after the end of every
+earlier log that began in this way or at 0."""
 COMPARED_QUEUES: Final = 16
-"""Number of queues to compare by their last message, if nothing else proves that store and tier
-belong to one broker. Other queues are compared before their first upload."""
+"""Number of queues whose last message is compared at a start, if nothing else proves that store and
+tier belong to the same broker. The other queues are compared before their first upload."""
 LEAST_LOG_BEGIN: Final = 1 << 31
-"""Minimum position at which a log begins. In Java, a queue with only blank units ends at the byte
-2^31 - 1 of the log, so messages before that position would count as dispatched."""
+"""Minimum position at which a new log begins. In Java, a queue with only blank units seems to end
+at byte 2^31 - 1 of the log, so messages before that byte would count as dispatched."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,8 +61,8 @@ def find_segment_differences(
     metadata: MetadataStore,
     broker_name: str,
 ) -> Contents:
-    """List the tier, and find the segments of queues that either the tier or the metadata lacks.
-    Raises Unavailable."""
+    """List the tier, and find the segments of queues that are in the tier and not in the metadata,
+    or in the metadata and not in the tier. Raises Unavailable."""
     listings = {item.id: item for item in provider.list(broker_name)}
     listed = {one: item.size_bytes for one, item in listings.items()}
     deleted = source.find_deleted_queues() if source is not None else {}
@@ -93,9 +93,9 @@ def compare_queues(
     source: HistorySource, flat_files: FlatFileStore, known: Contents | None, *, store: str
 ) -> Contents:
     """Return the queues in which the store is behind the tier, so that the next put would get an
-    offset that the tier has. `known`: result of an earlier call, or None. It is given if the
-    records of earlier starts do not prove that store and tier belong together. Messages are then
-    compared too. Raises Unavailable."""
+    offset that the tier has. `known`: result of `find_segment_differences`, if the records of
+    earlier starts do not prove that store and tier belong together, or None. If it is given,
+    messages are compared too. Raises Unavailable."""
     ahead = _find_missed_deletions(source, flat_files, store)
     lost = []
     files = [file for file in flat_files.files() if file.is_initialised]
@@ -155,8 +155,8 @@ def compare_queues(
 def _find_missed_deletions(
     source: HistorySource, flat_files: FlatFileStore, store: str
 ) -> list[str]:
-    """Return the topics whose deletion is recorded in the tier but not in the log of this store.
-    Such a store is an older copy, and would upload the deleted topics again."""
+    """Describe the topics whose deletion is recorded in the tier but not in the log of this store.
+    If there are any, the store is an older copy, and would upload the deleted topics again."""
     return [
         f"topic {topic}: the tier knows of its deletion at byte {record.position} of the store's "
         f"log, which ends at {source.log_end}"
@@ -169,8 +169,9 @@ def _compare_unknown(
     source: HistorySource, flat_files: FlatFileStore
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Compare the store with segments that are in the tier but not in the metadata. Return two
-    lists: the queues that end, in the store, before such a segment's end, and the queues in which
-    the store no longer has messages of such a segment. No reader would find these messages."""
+    lists. The first has the queues that end, in the store, before the end of such a segment. The
+    second has the queues in which the store no longer has messages of such a segment, which no
+    reader would find."""
     beyond: list[str] = []
     hidden: list[str] = []
     for path, end in flat_files.unknown_ends.items():
@@ -195,30 +196,32 @@ def _compare_unknown(
 
 
 def _find_message_end(file: FlatMessageFile) -> int:
-    """Return the queue offset after the last message that the tier has or had. An operator who
-    skips messages moves the end of a queue forward, without assigning offsets."""
+    """Return the queue offset after the last message that the tier has or had. The end of a queue
+    may be later, because an operator who skips messages moves the end forward without assigning
+    offsets."""
     segments = file.consume_queue.segments
     filled = [segment.end_offset for segment in segments if segment.commit_position]
     return filled[-1] // UNIT_SIZE if filled else file.consume_queue_max_offset
 
 
 def _find_kept_end(file: FlatMessageFile) -> int:
-    """Return the queue offset after the last message that the tier has. If it has no message,
-    return the start of the queue's first segment."""
+    """Return the queue offset after the last message that the tier has. If the tier has no message,
+    return the queue offset at which the first segment of the queue begins."""
     segments = file.consume_queue.segments
     filled = [segment.end_offset for segment in segments if segment.commit_position]
     return (filled[-1] if filled else segments[0].base_offset) // UNIT_SIZE
 
 
 def _find_recorded_end(file: FlatMessageFile) -> int:
-    """Return the queue offset after the last message in the metadata."""
+    """Return the queue offset after the last message that the metadata records."""
     filled = [one for one in file.consume_queue.segments if one.recorded_size_bytes]
     return (filled[-1].base_offset + filled[-1].recorded_size_bytes) // UNIT_SIZE if filled else 0
 
 
 def begin_behind_history(source: HistorySource, now_ms: int) -> None:
-    """Begin the log of a new local store after all earlier logs of this broker, so that message ids
-    are unique. Each queue continues at the end that it has in the tier (`set_history`)."""
+    """Begin the commit log of a new local store at a position after all earlier logs of this
+    broker, so that message ids are unique. The queues continue at their ends in the tier
+    (`set_history`)."""
     begin = max(now_ms * BYTES_PER_MS, LEAST_LOG_BEGIN)
     _log.warning("a new local store continues behind the tier. Its log begins at %d", begin)
     source.begin_log_at(begin)
@@ -274,8 +277,9 @@ def forget_deleted(
     """Delete topics from the tier that were deleted in the local store. Needed if the deletion did
     not reach the tier, or if the tier or its metadata is an older copy. Runs before
     `FlatFileStore.load`, and again (`is_loaded`) when the local store has dispatched the remaining
-    records after a crash. Only then does the local store drop its records of the deletions, except
-    those of `kept` topics. Returns the result of `destroy_topics`. Raises Unavailable."""
+    records after a crash. With `is_loaded`, the local store then forgets its records of the
+    deletions, except those of `kept` topics. Returns the result of `destroy_topics`. Raises
+    Unavailable."""
     metadata, broker_name = flat_files.metadata, flat_files.config.broker_name
     old: dict[str, dict[int, list[FileSegmentMetadata]]] = {}
     deleted = source.find_deleted_queues()
@@ -319,9 +323,9 @@ def _find_old_life(
     metadata: MetadataStore, key: QueueKey, end: DeletedEnd, broker_name: str, *, is_silent: bool
 ) -> list[FileSegmentMetadata] | None:
     """Return all segments of a queue in the tier, except those marked for deletion, if they belong
-    to the former generation of the topic. These have, or had, messages at lower offsets and with
-    earlier times (a Java broker begins at 0 again). Otherwise return None. `is_silent`: whether no
-    message was put since the topic was recreated."""
+    to the topic before its deletion. Otherwise return None. Segments from before the deletion begin
+    at offsets below the end of the deleted queue, and their messages are older than the deletion.
+    `is_silent`: whether no message was put since the topic was recreated."""
     known = list(metadata.segments(queue_path(broker_name, *key)))
     entries = [entry for entry in known if entry.status != STATUS_DELETED]
     queues = [entry for entry in entries or known if entry.type is FileSegmentType.CONSUME_QUEUE]
@@ -334,12 +338,11 @@ def _find_old_life(
 
 
 class StartComparison:
-    """Comparison of store and tier at one start: first of the records about each other in both (the
+    """Comparison of store and tier at one start: first of what both recorded about each other (the
     marks, see `belonging`), then of the segments, then of the queues. `source`: the loaded local
-    store, or None if it keeps no marks.
-    `gives_offsets`: whether the store takes messages after the start. `is_named`: whether the
-    configuration names the broker. Otherwise the broker has the name of the host. `lite`: knows
-    the ends of light queues."""
+    store, or None if it keeps no marks. `gives_offsets`: whether the store takes messages after the
+    start. `is_named`: whether the configuration names the broker. Otherwise the broker has the name
+    of the host. `lite`: object that knows the ends of light queues."""
 
     def __init__(
         self,
@@ -422,7 +425,7 @@ class StartComparison:
 
     def _find_position(self, topic: str) -> tuple[str, int]:
         """Return the identity of this store, and the byte position of a topic's last deletion in
-        its log. Return ("", 0) if the log no longer has a deletion of the topic."""
+        its log. Return ("", 0) if the log has no deletion of the topic, or no longer has it."""
         deleted = {} if self._source is None else self._source.find_deleted_queues()
         positions = [end.physical_offset for key, end in deleted.items() if key.topic == topic]
         return (self.belonging.store, max(positions)) if positions else ("", 0)

@@ -36,7 +36,8 @@ class MeasuredProvider(WrapperProvider):
 
 
 class MeasuredSegment(WrapperSegment):
-    """A segment with metrics. Bytes count for successful reads and writes."""
+    """Segment whose reads and writes are counted in metrics. Only the bytes of successful reads and
+    writes are counted."""
 
     def __init__(self, wrapped: FileSegment, metrics: Metrics) -> None:
         super().__init__(wrapped)
@@ -56,8 +57,8 @@ class MeasuredSegment(WrapperSegment):
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Write both buffers with `wrapped` if it supports that, counted as a write to each.
-        Otherwise write like `write`."""
+        """If the wrapped segment is a PairedSegment, write the bytes of both segments together, and
+        count a write for each. Otherwise write only the bytes of this segment."""
         if not isinstance(self.wrapped, PairedSegment):
             return self.write(position, buffers), None
         begin = time.perf_counter()

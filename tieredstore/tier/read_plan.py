@@ -24,7 +24,7 @@ _NEXT_STORE_ONLY: ReadPlan = (ReadSource.NEXT_STORE,)
 
 
 class TieredQueue(Protocol):
-    """Properties of a queue in the tier that a plan needs."""
+    """What a plan needs to know of a queue in the tier."""
 
     @property
     def consume_queue_commit_offset(self) -> int: ...
@@ -59,10 +59,10 @@ def plan_read(
     offset: int,
     count: int,
 ) -> ReadPlan:
-    """Plan a read of `count` messages from `offset`. Each source is queried for messages that the
-    previous sources did not have. The tier is also the last source, because messages leave the next
-    store once they are uploaded. `level`: DISABLE for topics that only the next store answers. This
-    function may read files of the next store."""
+    """Plan a read of `count` messages from `offset`. The sources are queried in order, until one of
+    them has the message. The tier is also the last source, because the next store may delete a
+    message after its upload. `level`: storage level by which the topic is read. With DISABLE, only
+    the next store is queried. This function may read files of the next store."""
     if level is StorageLevel.DISABLE:
         return _NEXT_STORE_ONLY
     end = queue.consume_queue_commit_offset if queue is not None else 0

@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 class SegmentRead(NamedTuple):
-    """Read of exactly `length` bytes from `position` in a segment. Fewer bytes are an error."""
+    """Read of exactly `length` bytes from byte `position` of a segment. If the segment has fewer
+    bytes there, the read fails."""
 
     segment: FileSegment
     position: int
@@ -38,8 +39,8 @@ class SegmentRead(NamedTuple):
 
 
 class Wait(NamedTuple, Generic[T]):
-    """Step that waits for something other than segments. `now`: how a thread waits. `later`: how a
-    coroutine waits."""
+    """Step that waits for something other than reads of segments. `now`: function that waits in a
+    thread. `later`: coroutine function that waits in an event loop."""
 
     now: Callable[[], T]
     later: Callable[[], Awaitable[T]]
@@ -83,8 +84,8 @@ def run(steps: Steps[T], executor: Executor | None = None) -> T:
 
 
 def time_steps(steps: Steps[T], clock: Clock) -> Steps[tuple[T, int]]:
-    """Run the given steps, and return their result with their waiting time (ms). Time between steps
-    is not included. Raises the errors of the steps."""
+    """Run the given steps. Return their result, and the total time (ms) that they waited. Time
+    between steps is not included. Raises the errors of the steps."""
     waited_ms = 0
     try:
         step = next(steps)
@@ -166,8 +167,8 @@ _Live = dict[int, tuple[Reading[T], list[SegmentRead]]]
 
 def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
     """Join readings into one reading that returns the outcome of each, in order: its value, or the
-    error that it raised. If a step fails, its readings continue one by one, so that each reading
-    gets its own error."""
+    error that it raised. If a common step fails, the reads of the readings are repeated one by one,
+    so that each reading gets only its own error."""
     if len(readings) == 1:
         try:
             return [(yield from readings[0])]

@@ -1,4 +1,5 @@
-"""Reads of TieredMessageStore. The tier, the next store, or both together answer a read."""
+"""Reads of TieredMessageStore. A read is answered by the tier, by the next store, or by both
+together."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ _log = logging.getLogger(__name__)
 class TieredReads(PluginMessageStore):
     """Gets, offsets, times and key queries over both stores. Thread-safe. `tieredStorageLevel`, or
     a topic's own level, decides which gets the tier answers. The next store answers for topics that
-    are never in the tier. `recorder`: receives gets. `light`: answers for light queues. `executor`:
-    runs the blocking parts of coroutines."""
+    are never in the tier. `recorder`: object that records gets. `light`: object that answers reads
+    of light queues. `executor`: runs the blocking parts of coroutines."""
 
     def __init__(
         self,
@@ -100,8 +101,7 @@ class TieredReads(PluginMessageStore):
         return plan_read(level, self.next_store, self.flat_files.get(*key), key, offset, count)
 
     def _carry_out(self, request: GetRequest) -> Steps[GetMessageResult]:
-        """Plan a get, then query the sources of the plan in order, until one of them has the
-        answer."""
+        """Plan a get, then query the sources of the plan in order, until one has the answer."""
         key, offset = request.key, request.offset
         plan = yield self._look(lambda: self._plan(key, offset, request.max_count))
         damage: Corrupt | None = None
@@ -151,8 +151,8 @@ class TieredReads(PluginMessageStore):
     def _end_at_passed(
         self, request: GetRequest, result: GetMessageResult, begin: int
     ) -> Steps[None]:
-        """Cut a result of the tier before the first offset, at or after `begin`, that is in a hole
-        of the tier but has a message in the next store."""
+        """If a hole of the tier has messages in the next store, end the tier's result before the
+        first of these messages at or after `begin`."""
         end = result.next_begin_offset
         first = yield self._look(lambda: self._find_passed(request.key, begin, end))
         if first < end:
@@ -174,8 +174,9 @@ class TieredReads(PluginMessageStore):
         return end
 
     def _find_held(self, key: QueueKey, offsets: range) -> int | None:
-        """Return the first of the given queue offsets that the next store has, or None. The minimum
-        of the next store lags behind deletions in its log."""
+        """Return the first of the given queue offsets whose message is in the log of the next
+        store, or None. The min offset of the next store may be too low, because it is updated later
+        than the log."""
         first = bisect.bisect_left(offsets, True, key=lambda n: self._source.is_in_store(key, n))
         return offsets[first] if first < len(offsets) else None
 
@@ -192,8 +193,8 @@ class TieredReads(PluginMessageStore):
         return reads_tier(StorageLevel.NOT_IN_DISK, self._source, file, key, offset)
 
     def _merge(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Set the minimum of both stores in the tier's answer. The maximum stays the tier's,
-        because the messages were read from the tier."""
+        """Set the min offset in the tier's answer to that of both stores. The max offset stays that
+        of the tier, because the messages were read from the tier."""
         if result.status is GetMessageStatus.FOUND:
             self.metrics.count(
                 MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
@@ -221,8 +222,8 @@ class TieredReads(PluginMessageStore):
         return low if local_low >= local_high else routing.find_earliest(low, local_low)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the next store's maximum, because the next store assigns offsets. For a queue that
-        only the tier has, return the tier's maximum."""
+        """Return the max offset of the next store, because the next store assigns offsets. For a
+        queue that only the tier has, return the max offset of the tier."""
         if self._is_light(topic):
             return self._light.find_max_offset(topic)
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
@@ -345,8 +346,8 @@ class TieredReads(PluginMessageStore):
 
 
 def _is_answer(result: GetMessageResult, offset: int) -> bool:
-    """Return whether the tier had an answer. Otherwise the next store may have the answer: the tier
-    begins later, has a hole, lacks the queue, or cannot be read."""
+    """Return whether the tier answered the read. It did not if it begins later, has a hole there,
+    lacks the queue, or cannot be read. Then the next store may have the answer."""
     if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
         return result.next_begin_offset != offset  # a hole of the tier
     return result.status not in _UNANSWERED

@@ -27,18 +27,18 @@ LEAST_BYTES: Final = 8 << 20
 """Commit log size of a queue above which its times are recorded. Readers can read all times of a
 smaller queue."""
 RECORD_BYTES: Final = 24 << 20
-"""Size of a segment at which its first record is written, bytes. If a segment ends earlier, its
-first record is written at its end."""
+"""Size (bytes) of a segment at which its first record of store times is written. If the segment
+ends earlier, the record is written at its end."""
 MOST_UNRECORDED_BYTES: Final = 64 << 20
-"""Maximum number of bytes at the end of a growing segment that are not recorded."""
+"""Maximum number of bytes at the end of a growing segment whose store times are not recorded."""
 MOST_READ_BACK_BYTES: Final = MOST_UNRECORDED_BYTES + RECORD_BYTES
 """Maximum number of bytes of a segment that a writer reads once, to get times that the previous
 writer had not recorded."""
 
 
 def find_next_size(recorded_bytes: int) -> int:
-    """Return the segment size at which the next time record is written: twice the size at the last
-    time record, or for large segments that size plus a fixed step."""
+    """Return the segment size at which the next time record is written: twice the size that the
+    last record covers, or for a large segment that size plus a fixed step."""
     return recorded_bytes + min(max(recorded_bytes, RECORD_BYTES), MOST_UNRECORDED_BYTES)
 
 
@@ -46,15 +46,15 @@ Read: TypeAlias = Callable[[int, int], memoryview]
 """Function that reads bytes of a commit log, starting at an offset. Returns fewer bytes at the end
 of the log. Raises Unavailable, and Corrupt, for example for damaged blocks."""
 MOST_STALE: Final = 16
-"""Maximum number of outdated records that are kept, so that they are deleted in one request."""
+"""Maximum number of outdated records that are kept. They are then deleted in one request."""
 
 
 def find_newest(
     names: Iterable[TimesName], sizes: Mapping[int, int] | None = None
 ) -> dict[int, TimesName]:
     """Find for each segment the record that covers most of its bytes. Returns the records by base
-    offset. `sizes`: sizes of the segments in bytes, by base offset. A record of more bytes than the
-    segment has is ignored."""
+    offset. `sizes`: sizes of the segments in bytes, by base offset. A record that covers more bytes
+    than the segment has is ignored."""
     return {
         name.base_offset: name
         for name in sorted(names)
@@ -78,7 +78,8 @@ def read_record(place: TimesPlace, path: str, name: TimesName, read: Read) -> Ti
 
 
 class QueueRecords:
-    """Records of one queue, for its only writer. Each method raises Unavailable."""
+    """Records of the store times of one queue, for the only writer of the queue. Each method raises
+    Unavailable."""
 
     __slots__ = ("_names", "_path", "_place")
 
@@ -103,7 +104,7 @@ class QueueRecords:
         self._delete([name for name in self._load() if name.base_offset == base_offset])
 
     def put(self, record: TimeRecord) -> None:
-        """Write a record. Records that become outdated stay until they are deleted."""
+        """Write a record. Earlier records that it makes outdated stay until `drop_stale`."""
         names = self._load()
         name = TimesName(record.base_offset, record.size_bytes)
         if name in names:
@@ -112,8 +113,8 @@ class QueueRecords:
         self._place.write_times(self._path, name, encode_time_record(record))
 
     def drop_stale(self, bases: Iterable[int], most: int = MOST_STALE) -> None:
-        """Delete outdated records. If there are more than `most` records of deleted segments,
-        delete these too. `bases`: base offsets of the existing segments."""
+        """Delete all outdated records, if there are more than `most`. Records of deleted segments
+        are outdated too. `bases`: base offsets of the existing segments."""
         names = self._load()
         newest = find_newest(names)
         stale = names - {newest[base] for base in bases if base in newest}
@@ -172,13 +173,13 @@ def read_ranges(start: int, end: int, read: Read) -> list[TimedRange]:
 
 
 _KEPT: Final = 4
-"""Number of ranges that are kept in unpacked form. Earlier ranges are packed."""
+"""Number of the latest ranges that are kept as objects. Earlier ranges are packed into bytes."""
 
 
 class SegmentTimes:
-    """Ranges of times of one segment, and the heads of messages that identify the segment. `add`
-    receives the messages that this writer commits. The first `record` also reads earlier messages.
-    `has_ended`: whether the segment gets no more commits."""
+    """Ranges of messages of one segment with their store times, and the heads of messages by which
+    the segment is recognised. `add` gets the messages that this writer commits. The first `record`
+    also reads the messages before them. `has_ended`: whether the segment gets no more commits."""
 
     __slots__ = (
         "_begin",
@@ -202,8 +203,8 @@ class SegmentTimes:
         self._recorded = 0
 
     def add(self, new: Sequence[TimedRange], heads: Mapping[int, bytes]) -> None:
-        """Add committed messages. `heads`: first bytes of the first message of each range, by
-        position in the commit log."""
+        """Add ranges of newly committed messages. `heads`: first bytes of the first message of each
+        range, by the position of the message in the commit log."""
         add_ranges(self._ranges, new)
         if self._begin < 0:
             self._begin = self._ranges[0].start
@@ -230,7 +231,7 @@ class SegmentTimes:
 
     @property
     def is_due(self) -> bool:
-        """Whether a record must be written."""
+        """Whether a record of the segment must be written now."""
         if self.has_ended:
             return not self.is_recorded
         if self._recorded:
@@ -240,8 +241,8 @@ class SegmentTimes:
         return self.size_bytes >= RECORD_BYTES + (before if before >= RECORD_BYTES else 0)
 
     def record(self, records: QueueRecords, read: Read) -> bool:
-        """Record the known times. Returns whether a new record was written. No record is written if
-        earlier messages cannot be read. Raises Unavailable."""
+        """Write a record of the known times, unless earlier messages of the segment cannot be read.
+        Returns whether a new record was written. Raises Unavailable."""
         if not self._ranges:
             return False
         old = None
@@ -261,8 +262,8 @@ class SegmentTimes:
         return record != old
 
     def _complete(self, records: QueueRecords, read: Read) -> TimeRecord | None:
-        """Add the earlier messages of the segment, from its record, and from the heads of messages
-        after the record. Returns the record."""
+        """Add the ranges of earlier messages of the segment: those in its last record, and those of
+        the messages after it, whose heads are read. Returns that record."""
         old = records.find(self.base, read)
         known = list(old.ranges) if old is not None else []
         new = [*unpack_ranges(self._packed), *self._ranges]

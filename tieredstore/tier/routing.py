@@ -17,9 +17,10 @@ def find_earliest(*values: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TimeSide:
-    """One store's messages of a queue, with the queue offsets [low, high), for searches by time.
-    `search`: returns an offset in [low, high]. `time_at`: returns the store time of a message,
-    epoch ms. `holes`: ranges [first missing, next existing) of offsets, which `search` skips."""
+    """One side of a search by time over both stores: the messages [low, high) of a queue in one
+    store. `search`: function that returns an offset in [low, high]. `time_at`: function that
+    returns the store time of a message, epoch ms. `holes`: ranges [first missing, next existing) of
+    offsets, which `search` skips."""
 
     low: int
     high: int
@@ -29,9 +30,9 @@ class TimeSide:
 
 
 def offset_by_time(sides: Sequence[TimeSide], timestamp_ms: int, boundary: BoundaryType) -> int:
-    """Search by time over all sides (the messages of each store), as if they were one store. LOWER:
-    the first message at or after the time, or the end. UPPER: the last message at or before the
-    time, or the first message. -1 if no side has messages."""
+    """Search by time over all sides as if they were one store. A side has the messages of one
+    store. LOWER: the first message at or after the time, or the end. UPPER: the last message at or
+    before the time, or the first message. Returns -1 if no side has messages."""
     sides = [side for side in sides if side.low < side.high]
     if not sides:
         return -1
@@ -55,9 +56,9 @@ def _look_into_holes(
     timestamp_ms: int,
     boundary: BoundaryType,
 ) -> int:
-    """Return the correct answer to a search by time, if one side (tier or local store) answered
-    with the message at the edge of one of its holes. Another side may have messages in the hole,
-    and one of these may be the answer."""
+    """Correct the answer `found` of one side (tier or local store) to a search by time. If it is
+    the message just before or after a hole of this side, the right answer may be a message in the
+    hole, which another side has."""
     is_lower = boundary is BoundaryType.LOWER
     for begin, end in side.holes:
         if found != (end if is_lower else begin - 1):
@@ -73,7 +74,6 @@ def _look_into_holes(
 
 
 def tier_query_end_ms(end_ms: int, local_earliest_ms: int) -> int:
-    """Return the latest store time for which a key query needs the tier. This time is within the
-    query, and earlier than all local messages. `local_earliest_ms`: -1 if the local store is
-    empty."""
+    """Return the end of the time range in which a key query must search the tier. Later times need
+    only the local store. `local_earliest_ms`: -1 if the local store is empty."""
     return min(end_ms, local_earliest_ms if local_earliest_ms >= 0 else _NO_END)

@@ -1,8 +1,8 @@
 """Files of a tier's writer in its state directory. The lock file lets only one process at a time
 write to the directory. `tieredstore.epochs` records, as JSON, the writer epochs that were taken
 with the directory: `format`, `lock` (inode of the lock file, which a copy of the directory does not
-have) and `claims` (oldest first). Because of the shutdown snapshot, the next start need not list
-the tier. The number of written bytes is for `stat` (`docs/cli.md`)."""
+have) and `claims` (oldest first). A shutdown snapshot saves the next start a listing of the tier. A
+further file has the number of written bytes, for `stat` (`docs/cli.md`)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _log = logging.getLogger(__name__)
 
 def is_held(state: Path) -> bool | None:
     """Return whether a process on this machine holds the lock of a state directory. Does not take
-    the lock. None if the system cannot tell."""
+    the lock. Returns None if the system does not list locks."""
     return is_locked(state / LOCK_FILE)
 
 
 class StateLock:
     """Lock of a state directory, held from `acquire` until `release`, or until the process ends.
-    The file stays. The locked file is not the broker's file `lock`, which shows the owner of a
-    local store and is also used by a Java broker."""
+    The locked file is never deleted. It is not the file `lock` of a local store, which a Java
+    broker uses too."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -108,8 +108,8 @@ class StateRecord:
         self._operations = operations
 
     def load(self) -> Sequence[str]:
-        """Return the claims, oldest first. No claims if the record is missing or damaged, or was
-        copied with the directory. Raises Invalid for a newer format, Unavailable."""
+        """Return the claims, oldest first. Returns no claims if the record is missing or damaged,
+        or was copied with the directory. Raises Invalid for a newer format, Unavailable."""
         try:
             found = read_note(
                 self._path, _Record, "a record of writer epochs", operations=self._operations
@@ -149,15 +149,15 @@ class StateRecord:
 ENDS_FILE: Final = "tieredstore.ends.json"
 RECORDS_LEFT_FILE: Final = "tieredstore.deleted.json"
 """Names of two files in a state directory. Java ignores them. They are written when a writer epoch
-stops. The first has the ends of the queues, if each unit had its message and each message its unit.
-The second has the records of deleted topics. They are valid only for the next epoch, because no
-other writer can have written in between."""
+ends. The first has the ends of the queues in which each unit has its message and each message its
+unit. The second has the records of deleted topics. Only the next epoch uses them, because then no
+other writer can have changed the tier."""
 _SNAPSHOT_FORMAT: Final = 1
 S = TypeVar("S", "_Ends", "LeftRecords")
 
 
 class _Ends(msgspec.Struct, frozen=True):
-    """Content of ENDS_FILE: ends of queues, by path."""
+    """Content of ENDS_FILE. `queues`: ends of the queues, by queue path."""
 
     format: int
     epoch: int
@@ -165,7 +165,8 @@ class _Ends(msgspec.Struct, frozen=True):
 
 
 class LeftRecords(msgspec.Struct, frozen=True):
-    """Records of deleted topics, with the name of their newest version in the tier."""
+    """Content of RECORDS_LEFT_FILE: records of deleted topics, and the name of their newest version
+    in the tier."""
 
     format: int
     epoch: int
@@ -187,8 +188,8 @@ def find_clean_ends(state: Path, epoch: int) -> Mapping[str, QueueEnds]:
 
 
 def has_clean_ends(state: Path) -> bool:
-    """Return whether the last writer that stopped cleanly with this state directory left queues in
-    the tier."""
+    """Return whether the last writer that stopped cleanly with this state directory recorded queues
+    in the tier."""
     ends = _read_snapshot(state / ENDS_FILE, _Ends)
     return ends is not None and bool(ends.queues)
 
@@ -203,8 +204,8 @@ def keep_clean_records(
 
 
 def note_records(state: Path, records: Mapping[str, DeletedTopic]) -> None:
-    """Write the records of deleted topics while an epoch lasts. The next epoch does not rely on
-    them. They only complete the records of a tier that is an older copy."""
+    """Write the records of deleted topics during an epoch. The next epoch does not take them as
+    complete. It only adds them to the records in the tier, in case the tier is an older copy."""
     keep_note(state / RECORDS_LEFT_FILE, LeftRecords(_SNAPSHOT_FORMAT, -1, dict(records)))
 
 
@@ -228,14 +229,15 @@ def _read_snapshot(path: Path, kind: type[S]) -> S | None:
 
 
 WRITTEN_FILE: Final = "tieredstore.written.json"
-"""Name of a file in a state directory, with the number of written bytes. Java ignores the file."""
+"""Name of the file in a state directory that has the number of bytes written to the tier. Java
+ignores the file."""
 KEEP_INTERVAL_S: Final = 60.0
 
 
 class WrittenKeeper:
-    """Adds the bytes that a provider writes from now on to the counts in a file in `state`. Used by
-    one thread at a time, while the state directory is locked. The keeper raises no error, and
-    nothing depends on the counts."""
+    """Counts the bytes that a provider writes, and adds them to the numbers in WRITTEN_FILE. Only
+    one thread at a time may use it, while the state directory is locked. It raises no errors,
+    because nothing depends on these numbers."""
 
     def __init__(self, state: Path, provider: SegmentProvider) -> None:
         self._path = state / WRITTEN_FILE
@@ -254,8 +256,7 @@ class WrittenKeeper:
             self.keep()
 
     def keep(self) -> None:
-        """Write the file, unless nothing was written to the tier since the last time. If the disk
-        is full, the former file stays."""
+        """Write the file, unless no number has changed. On a full disk the old file stays."""
         self._kept_s = time.monotonic()
         usage = read_usage(self._provider)
         if usage is None or usage.written == self._kept:

@@ -58,7 +58,7 @@ def _find_backlog(
     flat_files: FlatFileStore, next_store: MessageStore, topic_filter: TopicFilter
 ) -> tuple[int, int]:
     """Return the number of messages that are not uploaded, and the store time of the oldest one.
-    The time is -1 if all messages are uploaded."""
+    This time is -1 if all messages are uploaded."""
     source = next_store.dispatch_source
     behind, oldest_ms = 0, -1
     for key in source.queues():
@@ -89,9 +89,9 @@ MESSAGE_RESERVE_TIME = "rocketmq_storage_message_reserve_time"
 
 
 class TierGauges:
-    """Gauges with Java's names, labels and meanings. The cache is counted in blocks, and its bytes
-    are the weight of the blocks. As in Java, the label `topic` of the storage size contains the
-    path of the queue's files."""
+    """Gauges with Java's names, labels and meanings. The size of the cache is the number of its
+    blocks, and its bytes are the memory that the blocks need. As in Java, the label `topic` of the
+    storage size contains the path of the queue's files."""
 
     def __init__(
         self,

@@ -49,8 +49,8 @@ READ_THREADS = 8
 """Number of threads in which the reads of coroutines wait for the backend."""
 
 AHEAD_THREADS = 8
-"""Number of threads that read ahead for sequential readers. Other readers never wait for these
-threads."""
+"""Number of threads that only read ahead for sequential readers, so that no other read waits for a
+free thread."""
 
 _DEFAULT_RETENTION_HOURS = StoreConfig().file_reserved_time_hours
 _log = logging.getLogger(__name__)
@@ -61,13 +61,10 @@ class TieredMessageStore(TieredReads):
     next store and the tier both answer reads. `tieredStorageLevel` decides which gets the tier
     answers. DISABLE switches the tier off, including uploads. Then the next store answers all
     reads, and the tier is not opened. A SLAVE reads the tier and never writes it. Topics that are
-    excluded from the tier are only in the next store.
-
-    `provider`, `metadata`: owned by this store, and closed by `shutdown`. `state_dir`: the broker's
-    `storePathRootDir`, for local index files. `retention_is_explicit`: whether
-    `tieredStoreFileReservedTime` was set. If not, nothing expires by this setting. Default: whether
-    its value differs from Java's.
-    """
+    excluded from the tier are only in the next store. `provider`, `metadata`: owned by this store,
+    and closed by `shutdown`. `state_dir`: the broker's `storePathRootDir`, for local index files.
+    `retention_is_explicit`: whether `tieredStoreFileReservedTime` was set. If not, nothing expires
+    by this setting. Default: whether its value differs from Java's."""
 
     def __init__(
         self,
@@ -159,7 +156,7 @@ class TieredMessageStore(TieredReads):
         self._closing = ExitStack()
         self._watch = RightWatch(lambda: self._history, clock)
         self.gives_offsets = True
-        """Whether the store takes messages after its start. A job that only loads the store sets
+        """Whether the store accepts messages after its start. A job that only loads the store sets
         this to False."""
 
     @classmethod
@@ -237,7 +234,7 @@ class TieredMessageStore(TieredReads):
 
     def load(self) -> None:
         """Open tier and next store. Raises Fenced while another writer of this tier is active, and
-        the errors of the parts. After an error, the opened parts are closed again."""
+        the errors of the parts. After an error, the parts that were opened are closed."""
         with ExitStack() as opened:
             opened.callback(self._provider.close)
             opened.callback(self._metadata.close)
@@ -299,7 +296,7 @@ class TieredMessageStore(TieredReads):
         return source if isinstance(source, HistorySource) else None
 
     def start(self) -> None:
-        """Begin to serve, upload and expire. Raises Fenced, Unavailable."""
+        """Start to answer reads, to upload and to expire messages. Raises Fenced, Unavailable."""
         if self._is_writer:
             # Before the next store begins to clean.
             self._source.set_retention_guard(self.dispatcher.retention_guard)
@@ -409,8 +406,8 @@ class TieredMessageStore(TieredReads):
             self._lite_reader.drop(queue)
 
     def _forget_deleted(self, source: HistorySource) -> None:
-        """Finish deletions that a crash left undispatched. The local store keeps deletions of light
-        queues until a run has them."""
+        """Finish deletions of topics whose records were not dispatched before a crash. The local
+        store keeps the deletions of light queues until a run has recorded them."""
         deleted = source.find_deleted_queues()
         light = self._list_light({key.topic for key in deleted})
         self._delete_light({queue: deleted[QueueKey(queue, 0)].offset for queue in light})
@@ -441,6 +438,6 @@ class TieredMessageStore(TieredReads):
 
 
 def _find_topic(path: str) -> str:
-    """Return the topic in a queue's path. It is the label of the metrics of segments, reads and
-    writes."""
+    """Return the topic in a queue's path. This path is a label of the metrics of segments, reads
+    and writes."""
     return path.partition("/")[2].rpartition("/")[0]

@@ -16,9 +16,10 @@ _COMPARE_BYTES = 4 << 20
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
     """Result of a write. `sure_bytes`: number of bytes from the start that are certainly in the
-    segment. `size_bytes`: size of the segment, as last read. -1 if it was not read. `refused`: the
-    answer of a segment that another writer holds. `differs`: whether different, irreplaceable bytes
-    follow the sure bytes. `reason`: reason why the rest may be missing."""
+    segment. `size_bytes`: size of the segment when it was last read, or -1 if it was not read.
+    `refused`: result of the write if another writer has written at the position. `differs`: whether
+    the sure bytes are followed by other bytes that cannot be overwritten. `reason`: reason why the
+    rest may be missing."""
 
     sure_bytes: int
     size_bytes: int
@@ -38,12 +39,12 @@ def write_surely(
     look_first: bool = False,
     check_writer: Callable[[], None] | None = None,
 ) -> WriteOutcome:
-    """Write `buffers` at `position`, with at most `attempts` attempts. `shared`: another attempt at
-    the same bytes may run concurrently, so the segment is read before bytes are written again, and
-    a refusal is not final. `look_first`: the segment may already have bytes at the position.
-    `check_writer`: called before each write, raises Fenced. Equal bytes of a fenced writer are
-    adopted. A segment that ends before `position` is not written, and `size_bytes` is its size.
-    Raises the errors of the segment."""
+    """Write `buffers` at `position`, with at most `attempts` attempts. `shared`: whether another
+    write of the same bytes may run concurrently. The segment is then read before bytes are written
+    a second time, and a refusal is not final. `look_first`: whether the segment may already have
+    bytes at the position. `check_writer`: function that is called before each write and may raise
+    Fenced. Equal bytes of a fenced writer are adopted. A segment that ends before `position` is not
+    written, and `size_bytes` is its size. Raises the errors of the segment."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     length, sure, size, reason = sum(view.nbytes for view in views), 0, -1, ""
     refused: FencedWrite | None = None
@@ -80,8 +81,8 @@ def count_same_bytes(
     segment: FileSegment, position: int, views: Iterable[memoryview], length: int
 ) -> int:
     """Return how many of the first `length` bytes of `views` are in the segment, starting at
-    `position`. The count ends at the end of a whole view before the first difference, because a
-    segment must not end inside a message. Raises the errors of `read`."""
+    `position`. Only whole views before the first difference are counted, because a segment must not
+    end inside a message. Raises the errors of `read`."""
     same = 0
     for view in views:
         part = view[: length - same]

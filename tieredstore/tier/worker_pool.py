@@ -11,14 +11,14 @@ from typing import Final
 
 _LOOK_SECONDS: Final = 0.005
 _BUSY_SHARE: Final = 0.75
-"""Share of its time that a thread computes or waits for a processor. Above this share, further
-threads do not help, and one thread works alone."""
+"""If a thread computes or waits for a processor for more than this share of its time, further
+threads do not help, and the thread works alone."""
 _LOOKS: Final = 20
-"""Number of checks of the threads in one measurement of a pool. One check is not enough, because a
-computing thread is sometimes interrupted."""
+"""Number of times that the threads of a pool are checked for one measurement. One check is not
+enough, because a computing thread is sometimes interrupted."""
 _MOST_LOOKS: Final = 640
-"""Maximum number of checks. Their number starts at `_LOOKS`, and doubles each time that further
-threads made the pool slower."""
+"""Maximum number of checks for one measurement. The number starts at `_LOOKS`, and doubles each
+time that further threads have made the pool slower."""
 _STEPS: Final = 20
 """Number of initial steps that measure the speed of a single thread."""
 
@@ -43,7 +43,8 @@ def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
 
 
 class _Pool:
-    """Threads of one run. All except the first pause while the first thread works alone."""
+    """Threads of one call of `run_worker_pool`. While the first thread works alone, the other
+    threads pause."""
 
     def __init__(self, step: Callable[[], bool]) -> None:
         self._step = step
@@ -101,7 +102,8 @@ class _Pool:
                 self._may_help.clear()
 
     def steer(self, others: list[str]) -> None:
-        """Let the other threads work while they make the pool faster, until the work ends."""
+        """Let the other threads work as long as they make the pool faster. Returns at the end of
+        the work."""
         last_pace, looks = 0.0, 1
         while (pace := self._watch_alone(looks)) is not None:
             last_pace = pace or last_pace
@@ -115,8 +117,8 @@ class _Pool:
             looks = min(max(2 * looks, _LOOKS), _MOST_LOOKS)
 
     def _watch_alone(self, least_looks: int) -> float | None:
-        """Wait until the first worker no longer computes all the time. Returns that worker's steps
-        per second until then, 0 if they are unknown, None at the end of the work."""
+        """Wait until the first worker no longer computes all the time. Returns the steps per second
+        that this worker did until then, 0 if unknown, None at the end of the work."""
         if not hasattr(time, "pthread_getcpuclockid"):
             return 0
         looks: deque[tuple[float, float, int]] = deque(maxlen=max(least_looks, _LOOKS))
@@ -166,8 +168,8 @@ class _Worker:
         return computed + (int(waited[1]) / 1e9 if len(waited) > 1 else 0)
 
     def is_ready(self) -> bool:
-        """Return whether the thread currently computes or waits for a processor. Needed because its
-        CPU times show this only later. False if the system does not report it."""
+        """Return whether the thread currently computes or waits for a processor. The CPU times of
+        the thread would show this only later. Returns False if the system does not report it."""
         return self._read("stat").rpartition(")")[2].startswith(" R")
 
     def _read(self, name: str) -> str:

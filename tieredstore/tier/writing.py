@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def _do_nothing() -> None:
-    """No-op: no observer is set."""
+    """Do nothing, as the default of `on_fenced`."""
 
 
 def begin_stop(provider: SegmentProvider) -> None:
@@ -58,17 +58,13 @@ def take_right(
     metadata: MetadataStore | None = None,
 ) -> WriterEpoch:
     """Lock a state directory, unless it is None, and take the writer epoch of the broker's prefix.
-    Closing `stack` releases both.
-
-    An epoch that was taken with this state directory before is taken again without a request,
-    because the unlocked directory proves that its process has ended. `take_over`: fence another
-    writer if the backend supports it. A process that holds the state directory must be stopped
-    instead. `belonging`: compares the parts before the epoch is taken, with the metadata. Without
-    metadata nothing is compared.
-
-    Raises Fenced with the name of the holder, Unavailable, and Invalid with the recovery procedure
-    if `belonging` finds that the parts do not belong together.
-    """
+    Closing `stack` releases both. An epoch that was taken with this state directory before is taken
+    again without a request, because the unlocked directory proves that its process has ended.
+    `take_over`: fence another writer if the backend supports it. A process that holds the state
+    directory must be stopped instead. `belonging`: compares the parts before the epoch is taken,
+    with the metadata. Without metadata nothing is compared. Raises Fenced with the name of the
+    holder, Unavailable, and Invalid with the recovery procedure if `belonging` finds that the parts
+    do not belong together."""
     record = None
     if state is not None:
         lock = state_files.StateLock(state)
@@ -90,7 +86,7 @@ def _acquire(
     take_over: bool,
 ) -> WriterEpoch:
     """Check that the tier belongs to this state directory, and take the epoch. If another writer
-    takes an epoch in between, repeat both."""
+    takes an epoch between the check and the taking, repeat both."""
     for attempt in range(_MAX_TRIES):
         if record is not None and belonging is not None:
             record.mark = belonging.claim(metadata)
@@ -140,8 +136,8 @@ class TierWriter:
         self.looks = 0
         """Number of fence checks that have confirmed the epoch."""
         self.on_fenced: Callable[[], object] = _do_nothing
-        """Function that is called, in the detecting thread, each time epoch ownership is found to
-        be lost."""
+        """Function that is called each time epoch ownership is found to be lost, in the thread that
+        finds it."""
 
     @classmethod
     def acquire(
@@ -186,8 +182,9 @@ class TierWriter:
             return writer
 
     def find_clean_ends(self) -> Mapping[str, QueueEnds]:
-        """Return the ends of the queues at the stop of the previous epoch, by path. Empty if the
-        state directory does not have them, or if another process has written since."""
+        """Return the ends of the queues at the stop of the previous epoch, by path. Return an empty
+        mapping if the state directory does not have them, or if another process has written to the
+        tier since."""
         state = self._find_proven_state()
         return {} if state is None else state_files.find_clean_ends(state, self.epoch_number)
 
@@ -204,8 +201,8 @@ class TierWriter:
 
     def find_left_records(self) -> Mapping[str, DeletedTopic]:
         """Return the records of deleted topics in the state directory, because an older copy of the
-        tier may lack them. Empty if a store with another state directory has written to this tier
-        since."""
+        tier may lack them. Returns no records if a store with another state directory has written
+        to this tier since."""
         if self._state is None or self._belonging is None or not self._belonging.is_up_to_date():
             return {}
         return state_files.find_left_records(self._state)
@@ -233,8 +230,8 @@ class TierWriter:
         return 0 if epoch is None else epoch.number
 
     def expect_helpers(self) -> int | None:
-        """Allow other processes to write under this epoch. Returns the epoch's number. It
-        identifies the epoch to these processes. None if the provider has no epochs."""
+        """Allow other processes to write under this epoch. Returns the number of the epoch, by
+        which these processes name it, or None if the epochs of the provider have no numbers."""
         epoch = find_layer(self._epoch, HelpedEpoch)
         if epoch is None:
             return None
@@ -253,8 +250,7 @@ class TierWriter:
         return None if epoch is None else epoch.find_other_store()
 
     def check(self) -> None:
-        """Raise Fenced if epoch ownership is known to be lost. Only `confirm` proves that it is
-        not."""
+        """Raise Fenced if epoch ownership is known to be lost. Only `confirm` proves ownership."""
         try:
             self._epoch.check()
         except Fenced:
@@ -321,8 +317,8 @@ CHECK_INTERVAL_MS: Final = 10_000
 
 
 class RightWatch:
-    """Runs a fence check at least once per interval while messages arrive, unless another part has
-    run one. `find_source`: returns the store that must refuse puts, or None."""
+    """While messages arrive, runs a fence check in each interval in which no other part has run
+    one. `find_source`: function that returns the store that must refuse puts, or None."""
 
     def __init__(self, find_source: Callable[[], HistorySource | None], clock: Clock) -> None:
         self._find_source = find_source

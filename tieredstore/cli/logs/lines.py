@@ -15,8 +15,7 @@ from tieredstore.timestamps import format_time
 
 _PROJECT: Final = "tieredstore"
 _ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})
-"""Loggers that repeat a warning each time a configuration is used. Each of their lines is shown
-only once."""
+"""Loggers that repeat a warning each time a configuration is used. A line is shown only once."""
 
 
 def log_to_stderr() -> None:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
 
     Placed: TypeAlias = tuple[int, QueueKey, int, Row]
-    """A row with the values by which rows are sorted: store time (epoch ms), queue, queue offset,
-    row."""
+    """A row and what rows are sorted by: store time (epoch ms), queue, queue offset, row."""
 
 _BATCH: Final = 512
 _log = logging.getLogger(__name__)

@@ -34,8 +34,7 @@ class TierOptions:
 
     @property
     def required_state(self) -> Path:
-        """State directory. Use this property only in verbs whose options require a state
-        directory."""
+        """State directory. Use this property only in verbs that require a state directory."""
         assert self.state is not None
         return self.state
 
@@ -56,14 +55,12 @@ def tier_options(
     broker: str | None = "Broker name (brokerName).",
 ) -> Callable[[Command], Command]:
     """Add --tier, --state, --config, --cluster and --broker. The command receives them as one
-    `TierOptions`, the keyword argument `name`.
-
-    `flag`: name of the tier's option. For example, `from` gives --from, --from-state and
-    --from-config. `has_defaults`: whether the environment or a profile may name the tier
-    (`defaults.py`). If so, --profile is added. Verbs that delete or restore do not allow defaults.
-    `needs_tier`: whether a tier is required. `needs_state`: whether a state directory is required.
-    The other arguments are help texts of options, or None if the verb does not have the option.
-    """
+    `TierOptions`, the keyword argument `name`. `flag`: name of the tier's option. For example,
+    `from` gives --from, --from-state and --from-config. `has_defaults`: whether the environment or
+    a profile may name the tier (`defaults.py`). If so, --profile is added. Verbs that delete or
+    restore do not allow defaults. `needs_tier`: whether a tier is required. `needs_state`: whether
+    a state directory is required. The other arguments are help texts of options, or None if the
+    verb does not have the option."""
     prefix = f"--{flag}-" if flag else "--"
     options: dict[str, Settings] = {
         "tier": {

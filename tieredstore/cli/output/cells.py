@@ -133,8 +133,7 @@ class Screen:
         return self._style(text, _BOLD)
 
     def show_cell(self, name: str, text: str, padded: str) -> str:
-        """Return a padded cell. In a coloured column (`name`), the text of the cell determines its
-        colour."""
+        """Return a padded cell. In a coloured column (`name`), its text determines its colour."""
         style = _STYLES.get(text) if name in _COLOURED else None
         return padded if style is None else self._style(padded, style)
 

@@ -36,8 +36,7 @@ _WIDTH_SAMPLE_ROWS = 200
 
 
 class OutputClosed(Exception):
-    """Raised if the reader of the output has stopped (`| head`). This is not an error of the
-    verb."""
+    """Raised if the reader of the output has stopped (`| head`). It is no error of the verb."""
 
 
 class OutputFormat(enum.StrEnum):

@@ -52,8 +52,7 @@ def gather_values(
 
 
 def _places(there: Bools, step: int) -> pa.Array:
-    """Number the rows where `there` is true as 0, `step`, 2 * `step`, …. All other rows are
-    null."""
+    """Number the rows where `there` is true as 0, `step`, 2 * `step`, …. Other rows are null."""
     places = (np.cumsum(there) - 1) * step
     return pa.array(places, mask=~there)
 

@@ -1,4 +1,4 @@
-"""Messages as a pyarrow dataset, for DuckDB, Polars and other libraries that push down columns and
+"""Messages as a pyarrow dataset, for libraries such as DuckDB and Polars that push down columns and
 filters."""
 
 from __future__ import annotations
@@ -92,8 +92,7 @@ class RowScanner:
         return stream.__arrow_c_stream__(requested_schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return a stream with bounded memory. Closing the stream releases its resources of the
-        tier."""
+        """Return a stream with bounded memory. Closing it releases its resources."""
         # One over the C interface drops what it wraps when it is closed.
         return pa.RecordBatchReader.from_stream(self)
 

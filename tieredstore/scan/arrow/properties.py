@@ -166,8 +166,7 @@ class PropertyColumns:
 
 
 def _blank(values: pa.Array) -> Bools:
-    """Return a mask (bool[n]) of the texts that are empty or have only white space, by Java's
-    rules."""
+    """Return a mask (bool[n]) of texts that are empty or only white space, by Java's rules."""
     ends, data = content(values)
     first = data[ends[:-1]]
     blank: Bools = (first <= _SPACE) | (first >= 0x80)

@@ -79,8 +79,7 @@ def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
 
 
 class _Prober:
-    """Asks Arrow whether a condition may be true if the values of one column are within a given
-    range."""
+    """Asks Arrow whether a condition may be true if the values of one column are in a range."""
 
     def __init__(self, condition: pc.Expression, schema: pa.Schema) -> None:
         self._condition = condition

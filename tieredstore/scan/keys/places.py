@@ -19,7 +19,7 @@ _UNITS_A_HIT = 512
 
 
 class Places(NamedTuple):
-    """Messages of one queue, as arrays: queue offsets, and the bytes [start, end) of the queue's
+    """Messages of one queue, as arrays: queue offsets, and bytes [start, end) of the queue's
     log."""
 
     numbers: Int64s

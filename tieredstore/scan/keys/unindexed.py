@@ -1,5 +1,4 @@
-"""Searches for messages with a key among messages that are not indexed yet, up to a limit of
-bytes."""
+"""Searches for messages with a key among messages that are not indexed, up to a limit of bytes."""
 
 from __future__ import annotations
 

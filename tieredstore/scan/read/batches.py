@@ -42,8 +42,7 @@ from tieredstore.scan.time_search.search import narrow_by_heads
 BATCH_BYTES = 4 << 20
 """Maximum commit log bytes of one batch (a batch has at least one message)."""
 BATCH_ROWS = 1 << 13
-"""Maximum number of messages of one batch. The fields of so many messages fit into a processor's
-cache."""
+"""Maximum number of messages of one batch. Their fields fit into a processor's cache."""
 UNITS_PER_READ = 1 << 14
 _FIRST_UNITS = 1 << 11
 """Number of units in the first read of a range. This read is small, because the caller waits for it
@@ -194,7 +193,7 @@ def unit_blocks(
     on_finding: OnFinding = raise_on_damage,
     units_per_read: int = UNITS_PER_READ,
 ) -> Iterator[UnitRun]:
-    """Yield the usable units of a range. All bytes of a usable unit's message are in one commit log
+    """Yield the usable units of a range. The message of a usable unit is in one commit log
     segment."""
     start, end = scan_range.from_offset, scan_range.until_offset
     if not scan_range.is_searched:

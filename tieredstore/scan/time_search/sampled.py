@@ -22,8 +22,7 @@ STEP_MS = 60_000
 """Largest clock change that cannot make the search miss messages. The search looks for a time range
 that is longer by this time at both ends."""
 _BLOCK_BYTES = 1 << 20
-"""Approximate commit log bytes of a gap between two samples. A smaller gap is not divided
-further."""
+"""Approximate commit log bytes between two samples. A smaller gap is not divided further."""
 _FIRST_SAMPLES = 64
 _PARTS = 8
 """Number of parts into which new samples divide the gap between two samples."""

@@ -98,9 +98,9 @@ def find_pieces(reader: QueueReader, low: int, high: int) -> list[exact.Piece]:
 
 
 def find_runs(reader: QueueReader, low: int, high: int, window: exact.Window) -> list[exact.Piece]:
-    """Return the runs of [low, high) that may have messages of a window. A run joins neighbouring
-    pieces: all have recorded times, or none has. If none has, each head of the run must be read.
-    Raises Unavailable."""
+    """Return the parts of [low, high) that may have messages of a time window. In a part, either
+    all messages have recorded times or none has. In a part without recorded times, the head of each
+    message must be read. Raises Unavailable."""
     runs: list[exact.Piece] = []
     behind = 0
     for number, piece in enumerate(find_pieces(reader, low, high)):
@@ -120,8 +120,8 @@ def find_intervals(
     reader: QueueReader, low: int, high: int, windows: Sequence[exact.Window]
 ) -> Iterator[Interval]:
     """Yield ranges of queue offsets in [low, high) that contain every message stored within
-    `windows`, and few others. An unreadable message may have any time. Each head is read at most
-    once. Raises Unavailable."""
+    `windows`, and few others. An unreadable message counts as wanted. The head of each message is
+    read at most once. Raises Unavailable."""
     for piece in find_pieces(reader, low, high):
         if piece.times is not None:
             if any(piece.may_have(window) for window in windows):
@@ -139,7 +139,7 @@ def find_intervals(
 
 def find_unrecorded(reader: QueueReader) -> Iterator[Unrecorded]:
     """Yield the parts of a large queue that have no recorded times. Yields nothing for a queue that
-    is read whole. Raises Unavailable."""
+    is so small that it is read whole. Raises Unavailable."""
     queue = reader.queue
     if is_read_whole(queue):
         return
@@ -157,8 +157,8 @@ def find_unrecorded(reader: QueueReader) -> Iterator[Unrecorded]:
 
 
 def warn_unrecorded(found: Iterable[Unrecorded]) -> None:
-    """Warn of the number of heads that a search will read, if it reads many. The warning has
-    fields, for logs in JSON lines."""
+    """Log a warning with the number of message heads that a search will read, if it will read many.
+    In JSON logs the warning has fields."""
     by_queue: dict[str, list[Unrecorded]] = {}
     for one in found:
         by_queue.setdefault(one.queue, []).append(one)

@@ -1,6 +1,6 @@
 """Store times of messages, read from the heads of their records. A head is valid if it matches its
-consume queue unit: size, magic, queue and offsets. Other bytes (zeros of a crash, damage, another
-message) have no time."""
+consume queue unit: size, magic, queue and offsets. For other bytes (zeros after a crash, damage,
+another message) the time is unknown."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ covers both heads."""
 
 
 class StoreTimes(NamedTuple):
-    """Store times (int64[n], epoch ms), and whether each time is known (bool[n]). The value of an
-    unknown time has no meaning."""
+    """Store times (int64[n], epoch ms), and whether each time is known (bool[n]). Ignore the value
+    of an unknown time."""
 
     times: Int64s
     known: Bools
@@ -95,7 +95,8 @@ def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
 
 
 def is_damaged(reader: QueueReader, offset: int) -> bool:
-    """Return whether a queue offset has a whole record that is damaged. Raises Unavailable."""
+    """Return whether the message at a queue offset is damaged: its bytes are all in a segment, but
+    they are not a valid message. Raises Unavailable."""
     try:
         units = reader.read_units(offset, 1)
         place = int(skip_last_codas(reader.queue, units["physical_offset"].astype(np.int64))[0])
@@ -119,8 +120,8 @@ def is_damaged(reader: QueueReader, offset: int) -> bool:
 def read_all(
     reader: QueueReader, reads: Sequence[Callable[[], memoryview]]
 ) -> list[memoryview | None]:
-    """Run prepared reads. The result is None for a read whose bytes no longer exist. Raises
-    Unavailable."""
+    """Call functions that read bytes, and return their results. The result is None for a read whose
+    bytes no longer exist. Raises Unavailable."""
 
     def read(one: Callable[[], memoryview]) -> memoryview | None:
         try:
@@ -133,8 +134,9 @@ def read_all(
 
 
 def _pieces(queue: QueueFiles, offsets: Int64s) -> Iterator[tuple[npt.NDArray[np.intp], int, int]]:
-    """Yield rows whose heads are read together, and the bytes [start, end) of the log that this
-    read needs. The bytes include the head after a coda."""
+    """Group messages whose heads are read together. Yield the rows of each group, and the bytes
+    [start, end) of the log to read. If a unit refers to the coda of a segment, the head after the
+    coda is included."""
     for extent in queue.commit_log:
         low, high = extent.base_offset, extent.end_offset - MIN_RECORD_SIZE
         inside = np.flatnonzero((offsets >= low) & (offsets <= high))

@@ -1,5 +1,5 @@
-"""Check of the block checksums of whole segments, if the provider keeps checksums. It includes
-bytes that belong to no message and no unit."""
+"""Check of the block checksums of whole segments, if the provider keeps checksums. This check
+includes bytes that belong to no message and no unit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def has_block_checksums(provider: SegmentProvider) -> bool:
 def check_segments_blocks(
     provider: SegmentProvider, extents: Iterable[SegmentExtent]
 ) -> list[BlocksOutcome]:
-    """Check segments. A missing segment has no outcome here, because other checks report it. Raises
-    Unavailable."""
+    """Check the checksums of segments. A missing segment has no outcome here, because other checks
+    report it. Raises Unavailable."""
     checked = find_layer(provider, BlockChecked)
     return [BlocksOutcome() if checked is None else _check(checked, one) for one in extents]
 

@@ -1,4 +1,4 @@
-"""Findings about one queue, and check of commit log bytes without a unit."""
+"""Collects the findings about one queue, and checks commit log bytes that have no unit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class VerifyGap:
 
 
 class QueueFindings:
-    """Findings about one queue, the times of its segments, and the segments with incomplete
-    times."""
+    """Findings about one queue, the store times that its segments contain, and the segments whose
+    store times are not all known."""
 
     def __init__(self, queue: QueueFiles) -> None:
         self.queue = queue
@@ -93,8 +93,8 @@ class QueueFindings:
 
 def _walk(reader: QueueReader, low: int, high: int, times: SegmentTimes) -> tuple[int, bool]:
     """Read the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time. Add the
-    store times of records to `times`. Returns the number of whole records, and whether the bytes
-    contain only whole records. Raises Corrupt if the segment has become shorter."""
+    store times of records to `times`. Returns the number of whole records, and whether there are no
+    other bytes. Raises Corrupt if the segment has become shorter."""
     position, messages, is_readable = low, 0, True
     while position < high:
         window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))
@@ -114,7 +114,7 @@ def _walk(reader: QueueReader, low: int, high: int, times: SegmentTimes) -> tupl
 
 
 def find_touched_segments(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
-    """Yield the segments whose times are incomplete because of the damage in a finding."""
+    """Yield the segments whose store times are not all known because of the damage in a finding."""
     if finding.segment is None:
         return
     yield finding.segment
@@ -136,7 +136,7 @@ def check_gap(provider: SegmentProvider, gap: VerifyGap) -> GapOutcome:
 
 
 def _add_times(times: SegmentTimes, window: memoryview, positions: Int64s) -> bool:
-    """Add the times of records. Returns whether all records could be decoded."""
+    """Add the store times of records to `times`. Returns whether all records could be decoded."""
     good: list[int] = []
     found: list[int] = []
     for position in positions.tolist():

@@ -23,7 +23,7 @@ from tieredstore.scan.verify.outcome import FindingsBox, IndexOutcome
 from tieredstore.scan.verify.topic_probes import TopicProbes
 
 ITEMS_PER_PASS = 1 << 22
-"""Maximum number of items to sort together. They take about 200 MB of memory."""
+"""Maximum number of items that are sorted together. So many items take about 200 MB of memory."""
 _SLOTS_PER_READ = 1 << 16
 Progress = Callable[[str, int], None]
 Int64s = npt.NDArray[np.int64]
@@ -45,7 +45,8 @@ class VerifyIndex:
 def index_files(
     catalogue: TierCatalogue, probes: Mapping[str, TopicProbes]
 ) -> Iterator[VerifyIndex]:
-    """Yield the checks of all index segments. `probes`: probes of topics, by broker."""
+    """Yield the index segments to check. `probes`: for each broker, keys by which topic ids are
+    found (`topic_probes`)."""
     known = catalogue.metadata or {}
     for broker, extents in catalogue.indexes.items():
         queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
@@ -102,8 +103,8 @@ def check_index_file(
 
 @dataclass(slots=True)
 class _FileCheck:
-    """Check of one index segment. `pending`: items, their slots and their positions, by block of
-    slots. `latest_ms`: latest store time of the items' messages."""
+    """Check of one index segment. `pending`: items that are not checked yet, with their slots and
+    positions. `latest_ms`: latest store time of the items' messages."""
 
     file: VerifyIndex
     segment: FileSegment
@@ -150,7 +151,7 @@ class _FileCheck:
 
     def measure(self) -> bool:
         """Read the header, compute the number of slots, and report faults in both. Return False for
-        a file that cannot be checked further, or is being uploaded."""
+        a file that cannot be checked further, or whose upload is not complete."""
         extent, size_bytes = self.extent, self.extent.size_bytes
         if self.file.is_last and self.segment.size() > size_bytes:
             return False
@@ -180,7 +181,8 @@ class _FileCheck:
         return True
 
     def _check_slots(self) -> Iterator[None]:
-        """Check slots in blocks and load their items. Yield after each block."""
+        """Check the slots in blocks, and load their items. Yields after each block, so that the
+        caller can check the items loaded so far."""
         first = tiered.HEADER_SIZE + self.slots * tiered.SLOT_SIZE
         expected, used = first, 0
         for start in range(0, self.slots, _SLOTS_PER_READ):

@@ -37,15 +37,16 @@ from tieredstore.scan.verify.topic_probes import TopicProbes
 _PROBE_ITEMS = 64
 _TRIES = 4096
 _TRIES_A_QUEUE = 4
-"""Number of tries per queue of the broker, in addition to `_TRIES`. If no probe finds the topic of
-a topic id in the index, each try searches one queue for messages of the items with this id."""
+"""Number of searches per queue of the broker, in addition to `_TRIES`. If no probe finds the topic
+of a topic id, each search looks in one queue for the messages of items with this id."""
 
 
 @dataclass(slots=True)
 class ItemVerdicts:
-    """Result of checking items. `good`: items of an intact message with their key. `dangling`:
-    items of expired messages, and of deleted topics or queues. `damaged`: wrong items.
-    `store_times`: store times of the messages, as this program and as Java read them (epoch ms)."""
+    """Result of checking items. `good`: number of items whose message is intact and has their key.
+    `dangling`: number of items of expired messages, and of deleted topics or queues. `damaged`:
+    number of wrong items. `store_times`: store times of the messages, as this program and as Java
+    read them (epoch ms)."""
 
     good: int = 0
     dangling: int = 0
@@ -54,8 +55,8 @@ class ItemVerdicts:
 
 
 class ItemChecker:
-    """Checks the items of an index file. Without a state directory, it finds the topic of each id
-    from probes, or else from messages."""
+    """Checks the items of an index file. Without a state directory, the topic of each topic id is
+    found from probes, or else by a search for the messages."""
 
     def __init__(
         self,
@@ -92,8 +93,9 @@ class ItemChecker:
     def check(
         self, items: npt.NDArray[np.void], positions: Int64s, begin_ms: int | None
     ) -> ItemVerdicts:
-        """Check the items at the given positions of the file. The items' times count from
-        `begin_ms`. None means that the times are in another unit. Raises Unavailable."""
+        """Check the items at the given positions of the file. `begin_ms`: time from which the times
+        in the items are counted. None means that they have an unknown unit, and are not checked.
+        Raises Unavailable."""
         self._begin_ms, self._verdicts = begin_ms, ItemVerdicts()
         if self._may_learn:
             for number, name in self._probes.find_topics(items).items():
@@ -144,8 +146,8 @@ class ItemChecker:
         self._on_finding(one)
 
     def _learn(self, group: ItemGroup) -> str | None:
-        """Find the topic of an id, without a state directory. It is the topic whose messages match
-        the items, if no other id has this topic."""
+        """Find the topic of a topic id without a state directory, by the messages that match the
+        items. Returns None if no topic matches, or if the topic already has another id."""
         if not self._may_learn:
             return None
         # The last ones: those in front may have expired.
@@ -161,8 +163,8 @@ class ItemChecker:
         self._named.add(topic)
 
     def _topic_by_contents(self, queue_id: int, probe: Items) -> str | None:
-        """Return the topic whose messages match most of the given items. Only a limited number of
-        topics is tried, because after many deletions many ids belong to no topic."""
+        """Return the topic whose messages match most of the given items. The number of topics that
+        are tried is limited, because after many deletions many ids belong to no existing topic."""
         best, most = None, 0
         for topic in self._by_queue_id[queue_id]:
             if self._tries_left <= 0:
@@ -175,8 +177,8 @@ class ItemChecker:
         return best
 
     def _explain(self, topic: str | None, group: ItemGroup) -> None:
-        """Explain items of an unknown topic id or queue: the topic was deleted, or the id is
-        damaged."""
+        """Decide why the topic or the queue of items is unknown. Either it was deleted, or the id
+        in the item is damaged."""
         items = group.items
         if (topic, group.queue_id) in self._known_queues:
             self._verdicts.dangling += len(items)  # the queue is there, and all that it had is gone
@@ -222,7 +224,7 @@ class ItemChecker:
 
 
 class _GroupCheck:
-    """Checker of the items of one queue. `begin_timestamp_ms` None leaves times unchecked."""
+    """Checker of the items of one queue. `begin_timestamp_ms`: None: times are not checked."""
 
     def __init__(self, reader: QueueReader, begin_timestamp_ms: int | None) -> None:
         self._reader = reader
@@ -314,8 +316,8 @@ class _GroupCheck:
     def _is_empty_key(
         self, buffer: memoryview, columns: RecordColumns, hashes: Int64s, rows: Rows
     ) -> Bools:
-        """Return, for each item, whether it is an index item of an empty text. Java indexes an
-        empty text in KEYS as a key if another key follows it."""
+        """Return for each item whether its key is the empty text. If KEYS has an empty text
+        followed by another key, Java indexes the empty text as a key."""
         parts = (find_text(properties, b"KEYS") for properties in properties_of(buffer, columns))
         has_empty = np.array([part is not None and has_empty_key(part) for part in parts])
         empty: Bools = hashes == tiered_key_hash(self._queue.topic, "")

@@ -1,7 +1,7 @@
-"""Joint check of the index items of many small queues. It only finds the queues that need a
-separate check, and the separate check of a queue finds the faults of its items (`index_items`).
-Sound queues then cost one read each and share the work on columns. With 3,000 queues of 20
-messages, a verification takes 0.6 ms of CPU time per queue, and 1.8 ms without this check
+"""Joint check of the index items of many small queues. Nearly all queues are sound. They cost one
+read each, and the work on columns is done once for many queues. A queue with a fault is checked
+again, separately, to find its faults (`index_items`). With 3,000 queues of 20 messages, a
+verification takes 0.6 ms of CPU time per queue, and 1.8 ms without this check
 (`benchmarks.verify_queues`)."""
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class ItemGroup:
 
     @property
     def small_bytes(self) -> int:
-        """Number of log bytes to which the items refer. 0 if the items are checked separately."""
+        """Number of commit log bytes to which the items refer, or 0 if no joint check is
+        possible."""
         length = self.end - self.start
         return length if self.smallest >= MIN_RECORD_SIZE and 0 < length <= MOST_BYTES else 0
 
@@ -75,7 +76,7 @@ _Piece: TypeAlias = tuple[QueueFiles, ItemGroup, memoryview]
 
 
 def group_items(items: npt.NDArray[np.void], positions: Int64s) -> Iterator[ItemGroup]:
-    """Yield the items of each topic id and queue id, the largest groups first."""
+    """Group items by topic id and queue id, and yield the largest groups first."""
     if not len(items):
         return
     order = np.lexsort((items["size"], items["offset"], items["queue_id"], items["topic_id"]))
@@ -101,8 +102,8 @@ def group_items(items: npt.NDArray[np.void], positions: Int64s) -> Iterator[Item
 def find_right_hashes(
     buffer: memoryview, columns: RecordColumns, topics: Sequence[str], hashes: Int64s, rows: Rows
 ) -> Bools:
-    """Return whether each item has the hash of a key of its message. `topics`: topic of each
-    message. `rows`: for each item, the row of its message."""
+    """Return a mask (bool[n]) of the items that have the hash of a key of their message. `topics`:
+    topic of each message. `rows`: for each item, the row of its message."""
     key_rows, keys = index_keys(buffer, columns)
     named = zip(key_rows.tolist(), keys, strict=True)
     java = java_string_hashes([f"{topics[row]}#{key}" for row, key in named])
@@ -113,8 +114,9 @@ def find_right_hashes(
 
 
 def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_ms: int) -> Bools:
-    """Return whether each item has the time of its message, in seconds from the start of its file.
-    `ours`, `java`: times of the messages, as this program and as Java read them (epoch ms)."""
+    """Return a mask (bool[n]) of the items with the right time. The time in an item is that of its
+    message, in seconds since the begin timestamp of the file. `ours`, `java`: times of the
+    messages, as this program and as Java read them (epoch ms)."""
     right: Bools = found == time_diff_seconds(ours, begin_timestamp_ms)
     right |= found == UNKNOWN_TIME
     for times in (ours, java):
@@ -129,9 +131,10 @@ def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_
 def find_sound_queues(
     provider: SegmentProvider, queues: Sequence[QueueItems], begin_timestamp_ms: int
 ) -> tuple[list[bool], list[Int64s]]:
-    """Find the queues in which each item matches an intact message with its key and time. Only
-    small queues are checked. Returns the result for each queue, and the store times of the messages
-    of the sound queues, as this program and as Java read them (epoch ms). Raises Unavailable."""
+    """Find the sound queues, in which each item refers to an intact message that has the key and
+    the time of the item. Only small queues are checked. Returns whether each queue is sound, and
+    the store times of the messages of the sound queues, as this program and as Java read them
+    (epoch ms). Raises Unavailable."""
     pieces: list[_Piece] = []
     sound = np.zeros(len(queues), np.bool_)
     for number, (queue, group) in enumerate(queues):

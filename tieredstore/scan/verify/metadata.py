@@ -35,9 +35,9 @@ def check_metadata(
     *,
     first_alive: int,
 ) -> None:
-    """Compare the metadata of a queue with its segments. `times`: store times seen in each segment.
-    The times of `damaged` segments are incomplete. Units before `first_alive` refer to expired
-    messages, whose times are unknown."""
+    """Compare the metadata of a queue with its segments. `times`: store times that were found in
+    each segment. `damaged`: segments whose store times are not all known. `first_alive`: units
+    before this queue offset belong to expired messages, whose times are unknown."""
     for extents in (queue.commit_log, queue.consume_queue):
         for extent in extents:
             entry = known.get(extent.id)
@@ -92,8 +92,8 @@ def _check_times(
 
 
 def is_unknown_time(time_ms: int) -> bool:
-    """Return whether a recorded time is not a plausible store time: Java read it from the wrong
-    bytes, or it is the number for no time."""
+    """Return whether a recorded time cannot be a store time. Such a value was read by Java from the
+    wrong bytes, or it means "no time"."""
     return not _LEAST_MS <= time_ms < _MOST_MS
 
 
@@ -141,8 +141,8 @@ class TimesComparison:
 
 
 def java_store_times(buffer: memoryview, positions: Int64s) -> Int64s:
-    """Return int64[n]: the bytes at position 56 of each record, where Java's tier reads the store
-    time. With an IPv6 born host these bytes are part of the address (`docs/differences.md`,
+    """Return as int64[n] what Java's tier reads as the store time of each record: the bytes at
+    position 56. With an IPv6 born host these bytes belong to the address (`docs/differences.md`,
     D14)."""
     longs = view_unaligned(buffer, ">i8")
     return longs[positions + STORE_TIMESTAMP_POSITION].astype(np.int64)

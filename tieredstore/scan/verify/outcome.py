@@ -14,8 +14,8 @@ from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.read.batch import Int64s
 
 MOST_FINDINGS = 4096
-"""Maximum number of findings of one piece to keep separately. Later findings of the same kind in
-the same segment become one finding, with their number and position."""
+"""Maximum number of findings of one piece of work that are kept singly. Later findings of the same
+kind in the same segment become one finding, with their number and the position of the first."""
 
 
 class Anchored(msgspec.Struct, frozen=True, array_like=True):
@@ -36,7 +36,7 @@ class Anchored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FindingsBox:
-    """Bounded collector of the findings of one piece."""
+    """Collects the findings of one piece of work, with bounded memory."""
 
     def __init__(self, most: int = MOST_FINDINGS) -> None:
         self._most = most
@@ -89,9 +89,9 @@ def unpack_findings(packed: bytes) -> list[Anchored]:
 
 
 class SegmentTimes(msgspec.Struct, array_like=True):
-    """Store times that one piece saw in a segment of its queue. `java_*`: times that a Java broker
-    reads at a fixed byte. With an IPv6 born host that byte is part of the address
-    (`docs/differences.md`, D14)."""
+    """Smallest and largest store time that one check found in a segment. `java_*`: the times that a
+    Java broker reads there, at a fixed position. With an IPv6 born host the bytes there belong to
+    the address (`docs/differences.md`, D14)."""
 
     type: int
     base_offset: int
@@ -129,11 +129,11 @@ class TimeAt(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Coverage:
-    """Bytes of the log to which the units of a range refer, for the checks between neighbouring
-    ranges. Only the positions of good messages are certain. `head`: bytes to which units before the
-    first good message refer. `head_start`: start of the first good message, None without one.
-    `head_offset`: queue offset of that message. `tail_end`: end of the last good message. `tail`:
-    bytes to which later units refer."""
+    """Bytes of the commit log to which the units of a range refer. They are used to check the bytes
+    between two neighbouring ranges. Only the positions of good messages are certain. `head`: bytes
+    to which units before the first good message refer. `head_start`: start of the first good
+    message, None without one. `head_offset`: queue offset of that message. `tail_end`: end of the
+    last good message. `tail`: bytes to which later units refer."""
 
     head: list[Interval] = field(default_factory=list)
     head_start: int | None = None

@@ -32,7 +32,7 @@ from tieredstore.scan.verify.range import VerifyRange, time_order_finding
 from tieredstore.scan.verify.topic_probes import Probe
 
 MOST_UNITS = 1 << 21
-"""Maximum number of units of one range: 40 MB."""
+"""Maximum number of units of one range. So many units take 40 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,15 @@ class QueuePlan:
 
     @classmethod
     def of_sound(cls, queue: QueueFiles) -> QueuePlan:
-        """Plan a queue without reads if it has no expired messages and no hole. For small queues
-        this saves a sixth of the verification's CPU time (`benchmarks.verify_queues`)."""
+        """Plan a queue without reads. This is only for a queue without expired messages and without
+        holes. For small queues it saves a sixth of the verification's CPU time
+        (`benchmarks.verify_queues`)."""
         spans = queue.unit_spans()
         return cls(queue, spans[0][0] if spans else 0)
 
     def ranges(self, range_bytes: int, *, with_probes: bool = True) -> list[VerifyRange]:
-        """Cut all units into ranges of about `range_bytes` of commit log each, with or without
-        probes. A queue without units has no ranges."""
+        """Divide all units into ranges of about `range_bytes` of commit log each. `with_probes`:
+        whether the checks of the ranges return probes. A queue without units has no ranges."""
         spans = self.queue.unit_spans()
         log_bytes = sum(extent.size_bytes for extent in self.queue.commit_log)
         units = sum(max(end - max(start, self.first_alive), 0) for start, end in spans)
@@ -121,8 +122,9 @@ def needs_planning(queue: QueueFiles) -> bool:
 
 @dataclass(slots=True)
 class Assembly:
-    """Combined outcomes of one queue's ranges, in order. Before `findings`, the caller checks the
-    bytes without a unit between ranges (`gaps`) and adds their outcomes."""
+    """Combined outcomes of one queue's ranges, in order. Before it requests `findings`, the caller
+    checks the bytes between ranges that have no unit (`gaps`), and adds the outcomes of these
+    checks."""
 
     plan: QueuePlan
     provider: SegmentProvider
@@ -187,8 +189,8 @@ class Assembly:
     def _judge_between(
         self, low: int, high: int, loose: list[Interval], holes: list[Interval], anchor: int
     ) -> None:
-        """Record the gaps and holes in the commit log bytes [low, high) between two good
-        messages."""
+        """Record the gaps in the commit log bytes [low, high) between two good messages, and
+        findings about the holes of the queue there."""
         queue = self.plan.queue
         left = subtract_intervals(low, high, loose)
         self.gaps += (VerifyGap(queue, start, end, anchor) for start, end in left)
@@ -219,7 +221,7 @@ class Assembly:
 
 
 def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Finding]:
-    """Yield findings about segments of a file that are not contiguous."""
+    """Yield findings about places where a segment does not end at the start of the next one."""
     yield from find_log_gaps(queue)
     yield from _surplus_findings("commit log", queue.commit_log, provider)
     for extent in queue.consume_queue:
@@ -246,9 +248,9 @@ def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Fi
 def _surplus_findings(
     what: str, extents: tuple[SegmentExtent, ...], provider: SegmentProvider
 ) -> Iterator[Finding]:
-    """Yield findings about bytes of a segment after the next segment's start. On a backend without
-    rewrites, a writer that finds another writer's bytes leaves them unchanged, and continues in a
-    new segment."""
+    """Yield findings about segments that continue after the start of the next segment. On a backend
+    that cannot rewrite bytes this is normal: a writer that finds another writer's bytes leaves
+    them, and continues in a new segment."""
     kind = damage if provider.capabilities.rewritable else note
     for extent in extents:
         if extent.surplus_bytes:

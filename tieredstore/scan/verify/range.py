@@ -1,7 +1,7 @@
-"""Check of the messages of one range of a queue against their units. The check of a range needs
-only the adjacent units of its neighbours. Bytes between two ranges are judged from the outcomes of
-both ranges (`queue.Assembly`), so the findings of a queue do not depend on its division into
-ranges."""
+"""Check of the messages of one range of a queue against their units. The check of a range reads no
+other range, except the unit just before it. Bytes between two ranges are checked afterwards, with
+the outcomes of both ranges (`queue.Assembly`). The findings of a queue therefore do not depend on
+its division into ranges."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ _KNOWN_SYS_FLAGS = (
 )
 CHECKED_SYS_FLAGS = ~_KNOWN_SYS_FLAGS | sysflag.COMPRESSED
 Progress = Callable[[str, int], None]
-"""Function that is called with a path and the bytes just checked."""
+"""Function that is called with the path of a queue or segment and the number of bytes that were
+just checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRange:
     """Units [from, until) of a queue, within a span [span_start, span_end) without a hole.
-    Picklable. `expired_from`: units [expired_from, from) refer to expired messages. They are
-    checked as well. `size_bytes`: approximate commit log bytes. `with_probes`: whether the check
-    also returns probes, which are used to find topic ids (`topic_probes`)."""
+    Picklable. `expired_from`: units [expired_from, from) refer to expired messages, and are checked
+    too. `size_bytes`: approximate commit log bytes. `with_probes`: whether the check also returns
+    probes, which are used to find topic ids (`topic_probes`)."""
 
     queue: QueueFiles
     from_offset: int
@@ -80,7 +81,7 @@ class RangeVerifier:
         self._loose: list[Interval] = []
         """Bytes that the units after the last good message refer to."""
         self._previous: tuple[int, int] | None = None
-        """Queue offset of the last unit, and the end of its bytes."""
+        """Queue offset of the last checked unit, and the end of the bytes to which it refers."""
 
     def run(self) -> RangeOutcome:
         """Check the whole range. Raises Unavailable."""
@@ -137,7 +138,8 @@ class RangeVerifier:
                 )
 
     def _look_back(self, reader: QueueReader) -> None:
-        """Read the unit before the range. Another range checks this unit."""
+        """Read the unit just before the range, to check that the first unit does not overlap it.
+        The unit itself is checked with another range."""
         before = self._range.from_offset - 1
         if before < self._range.span_start:
             return
@@ -179,8 +181,8 @@ class RangeVerifier:
     # Places
 
     def _cover(self, reader: QueueReader, run: UnitRun, batch: MessageBatch | None) -> None:
-        """Record the bytes to which the units of a run refer, and check bytes without a unit
-        between good messages."""
+        """Record the bytes to which the units of a run refer. Check the bytes between good messages
+        that have no unit."""
         ends = run.offsets + run.sizes
         good: npt.NDArray[np.intp]
         if batch is None:
@@ -224,8 +226,9 @@ class RangeVerifier:
             self._found.check_unnamed(reader, start, end, anchor)
 
     def _check_overlap(self, reader: QueueReader, run: UnitRun, is_first_bad: bool) -> None:
-        """Check units that refer to bytes of the previous unit. A run is cut before such a unit. If
-        the later message is right, the previous unit has a wrong position or size."""
+        """Report a unit at the start of a run that refers to bytes of the unit before it. If the
+        message of the later unit is intact, the unit before it is wrong, and nothing is reported
+        here."""
         previous, offset = self._previous, int(run.queue_offsets[0])
         if previous is None or not is_first_bad or previous[0] != offset - 1:
             return
@@ -340,8 +343,7 @@ class RangeVerifier:
 
 
 def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding:
-    """Return the finding that the message stored at `at` has an earlier time than the message
-    before it."""
+    """Return a finding that the message at `at` has an earlier time than the message before it."""
     segment = extent_at(queue.commit_log, at.segment_base)
     return note(
         "store-time-order",

@@ -1,7 +1,8 @@
 """Keys of a few messages of each queue, used to find topic ids in the index. Without a state
-directory, the topic ids of a tier are unknown. Trying each topic for each id would take quadratic
-time. So each check of messages returns some keys and positions (probes). An index item with the key
-and position of a probe shows the id of the probe's topic."""
+directory, the topic ids of a tier are unknown. To try each topic for each id would take quadratic
+time. Therefore each check of messages returns the keys and positions of some messages (probes). If
+an index item has the key and position of a probe, the topic id in the item is the id of the probe's
+topic."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tieredstore.message.columns.records import RecordColumns, keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 
 Probe = tuple[int, int, int]
-"""Hash of a key, and commit log offset and size of its message in bytes."""
+"""Probe: hash of a message's key, and commit log offset and size (bytes) of the message."""
 _A_BATCH = 4
 _ROW = np.dtype(
     [("hash", "<i4"), ("queue_id", "<i4"), ("offset", "<i8"), ("size", "<i4"), ("topic", "<i4")]
@@ -27,8 +28,8 @@ _PLACE = ("hash", "queue_id", "offset", "size")
 def make_probes(
     topic: str, buffer: memoryview, base_offset: int, columns: RecordColumns, rows: range
 ) -> Iterator[Probe]:
-    """Yield probes of some messages of a queue, given as rows. They include messages at both ends
-    of the queue. `base_offset`: offset of the buffer in the queue's log."""
+    """Yield probes of some of the messages `rows`, among them the first and the last.
+    `base_offset`: offset of the buffer in the queue's log."""
     last = len(rows) - 1
     for step in sorted({last * step // (_A_BATCH - 1) for step in range(_A_BATCH)}):
         row = rows[step]
@@ -41,14 +42,15 @@ def make_probes(
 
 @dataclass(frozen=True, slots=True)
 class TopicProbes:
-    """Probes of the queues of one broker. Picklable: rows, and the names of their topics."""
+    """Probes of the queues of one broker, in a picklable form: `rows` has the probes, `topics` the
+    names of their topics."""
 
     rows: bytes = b""
     topics: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, probes: Iterable[tuple[str, int, Probe]]) -> TopicProbes:
-        """Pack probes, each with its topic and queue id."""
+        """Create the object from probes, each with its topic and queue id."""
         topics: dict[str, int] = {}
         rows = [
             (key_hash, queue_id, offset, size, topics.setdefault(topic, len(topics)))
@@ -58,7 +60,8 @@ class TopicProbes:
 
     def find_topics(self, items: npt.NDArray[np.void]) -> dict[int, str]:
         """Find the topic of each topic id in these index items. The id of a topic is the most
-        frequent id in the items of its messages. A topic with a tie is left out."""
+        frequent id in the items of its messages. If two ids are equally frequent, the topic is left
+        out."""
         votes = TopicVotes(self)
         votes.add(items)
         ids: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -73,7 +76,8 @@ class TopicProbes:
 
 
 class TopicVotes:
-    """Counter of the index items that match probes, by topic and topic id (`counts`)."""
+    """Counts the index items that match probes. `counts`: number of items by topic of the probe and
+    topic id of the item."""
 
     def __init__(self, probes: TopicProbes) -> None:
         rows = np.frombuffer(probes.rows, _ROW)

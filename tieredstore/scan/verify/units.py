@@ -17,7 +17,7 @@ from tieredstore.scan.read.batches import UNITS_PER_READ, make_unusable_finding,
 from tieredstore.scan.read.damaged_blocks import tell_blocks
 
 Lose: TypeAlias = Callable[[int, int], None]
-"""Function that receives messages that cannot be checked: first and last queue offset."""
+"""Function called with the first and last queue offset of messages that cannot be checked."""
 
 
 def read_blocks(
@@ -55,7 +55,7 @@ def _read_apart(
 
 
 class BadUnits:
-    """Collector of units that refer to no whole record. Each run of such units is one finding."""
+    """Collects units that refer to no whole record. Consecutive ones are one finding."""
 
     def __init__(self, reader: QueueReader, tell: OnFinding, lose: Lose) -> None:
         self._reader = reader
@@ -66,11 +66,12 @@ class BadUnits:
 
     @property
     def is_open(self) -> bool:
-        """Whether a run of bad units is not reported yet."""
+        """Whether there are bad units that are not reported yet."""
         return self._first is not None
 
     def begin_before(self, last: int) -> None:
-        """Record that the units up to `last` are also bad. Another check reports these units."""
+        """Record that the units before this check, up to `last`, are bad too. Another check reports
+        these units."""
         self.last = last
 
     def add(self, units: UnitRun, usable: Bools) -> None:
@@ -91,6 +92,7 @@ class BadUnits:
 
 
 def blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut queue offsets [start, end) into (first, count) of one read each."""
+    """Divide queue offsets [start, end) into reads. Yields the first queue offset and the number of
+    units of each read."""
     for low in range(start, end, UNITS_PER_READ):
         yield low, min(UNITS_PER_READ, end - low)

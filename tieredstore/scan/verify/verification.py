@@ -1,15 +1,11 @@
-"""Checks every byte of a tier that its formats allow to check, and reports all damage.
-
-For each queue: segments follow each other without hole or overlap. Each consume queue unit refers
-to a whole record with its size, magic, queue offset, queue id, topic, physical offset, inner
-lengths and body CRC. Its tags code fits the record's TAGS. Bytes that no unit names are examined.
-Sizes and times in the metadata are those of the contents. Index segments: `index`. RocketMQ's
-formats keep flags, born time, hosts and other properties only once. These fields are checked by
-checksums of blocks if the provider keeps them, and otherwise not at all. `docs/cli.md` lists what
-is not checked.
-
-The work is cut into tasks that any process can run: `verify` runs them here, and a job elsewhere.
-"""
+"""Checks every byte of a tier that its formats allow to check, and reports all damage. For each
+queue: segments follow each other without hole or overlap. Each consume queue unit refers to a whole
+record with its size, magic, queue offset, queue id, topic, physical offset, inner lengths and body
+CRC. Its tags code fits the record's TAGS. Bytes that no unit names are examined. Sizes and times in
+the metadata are those of the contents. Index segments: `index`. RocketMQ's formats keep flags, born
+time, hosts and other properties only once. These fields are checked by checksums of blocks if the
+provider keeps them, and otherwise not at all. `docs/cli.md` lists what is not checked. The work is
+cut into tasks that any process can run: `verify` runs them here, and a job elsewhere."""
 
 from __future__ import annotations
 
@@ -64,8 +60,8 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Amounts of good data (messages, bytes, index items), and of data that were not good.
-    `covered_bytes`: segment bytes with checksums, None if the provider keeps no checksums."""
+    """Totals of a verification: amounts of intact data, and numbers of findings. `covered_bytes`:
+    segment bytes with checksums, None if the provider keeps no checksums."""
 
     queues: int = 0
     messages: int = 0
@@ -90,8 +86,8 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Work of one task: pieces of one type (QueueFiles, VerifyRange, VerifyGap, VerifyIndex or
-    SegmentExtent). Picklable."""
+    """Items that one task checks, all of one type (QueueFiles, VerifyRange, VerifyGap, VerifyIndex
+    or SegmentExtent). Picklable."""
 
     key: str
     size_bytes: int
@@ -138,9 +134,9 @@ def verify(
 
 @dataclass(eq=False)
 class Verification:
-    """One verification. `stages`: runs its tasks. `provider`: for requests between the stages.
-    `now`: returns a new listing of the tier. The function is called if bytes cannot be read,
-    because they may have expired."""
+    """One verification. `stages`: runs its tasks. `provider`: used for requests between the stages.
+    `now`: function that lists the tier again. It is called if bytes cannot be read, because they
+    may have expired."""
 
     provider: SegmentProvider
     catalogue: TierCatalogue
@@ -286,8 +282,8 @@ class Verification:
         describe: Callable[[Item], tuple[str, int]],
         kind: type[Outcome],
     ) -> Iterator[Outcome]:
-        """Run `work` for each item, with small items together. Returns the outcomes in item
-        order."""
+        """Run `work` on all items. Small items share a task. Yields the outcomes in the order of
+        the items."""
         tasks: list[VerifyTask] = []
         group: list[Item] = []
         total, key = 0, ""
@@ -307,8 +303,8 @@ class Verification:
     # Segments that expired in the meantime
 
     def _leave_out_gone(self, found: Iterable[Anchored]) -> Iterator[Anchored]:
-        """Yield the findings, with a note in place of each finding about a segment that has expired
-        since the listing."""
+        """Yield the findings. If bytes could not be read because their segment has expired since
+        the listing, a note about the segment replaces the finding."""
         told: set[SegmentId] = set()
         for one in found:
             segment = one.finding.segment
@@ -324,8 +320,9 @@ class Verification:
                 yield Anchored(one.anchor, note("segment-expired", text, segment))
 
     def _find_gone_segments(self) -> frozenset[SegmentId]:
-        """Return the listed segments that have expired: they are missing in the current listing and
-        metadata. Without metadata, only segments before all others of their file count."""
+        """Return the segments that have expired since the listing. They are missing in a new
+        listing and its metadata. Without metadata, only missing segments at the start of a file
+        count as expired."""
         if self.now is None:
             return frozenset()
         if self._gone is None:
@@ -345,9 +342,9 @@ class Verification:
 def _find_expired(
     files: tuple[tuple[SegmentExtent, ...], ...], left: set[SegmentId], has_metadata: bool
 ) -> Iterator[SegmentId]:
-    """Yield those listed segments of a queue's files that no longer exist. Without metadata, a
-    deletion counts only in the order of expiry: the first segments first, and a whole consume queue
-    before the last segment of its commit log."""
+    """Yield those listed segments of a queue's files that have expired. Without metadata, missing
+    segments count as expired only if they are missing in the order of expiry: the first segments
+    first, and a whole consume queue before the last segment of its commit log."""
     must_begin = False
     for extents in files:
         is_left = [extent.id in left for extent in extents]
@@ -406,7 +403,7 @@ def _map_small(
     size_of: Callable[[Item], int],
     check: Callable[[Item], Outcome],
 ) -> list[Outcome]:
-    """Check each item. Over a network, several small items are checked together."""
+    """Check each item. Over a network, several small items are checked concurrently."""
 
     def read(item: Item, tell: OnFinding) -> Generator[Outcome]:
         del tell  # outcomes have their findings

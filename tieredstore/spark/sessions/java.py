@@ -71,8 +71,8 @@ def java_home() -> Path:
 
 
 def _probe(java: Path) -> tuple[int, Path | None]:
-    """Return the major version and the home that a `java` reports. The version is 0 if `java` does
-    not run."""
+    """Return the major version and home that a `java` reports. The version is 0 if it does not
+    run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603

@@ -65,7 +65,8 @@ def build_zip(path: Path) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name of each file in the zip, and its source. In a clone, folders may be links."""
+    """Yield the name of each file in the zip, and the path from which it is copied. In a clone of
+    the repository, folders may be links."""
     yield _DATA_SOURCE, root.parent / _DATA_SOURCE
     folders = [root]
     while folders:
@@ -78,8 +79,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def _make_own_zip() -> Path:
-    """Write a zip with its digest in the name, because Spark serves the file as long as the session
-    exists, and refuses changed bytes under a known name."""
+    """Write a zip with its digest in the name. Spark serves the file as long as the session exists,
+    and refuses a file with the same name and other bytes."""
     folder = Path(tempfile.mkdtemp(prefix="tieredstore-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     built = folder / "built.zip"

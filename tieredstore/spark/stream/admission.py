@@ -16,7 +16,7 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Backlog:
-    """Messages [start, end) of a queue that a batch may read."""
+    """Unread messages [start, end) of a queue, of which a batch may read a part."""
 
     view: QueueView
     start: int
@@ -28,10 +28,11 @@ class Backlog:
 
 
 def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K, int]:
-    """Divide `most` among the keys. In the order of `wanted`, each key gets its minimum while the
-    sum is within `most`. The first key always gets its minimum, so that one message above the limit
-    does not block the stream. The rest is divided among these keys in proportion to their remaining
-    wants. Keys without a share are not in the result."""
+    """Divide the amount `most` among keys. `wanted`, `least`: wanted amount and minimum of each
+    key. In the order of `wanted`, keys get their minimum until `most` is used up. The first key
+    always gets its minimum, so that a single message above the limit does not block the stream. The
+    rest is divided among these keys in proportion to the amounts that they still want. Keys that
+    get nothing are not in the result."""
     found: dict[K, int] = {}
     left = most
     for key in wanted:
@@ -53,7 +54,7 @@ def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K
 
 
 def rotate(keys: Sequence[QueueKey], place: QueueKey | None) -> list[QueueKey]:
-    """Return the sorted keys, rotated so that the keys at or after `place` come first."""
+    """Return the sorted `keys` in a new order: first those at or after `place`, then the others."""
     first = 0 if place is None else bisect.bisect_left(keys, place)
     return [*keys[first:], *keys[:first]]
 
@@ -90,9 +91,9 @@ def admit_messages(
 def _fit_bytes(
     backlogs: Mapping[QueueKey, Backlog], goals: Mapping[QueueKey, int], most_bytes: int
 ) -> dict[QueueKey, int]:
-    """Return the end offset of each queue in the batch, as near to its goal as the limit of bytes
-    allows. Queues that are not served in this batch are left out. Over a network, several queues
-    are measured together."""
+    """Return the end offset of each queue in the batch. It is the goal of the queue, or lower if
+    the limit of bytes requires this. Queues from which the batch reads nothing are left out. Over a
+    network, the sizes of several queues are measured concurrently."""
     provider = backlogs[next(iter(goals))].view.provider
 
     def measure(key: QueueKey) -> tuple[int, int]:

@@ -45,10 +45,10 @@ _QUEUE = re.compile(r"(?:(\d+)=)?(\d+)(?:(-\d+\.|[.+])([A-Za-z0-9_-]{5}))?(?:<(\
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """Identity of a queue. `topic_id`: the topic's id in the metadata. `message`: queue offset of a
-    message before the position, or at it. `mark`: 30 bits that are computed from this message's
-    store time, stored size and body CRC. `described`: these three values as text for logs and
-    errors, if the message itself was read. Unknown fields are None."""
+    """Identity of a queue. `topic_id`: the topic's id in the metadata. `message`: queue offset of
+    one message, which is before the position of the stream or at it. `mark`: 30 bits that are
+    computed from the store time, stored size and body CRC of this message. `described`: these three
+    values as text for logs and errors, if the message itself was read. Unknown fields are None."""
 
     topic_id: int | None = None
     message: int | None = None
@@ -72,8 +72,8 @@ class Incarnation:
         return ", ".join(parts) or "nothing known of it"
 
     def contradicts(self, other: Incarnation) -> bool:
-        """Return whether two identities cannot belong to one queue, because they differ in a value
-        that both have."""
+        """Return whether two identities cannot belong to the same queue: both have a topic id and
+        the ids differ, or both have a mark of the same message and the marks differ."""
         if None not in (self.topic_id, other.topic_id) and self.topic_id != other.topic_id:
             return True
         return self.message == other.message is not None and self.mark != other.mark

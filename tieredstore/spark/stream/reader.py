@@ -59,12 +59,13 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _LATEST = Bound(LATEST, {})
 _REPETITIONS = 2
-"""Maximum number of times that a step is repeated because segments were deleted during the step."""
+"""Maximum number of times that a step of the reader is repeated because segments were deleted
+during the step."""
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader in a process of the driver. The executors read with copies that have no
-    connection."""
+    """Stream reader. It plans in a process of the driver. The executors read with copies of this
+    object, which have no connection."""
 
     def __init__(
         self, options: SourceOptions, shape: Shape, *, clock: Clock = SYSTEM_CLOCK
@@ -225,8 +226,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Steps
 
     def _with_present_segments(self, step: Callable[[], T]) -> T:
-        """Run a step. If segments were deleted during the step or since the last listing, list
-        again and repeat the step, so that the loss is found. Raises the errors of the step."""
+        """Run a step of the reader. If segments were deleted during the step or since the last
+        listing, list the tier again and repeat the step, which then finds the loss. Raises the
+        errors of the step."""
         for _ in range(_REPETITIONS):
             try:
                 return step()
@@ -238,7 +240,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _map_ahead(
         self, function: Callable[[T], R], items: Sequence[T], *, waits: Callable[[T], bool]
     ) -> Iterator[R]:
-        """Yield the result for each item. Over a network, items are processed concurrently."""
+        """Yield the result of `function` for each item. Over a network, items are processed
+        concurrently."""
         return map_ahead(self._tier().provider, function, items, waits=waits)
 
     def _tier(self) -> TierView:
@@ -286,8 +289,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(offset, view.incarnation(offset))
 
     def _check_start(self, key: QueueKey, view: QueueView, position: Position) -> int:
-        """Return the offset at which to continue: the position, or the first existing message after
-        it."""
+        """Return the offset at which to continue: the offset of the position, or of the first
+        existing message after it. Raises Invalid if the queue was recreated."""
         now = view.incarnation_like(position.incarnation)
         if position.incarnation.contradicts(now):
             text = (
@@ -329,7 +332,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _listen(
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> None:
-        """Read the messages that identify the queues, concurrently for all queues."""
+        """Read the messages by which queues are identified, concurrently for all queues."""
         waiting = [
             (view, positions[key].incarnation)
             for key, view in views.items()
@@ -353,10 +356,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> None:
         """Fail or warn if unread messages were deleted with their queue or their topic. A queue
-        that this reader has read to its end keeps its position, because it may have expired. A
-        queue also keeps its position if its topic has other queues, or is still in the metadata.
-        For a topic that was deleted since an earlier run, nothing shows whether it had more
-        messages."""
+        keeps its position if this reader has read it to its end, because its messages may have
+        expired. It also keeps its position if its topic has other queues, or is still in the
+        metadata. If a topic was deleted since an earlier run, this reader cannot know whether the
+        topic had unread messages."""
         catalogue = self._tier().catalogue
         if catalogue is None:
             return

@@ -29,21 +29,20 @@ _DISTANCES = 1, 0, *(2**power for power in range(1, 24))
 _PAGE_OBJECTS = 1000
 """Number of objects in one page of a listing."""
 _FEW_LISTINGS = 16
-"""Maximum number of topics to list one by one, even if a listing of the whole tier takes fewer
-requests."""
+"""Number of topics up to which each topic is listed singly, even if a listing of the whole tier
+would take fewer requests."""
 _SLOW_LOOK_MS = 10_000
 """Duration in ms above which a refresh counts as slow. After a slow refresh, the next refresh waits
 for as long as the slow one took. Otherwise the stream would list all pages for a few new
 objects."""
 _WHOLE_INTERVALS = 30
-"""Number of refreshes after which a stream of named topics lists the whole tier, to find new
-brokers."""
+"""Number of refreshes after which a stream of named topics lists the whole tier for new brokers."""
 
 
 @dataclass(slots=True)
 class QueueView:
     """One queue at one moment. Messages [least, end) exist and are committed, except in holes.
-    `lost`: ranges whose units are lost. A batch must report them."""
+    `lost`: ranges of queue offsets whose units are lost, which a batch must report."""
 
     provider: SegmentProvider
     queue: QueueFiles
@@ -55,8 +54,7 @@ class QueueView:
 
     @contextmanager
     def open(self) -> Iterator[QueueReader]:
-        """Open a reader of the queue. Segments of the queue may have been deleted since the
-        listing."""
+        """Open a reader of the queue. Segments may have been deleted since the listing."""
         with (
             expiry_told(self.provider, self.queue),
             QueueReader(self.provider, self.queue, self.least) as reader,
@@ -73,32 +71,33 @@ class QueueView:
         return Incarnation(self.topic_id)
 
     def incarnation_like(self, then: Incarnation) -> Incarnation:
-        """Return the queue's identity with the current mark of the message that `then` names. If
-        the message no longer exists, the identity has no mark."""
+        """Return the queue's current identity, with the mark of the same message as in the earlier
+        identity `then`. If this message no longer exists, the identity has no mark."""
         witness = then.message
         if witness is None or not self.least <= witness < self.end:
             return Incarnation(self.topic_id)
         return self._hear(witness)
 
     def has_heard(self, then: Incarnation) -> bool:
-        """Return whether `incarnation_like` would need no read."""
+        """Return whether `incarnation_like` can answer without a read."""
         witness = then.message
         return witness is None or witness in self._witnesses or witness >= self.end
 
     def is_known_at(self, offset: int) -> bool:
-        """Return whether `incarnation` is likely to need no read."""
+        """Return whether `incarnation` can probably answer without a read."""
         return next(witnesses_of(offset, self.least, self.end), None) in self._witnesses
 
     def _hear(self, witness: int) -> Incarnation:
-        """Return the queue's incarnation with the mark of one message. Each message is read
-        once."""
+        """Return the queue's identity (incarnation), with the mark of the message at queue offset
+        `witness`. The message is read once, and the result is kept."""
         if witness not in self._witnesses:
             with self.open() as reader:
                 self._witnesses[witness] = _identify(reader, witness, self.topic_id)
         return self._witnesses[witness][0]
 
     def witness_of(self, then: Incarnation) -> Witness | None:
-        """Return the witness of `then` for the readers of a batch, if its message was read."""
+        """Return the witness by which readers of a batch recognise the queue of the identity
+        `then`. Return None if the message of the identity was not read."""
         return self._witnesses.get(-1 if then.message is None else then.message, (then, None))[1]
 
     def first_at(self, offset: int) -> int:
@@ -110,7 +109,7 @@ class QueueView:
         return sum(last - first for first, last in self._spans(start, end))
 
     def end_of(self, start: int, count: int) -> int:
-        """Return the end of the first `count` messages at or after `start`."""
+        """Return the queue offset after the first `count` messages at or after `start`."""
         for first, last in self._spans(start, self.end):
             if count <= last - first:
                 return first + count
@@ -124,8 +123,8 @@ class QueueView:
             return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """Return the largest end in [start, end] such that the messages before it fit into
-        `size_bytes`. At least one message is included."""
+        """Return the largest queue offset in [start, end] such that the messages from `start` to
+        this offset have at most `size_bytes`. At least one message is included."""
         found, least = start, self.end_of(start, 1)
         with self.open() as reader:
             for first, last in self._spans(start, end):
@@ -140,7 +139,7 @@ class QueueView:
         return max(found, least)
 
     def _spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the runs of queue offsets in [start, end) that exist or are lost."""
+        """Yield the ranges of queue offsets in [start, end) that have units or have lost them."""
         for first, last in sorted([*self.queue.unit_spans(), *self.lost]):
             low, high = max(first, start, self.least), min(last, end, self.end)
             if low < high:
@@ -150,7 +149,7 @@ class QueueView:
         return any(low <= offset < high for low, high in self.lost)
 
     def _log_bytes(self, reader: QueueReader, start: int, end: int) -> int:
-        """Return the commit log bytes of a run, at least its number of messages."""
+        """Return the commit log bytes of messages [start, end), at least one per message."""
         if self._is_lost(start):
             return end - start
         return max(_end_of(reader)(end - 1) - _find_start(reader, start), end - start)
@@ -195,9 +194,10 @@ class TierView:
         now: bool = False,
         hears_first: bool = False,
     ) -> dict[QueueKey, QueueView]:
-        """Return the queues that have units and that `select` accepts. `known`: ends that were
-        proven before. `now`: ignore the interval. `hears_first`: the caller will request the
-        identity of new queues at their start. Raises Corrupt, Unavailable."""
+        """Return the queues that have units and that `select` accepts. `known`: ends of queues that
+        were found earlier. `now`: whether to list the tier even if the interval has not passed.
+        `hears_first`: whether the caller will request the identity of new queues at their start.
+        Raises Corrupt, Unavailable."""
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
         is_due = self._is_due(self._listed_ms, self._interval_ms)
         lists_all = now or (is_due and now_ms >= self._slow_until_ms)
@@ -339,9 +339,9 @@ def _end_of(reader: QueueReader) -> Callable[[int], int]:
 
 
 def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
-    """Yield the messages of [least, end) that identify a queue at the queue offset `offset`, best
-    first: the message before `offset`, the message at `offset`, and if both are damaged, some
-    earlier messages."""
+    """Yield the queue offsets in [least, end) of messages that can identify a queue for a position
+    at `offset`. The best come first: the message before `offset`, the message at `offset`, then
+    some earlier messages, in case both are damaged."""
     for distance in _DISTANCES:
         if least <= offset - distance < end:
             yield offset - distance
@@ -355,8 +355,8 @@ def _identify(
 
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
-    """Return the queue's incarnation: the topic id with the mark of message `witness`, or only the
-    topic id if that message cannot be read."""
+    """Return the queue's identity: the topic id, and the mark of the message at queue offset
+    `witness`. If that message cannot be read, the identity has only the topic id."""
     message = read_message(reader, witness)
     if message is None:
         return Incarnation(topic_id)

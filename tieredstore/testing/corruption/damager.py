@@ -26,8 +26,8 @@ class Damager(Places):
     """Plants damage in an image that is initially intact: `Damager(image, seed)`."""
 
     def plant(self, kind: str) -> Planted:
-        """Plant one damage of a kind of `KINDS`. Raises Invalid for an unknown kind, and if the
-        tier has no suitable position left."""
+        """Plant damage of one of the `KINDS` at one position. Raises Invalid for an unknown kind,
+        and if the tier has no suitable position left."""
         if kind not in KINDS:
             raise Invalid(f"kind of damage {kind!r}: expected one of {', '.join(KINDS)}")
         return KINDS[kind](self)

@@ -27,7 +27,8 @@ _TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredAt:
-    """Message of a tier: positions of its record and its unit (bytes in their segments)."""
+    """Location of a message in a tier: the segments of its record and its unit, and the positions
+    in these segments (bytes)."""
 
     path: str
     queue_offset: int

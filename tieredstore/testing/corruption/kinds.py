@@ -44,7 +44,7 @@ def _make_planted(
 
 
 def _header_field(kind: str, finding: str, field: int, size: int) -> Callable[[Places], Planted]:
-    """Return a kind of damage that changes one byte in a given field of the record's header."""
+    """Return a function that plants damage in one byte of a given field of a record's header."""
 
     def plant(places: Places) -> Planted:
         message = places.message()
@@ -227,7 +227,7 @@ def _unit_elsewhere(places: Places) -> Planted:
 
 
 def _of_other(kind: str, message: StoredAt, other: StoredAt) -> Planted:
-    """Point the unit of a message at another record."""
+    """Describe the damage that the unit of a message refers to another record."""
     is_sized = message.size == other.size or kind == "units-swapped"
     finding, field = ("record-queue-offset", 20) if is_sized else ("record-size", 0)
     at = other.position + field

@@ -27,9 +27,10 @@ class ItemAt:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """Planted damage and the finding that reports it. `finding`: kind of the finding. `segment`,
-    `position`, `queue_offset`: position of the damage, or None if not applicable. `also`: kinds of
-    further findings that the damage may cause, about the messages `offsets` of the queue `path`."""
+    """Planted damage, and the finding that must report it. `finding`: kind of the finding.
+    `segment`, `position`, `queue_offset`: position of the damage, or None if not applicable.
+    `also`: kinds of further findings that the damage may cause. They are about the messages at
+    queue offsets `offsets` of the queue `path`."""
 
     kind: str
     finding: str
@@ -43,9 +44,9 @@ class Planted:
 
 @dataclass(slots=True)
 class Places:
-    """Chooser of positions in an initially intact image. The same seed gives the same positions.
-    Damages do not overlap. A message is damaged once. Damage to a whole segment has its own queue
-    or index segment."""
+    """Chooses positions for damage in an image that is initially intact. The same seed gives the
+    same positions. Each message is damaged at most once. If a whole segment is damaged, its queue
+    (or index segment) gets no other damage."""
 
     image: TierImage
     seed: int
@@ -54,7 +55,7 @@ class Places:
     messages: dict[str, list[StoredAt]] = field(init=False)
     items: list[ItemAt] = field(init=False)
     _whole: set[str | SegmentId] = field(default_factory=set)
-    """Queues and index segments reserved for one damage."""
+    """Queues and index segments that have damage to a whole segment, and so get no other damage."""
     _needed: set[SegmentId] = field(default_factory=set)
     """Index segments that must stay intact, because the detection of other planted damage needs
     them."""
@@ -96,7 +97,7 @@ class Places:
     # Places
 
     def message(self, wanted: Callable[[StoredAt], bool] = lambda _: True) -> StoredAt:
-        """Choose an undamaged message whose neighbours are undamaged."""
+        """Choose a message without damage whose neighbours have no damage either."""
         found = [
             one
             for path, messages in self.messages.items()
@@ -125,8 +126,8 @@ class Places:
     def segment(
         self, type: FileSegmentType, wanted: Callable[[SegmentId], bool] = lambda _: True
     ) -> SegmentId:
-        """Choose a segment. No other damage is in its queue (for an index segment: in the segment
-        itself)."""
+        """Choose a segment whose queue has no other damage. For an index segment, only the segment
+        itself must have none."""
         used = {path for path, _ in self._touched} | self._whole | self._needed
         found = [
             one
@@ -162,11 +163,11 @@ class Places:
         return chosen
 
     def flip(self, one: SegmentId, position: int, mask: int = 0) -> None:
-        """Change the bits of `mask` in one byte, or one random bit."""
+        """Invert the bits of `mask` in the byte at `position`, or without a mask one random bit."""
         self.image.segments[one][position] ^= mask or 1 << self._random.randrange(8)
 
     def is_whole(self, place: str | SegmentId) -> bool:
-        """Return whether that queue or index segment is reserved for one damage."""
+        """Return whether a queue or index segment has damage to a whole segment."""
         return place in self._whole
 
     def sample(self, names: list[str], count: int) -> list[str]:

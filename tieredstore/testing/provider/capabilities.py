@@ -25,7 +25,7 @@ from tieredstore.testing.provider.samples import content, segment_id, write_whol
 
 
 class RewritableProviderContract(ProviderContract):
-    """Contract of providers that can rewrite bytes at a position. The segment then ends after these
+    """Contract of providers that can rewrite bytes at a position. The segment ends after these
     bytes."""
 
     rewritable: ClassVar[bool] = True

@@ -44,7 +44,8 @@ UNUSABLE_PATHS = ("", "b", "b/t", "b/t/0/0", "b/t/x", "b/t/-1", "b/t/01", "b/t/Â
 
 
 class MemoryRecord:
-    """An EpochRecord in memory, like the record of a state directory with a single holder."""
+    """EpochRecord in memory. It behaves like the record of a state directory that only one process
+    has locked."""
 
     def __init__(self, mark: WriterMark | None = None) -> None:
         self._claims: list[str] = []

@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def reconcile(deleted: DeletedTopics, metadata: MetadataStore, broker: str, now_ms: int) -> None:
-    """Remove deleted generations of topics from the metadata. Segments of a deleted generation that
-    the tier may still have are marked for deletion instead. The writer calls this before it
-    finishes pending deletions."""
+    """Remove from the metadata what belongs to deleted topics (or to deleted generations of
+    recreated topics). Segments of them that the tier may still have are marked for deletion
+    instead. The writer calls this before it finishes pending deletions."""
     with metadata.batch():
         for topic, record in deleted.list_topics().items():
             entry = metadata.topic(topic)
@@ -55,8 +55,8 @@ def _trust_present(
     record: DeletedTopic,
     segments: Iterable[FileSegmentMetadata],
 ) -> None:
-    """Keep the metadata entries of the topic's current generation, even at offsets of deleted
-    generations, because a Java broker begins at 0 again."""
+    """Keep the metadata entries of a topic that exists again after its deletion, even at offsets
+    that the deleted topic had used, because a Java broker begins a recreated topic at 0."""
     before = [segment for segment in segments if not _is_behind(record, segment)]
     if any(segment.status != STATUS_DELETED for segment in before):
         deleted.settle([topic])
@@ -92,9 +92,10 @@ def take_in(
     unknown: Mapping[str, list[SegmentId]],
     now_ms: int,
 ) -> dict[str, list[SegmentId]]:
-    """Add the segments that the metadata lacks, for topics with a record of a deletion. Segments of
-    the current generation are added, and segments of deleted generations are marked for deletion.
-    `unknown`: such segments, by queue path. Returns the segments that remain unknown."""
+    """Register segments of the tier that the metadata lacks, if their topic has a record of a
+    deletion. Segments that were written after the deletion are added. Segments of the deleted topic
+    are marked for deletion. `unknown`: segments that the metadata lacks, by queue path. Returns
+    those of them that remain unknown."""
     rest: dict[str, list[SegmentId]] = {}
     missing = {
         topic
@@ -128,7 +129,7 @@ def announce_index(
     metadata: MetadataStore, listings: Mapping[SegmentId, SegmentListing], now_ms: int
 ) -> None:
     """Register the index segments that the metadata lacks because the metadata is an older copy.
-    When the index is opened, complete ones are used."""
+    When the index is opened, it uses those that are complete."""
     unknown = [
         one
         for one, item in listings.items()

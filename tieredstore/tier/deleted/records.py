@@ -1,8 +1,8 @@
 """Records of deleted topics. The tier keeps them for ever. Format:
-`docs/formats/topic-deletion.md`. A topic that is recreated is another generation of that name. The
-topic id in the metadata and the positions in the queue's files distinguish generations. The commit
-log of a generation begins after the commit logs of all earlier generations, so no segment name is
-used twice."""
+`docs/formats/topic-deletion.md`. If a topic is recreated, the name has a second generation.
+Generations are distinguished by the topic id in the metadata, and by the positions in the files of
+a queue. The commit log of a generation begins after the commit logs of all earlier generations of
+the name, so no segment name is used twice."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class QueueEnds(NamedTuple):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
-    """Deleted generations of one topic. `next_id`: topic id of the next generation. Smaller ids are
-    deleted. `queues`: ends of the files of the deleted generations in bytes, by queue id.
-    `is_pending`: whether the tier may still have their segments. If not, every segment belongs to a
-    later generation. `store`: identity of the store whose log has the last deletion, or empty.
-    `position`: byte position of the deletion in that log."""
+    """Deletions of one topic name. `next_id`: topic id that the topic gets if it is recreated.
+    Smaller ids are deleted. `queues`: for each queue id, where the files of the deleted topic end
+    (bytes). `is_pending`: whether the tier may still have segments of the deleted topic. If not,
+    every segment of the name was written after the deletion. `store`: identity of the store whose
+    log has the last deletion, or empty. `position`: byte position of the deletion in that log."""
 
     next_id: int
     queues: dict[int, QueueEnds]
@@ -54,7 +54,7 @@ class DeletedTopic(msgspec.Struct, frozen=True):
     position: int = 0
 
     def is_behind(self, queue_id: int, type: FileSegmentType, base_offset: int) -> bool:
-        """Return whether a segment begins after the end of the deleted generations."""
+        """Return whether a segment begins at or after the end of the deleted files."""
         ends = self.queues.get(queue_id)
         if ends is None:
             return True
@@ -62,11 +62,11 @@ class DeletedTopic(msgspec.Struct, frozen=True):
         return base_offset >= (ends.commit_log if is_log else ends.consume_queue)
 
     def find_ends(self) -> dict[int, int]:
-        """Return the queue offset after the last message of each queue."""
+        """Return the queue offset after the last deleted message of each queue."""
         return {queue: ends.consume_queue // UNIT_SIZE for queue, ends in self.queues.items()}
 
     def merge(self, later: DeletedTopic) -> DeletedTopic:
-        """Return this record extended by the deletion of a later generation."""
+        """Return this record, extended by a later deletion of the same topic name."""
         queues = dict(self.queues)
         for queue_id, ends in later.queues.items():
             known = queues.get(queue_id, QueueEnds(0, 0))
@@ -148,8 +148,9 @@ def find_deleted(provider: SegmentProvider, broker: str) -> dict[str, DeletedTop
 def merge_left(
     there: Mapping[str, DeletedTopic], left: Mapping[str, DeletedTopic]
 ) -> dict[str, DeletedTopic]:
-    """Combine the records of a tier with records that only a state directory has, because the tier
-    is an older copy. Such a tier may still have segments of the topics in the added records."""
+    """Combine the records of a tier with the records in a state directory. If only the state
+    directory has a record, the tier is an older copy, and may still have segments of the deleted
+    topic."""
     merged = dict(there)
     for topic, record in left.items():
         known = there.get(topic)
@@ -160,7 +161,7 @@ def merge_left(
 
 
 def is_deleted(segment: SegmentId, pending: Mapping[str, DeletedTopic]) -> bool:
-    """Return whether a segment belongs to a deleted generation. `pending`: records by topic."""
+    """Return whether a segment belongs to a deleted topic. `pending`: deletion records by topic."""
     if not pending or segment.type is FileSegmentType.INDEX:
         return False
     topic, queue_id = split_path(segment.path)
@@ -203,8 +204,8 @@ def drop_deleted_segments(
 
 def find_pending(provider: SegmentProvider, broker: str) -> dict[str, DeletedTopic]:
     """Return the records of topics whose deleted segments may still be in the tier. The records are
-    stored with the backups. For a reader without access to them, the result is empty and a warning
-    is logged. Raises the errors of `drop_deleted_segments`."""
+    stored with the backups. If this process has no permission to read the records, the result is
+    empty and a warning is logged. Raises the errors of `drop_deleted_segments`."""
     try:
         names = list_names(provider, broker)
     except Refused as error:
@@ -221,8 +222,8 @@ def find_pending(provider: SegmentProvider, broker: str) -> dict[str, DeletedTop
 
 
 def find_known_records(provider: SegmentProvider, broker: str) -> dict[str, DeletedTopic]:
-    """Return all records of a broker. They are read again only if a newer version exists. Raises
-    the errors of `drop_deleted_segments`."""
+    """Return all records of a broker. The records are read again only if a newer version exists.
+    Raises the errors of `drop_deleted_segments`."""
     names = list_names(provider, broker)
     return _read_once(provider, broker, names[-1]) if names else {}
 
@@ -244,9 +245,9 @@ def list_names(provider: SegmentProvider, broker: str) -> list[BackupName]:
 
 
 def list_known_names(provider: SegmentProvider, broker: str) -> list[BackupName] | None:
-    """Return the names of the record versions, oldest first, or None if they were not listed. A
-    provider that needs a request for each listing does not list them if it opened the tier from the
-    shutdown snapshot. The tier is then as the last epoch left it. Raises Unavailable."""
+    """Return the names of the record versions, oldest first, or None if they were not listed. Some
+    providers open a tier from the shutdown snapshot, without a listing. The tier is then unchanged
+    since the last epoch, so the records need not be listed. Raises Unavailable."""
     listed = find_layer(provider, ListedBackups)
     if listed is None:
         return list_records(provider, broker)

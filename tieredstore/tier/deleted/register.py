@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class DeletedTopics:
-    """Records of one broker. Thread-safe. A record is written to the tier before any segment of its
-    topic is deleted in the tier. Readers and restores use the record, and older metadata is
-    compared with it. Without `begin`, no record is read or written, and deletions are remembered
-    only in memory."""
+    """Records of the deleted topics of one broker. Thread-safe. A record is written to the tier
+    before any segment of its topic is deleted there. The record is used by readers and restores,
+    and to correct metadata that is older than the deletion. Without `begin`, no record is read or
+    written, and deletions are remembered only in memory."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class DeletedTopics:
         self._sequence = 0
         self._is_written = True
         self.find_position: Callable[[str], tuple[str, int]] = lambda _topic: ("", 0)
-        """Function that returns the store whose log has the last deletion of a topic, and the byte
-        position of the deletion in that log."""
+        """Function of a topic that returns where its last deletion is recorded: the identity of a
+        store, and the byte position in the commit log of that store."""
 
     def begin(self, writer: TierWriter) -> None:
-        """Read the records. From now on, records are written under the given writer's epoch. If a
-        former writer may still be running, the next `write` writes them. Records that only the
-        state directory has are written immediately, because the tier is an older copy. Raises
-        Corrupt, Invalid, Fenced, Unavailable."""
+        """Read the records. From now on, records are written under the given writer's epoch. If the
+        previous writer may still be running, the next `write` writes all records. If only the state
+        directory has some records, the tier is an older copy, and the records are written
+        immediately. Raises Corrupt, Invalid, Fenced, Unavailable."""
         with self._lock:
             found = writer.find_clean_records()
             is_whole = True
@@ -88,18 +88,17 @@ class DeletedTopics:
                 self.write()
 
     def leave(self) -> None:
-        """Leave the records in the state directory for the next writer, if the tier has their
-        current content."""
+        """Save the records in the state directory for the next writer, if the tier has them."""
         with self._lock:
             writer, self._writer = self._writer, None
             if writer is not None and self._is_written:
                 writer.leave_clean_records(self._topics, self._newest)
 
     def compare(self) -> None:
-        """Compare the records of a former writer with the tier, because the tier may be an older
-        copy. If the tier still has segments of topics that these records name as deleted, their
-        deletion is pending. Call this after the tier was listed. Raises the errors of
-        `find_deleted` and `write`."""
+        """Compare the records that the previous writer left in the state directory with the tier,
+        because the tier may be an older copy. If the tier lacks a record, it may still have
+        segments of the deleted topic, and their deletion is pending. Call this after the tier was
+        listed. Raises the errors of `find_deleted` and `write`."""
         with self._lock:
             names = list_known_names(self._provider, self._broker) if self._is_left else None
             if names is None:
@@ -126,15 +125,14 @@ class DeletedTopics:
             return dict(self._topics)
 
     def find_ends(self, topic: str) -> dict[int, int]:
-        """Return the queues of a topic's deleted generations, each with the queue offset after its
-        last message."""
+        """Return the queue offset after the last deleted message, for each queue of a topic."""
         record = self._topics.get(topic)
         return {} if record is None else record.find_ends()
 
     def find_log_begin(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the position at which the commit log of a new queue begins: after all deleted
-        generations. Raises Busy if new segments could get the names of segments that are being
-        deleted, and the errors of `write`."""
+        """Return the position at which the commit log of a new queue begins. If a topic of this
+        name was deleted, this is the end of the deleted commit log. Raises Busy while new segments
+        could get the names of segments that are being deleted, and the errors of `write`."""
         record = self._topics.get(topic)
         ends = None if record is None else record.queues.get(queue_id)
         if record is None or ends is None:
@@ -150,7 +148,7 @@ class DeletedTopics:
 
     def add_topic(self, topic: str) -> int:
         """Add a topic to the metadata, unless it exists. Returns its topic id, which differs from
-        the ids of all deleted generations."""
+        the ids of all deleted topics."""
         known = self._metadata.topic(topic)
         if known is not None:
             return known.topic_id
@@ -169,7 +167,7 @@ class DeletedTopics:
         return topic_id
 
     def reserve_id(self) -> int:
-        """Reserve a topic id, so that no topic gets it."""
+        """Return a topic id that no topic has had or will get."""
         with self._lock, self._metadata.batch():
             highest = max((one.next_id for one in self._topics.values()), default=-1)
             is_there = self._metadata.topic(INDEX_TOPIC) is not None
@@ -183,9 +181,9 @@ class DeletedTopics:
             return found.topic_id
 
     def record(self, ends: Mapping[str, Mapping[int, QueueEnds]]) -> None:
-        """Record that the current generation of each topic in `ends` is deleted. On return the
-        record is in the tier. `ends`: for each topic, the file ends of its queues. Raises Fenced,
-        Unavailable. After an error nothing is recorded."""
+        """Record that each topic in `ends` is deleted. On return the record is in the tier. `ends`:
+        for each topic, where the files of its queues end. Raises Fenced, Unavailable. After an
+        error nothing is recorded."""
         with self._lock:
             before = dict(self._topics)
             for topic, queues in ends.items():
@@ -205,7 +203,7 @@ class DeletedTopics:
 
     def take_over(self, records: Mapping[str, DeletedTopic]) -> None:
         """Add the records of the tier from which this tier was copied. This tier may still have
-        segments of the recorded generations. Raises Fenced, Unavailable."""
+        segments of the deleted topics. Raises Fenced, Unavailable."""
         with self._lock:
             for topic, found in records.items():
                 known = self._topics.get(topic)
@@ -217,16 +215,16 @@ class DeletedTopics:
             self.write()
 
     def _find_next_id(self, topic: str) -> int:
-        """Return the topic id after the id of the current generation, or the record's next id if no
-        generation exists."""
+        """Return the topic id that the topic gets if it is recreated. All ids that the topic had so
+        far are smaller."""
         entry, record = self._metadata.topic(topic), self._topics.get(topic)
         if record is not None and (entry is None or entry.topic_id < record.next_id):
             return record.next_id
         return self.reserve_id()
 
     def settle(self, topics: Collection[str]) -> None:
-        """Record that the tier has no more segments of these topics' deleted generations. The next
-        call of `record` or `write` stores this."""
+        """Record that the tier no longer has segments of these deleted topics. The next call of
+        `record` or `write` stores this."""
         with self._lock:
             for topic in topics:
                 record = self._topics.get(topic)

@@ -29,13 +29,12 @@ BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
 READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
 
 READS_AROUND: Final = 32
-"""Maximum number of concurrent uncached reads. Each of them may hold the messages of a whole
-get."""
+"""Maximum number of concurrent uncached reads. Each may hold the messages of a whole get."""
 
 SLOW_MS: Final = 5
-"""Duration in ms above which a read counts as slow, so that the next blocks are fetched ahead of
-readers. The processing of the bytes does not count, because fetching ahead does not shorten the
-processing."""
+"""Duration in ms above which a read of the tier counts as slow. After a slow read, the next blocks
+are fetched before a reader asks for them. The time for processing the bytes is not included,
+because fetching ahead does not shorten it."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +47,9 @@ def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredSt
 
 
 class BlockFetcher:
-    """Fetches blocks. Thread-safe. Coroutines and threads share fetches. `ahead`: executor that
-    fetches blocks ahead of readers. `executor`: runs the reads of one step in parallel. A failed
-    fetch is counted and logged, and its result is None."""
+    """Fetches blocks. Thread-safe. Coroutines and threads that need the same block share one fetch.
+    `ahead`: executor that fetches blocks before a reader asks for them. `executor`: runs concurrent
+    reads of one fetch. A failed fetch is counted and logged, and its result is None."""
 
     def __init__(
         self,
@@ -103,8 +102,9 @@ class BlockFetcher:
     def _plan(
         self, file: FlatMessageFile, request: GetRequest, maximum: int
     ) -> Block | Flight | Fetch:
-        """Choose the source of a block: an in-flight fetch, the cache (it may have changed after
-        the reader's first lookup), or an uncached fetch."""
+        """Choose the source of a block: a fetch in flight, a cached block, or an uncached fetch.
+        The cache is looked up again, because the block may have come since the reader's first
+        lookup."""
         key, offset = request.key, request.offset
         with self._planning:
             flight = self.flights.find(key, offset, file)
@@ -118,8 +118,8 @@ class BlockFetcher:
             return self._join(fetch) if fetch.room_bytes > 0 else fetch
 
     def fetch_ahead(self, file: FlatMessageFile, block: Block, maximum: int) -> None:
-        """Fetch in the background, into the cache, the blocks that the reader of `block` needs
-        next. No-op without an executor for this."""
+        """Start fetches of the blocks that the reader of `block` needs next, into the cache, in the
+        background. No-op without the executor `ahead`."""
         if self._ahead is None:
             return
         fetches = self.planner.plan_ahead(file, block, maximum)
@@ -169,8 +169,8 @@ class BlockFetcher:
             fetch.trail.give_up(fetch)
 
     def _read_around(self, fetch: Fetch, request: GetRequest) -> Steps[Block | None]:
-        """Read a block without caching it. Only a few such reads run at a time, because the cache
-        does not bound their memory."""
+        """Read a block without caching it. The number of concurrent reads of this kind is limited,
+        because the limit of the cache does not bound their memory."""
         place = yield from self._around.enter()
         try:
             return (yield from self._read(fetch))
@@ -183,8 +183,9 @@ class BlockFetcher:
         return (yield from self._read_in_front(fetch.file, request))
 
     def _read_in_front(self, file: FlatMessageFile, request: GetRequest) -> Steps[Block | None]:
-        """Read the messages of a get that precede lost bytes, without caching them. Each attempt
-        requests half as many messages. Returns None if the first message is lost."""
+        """Read the messages of a get that are before lost bytes, without caching them. Each attempt
+        requests half as many messages as the attempt before. Returns None if the first message is
+        lost."""
         count, damage = request.max_count, Corrupt("")
         while count:
             place = yield from self._around.enter()
@@ -249,8 +250,8 @@ class BlockFetcher:
     def _read_both(
         self, fetch: Fetch, units: npt.NDArray[np.void], further: tuple[int, int]
     ) -> Reading[tuple[Block, npt.NDArray[np.void]]]:
-        """Read the block of known units, and further units. The read of the further units may
-        fail."""
+        """Read the messages of known units, and at the same time further units. If only the read of
+        the further units fails, the messages are still returned."""
         readings: list[Reading[Any]] = [
             self._read_named(fetch, units),
             fetch.file.read_units(*further),

@@ -30,12 +30,12 @@ from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.reading import Reading, join_readings
 
 GAP_BYTES = 1 << 20
-"""Maximum number of unneeded bytes between two messages that one read includes. Such bytes are the
-first copy of an upload that was repeated after a crash."""
+"""Maximum number of unneeded bytes between two messages that are read in one request. Such bytes
+are left by an upload that was repeated after a crash."""
 
 SMALL_BLOCK_MESSAGES: Final = 64
-"""Maximum number of messages of a block that is read without columns, because arrays are slower for
-few messages."""
+"""Number of messages up to which a block is processed message by message. For so few messages,
+arrays are slower."""
 
 _HEAD: Final = struct.Struct(">iI4xi4xq")
 """Size, magic, queue id and queue offset of a record."""
@@ -47,7 +47,8 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Units (rows) whose records are close together in [start, end) of the commit log."""
+    """Units whose records are close together in the commit log, in bytes [start, end), and are read
+    together. `rows`: indices of the units."""
 
     rows: Longs
     start: int
@@ -55,7 +56,7 @@ class _Run:
 
 
 class _Wanted(NamedTuple):
-    """Units of a queue. The first has queue offset `start`."""
+    """Units whose messages are to be read. `start`: queue offset of the first unit."""
 
     file: FlatMessageFile
     key: QueueKey
@@ -64,7 +65,8 @@ class _Wanted(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Messages, their rows and sizes, and the size in bytes of the buffers that contain them."""
+    """Messages that were read. `rows`: index of each message's unit. `sizes`: size of each message
+    (bytes). `buffer_bytes`: size of the buffers that contain the messages."""
 
     messages: list[StoredMessage]
     rows: Longs
@@ -99,9 +101,9 @@ def read_named(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read the messages of `units`, the first of which has queue offset `start`. The block has at
-    least one message, and as many as span at most `limit_bytes` of the commit log and weigh at most
-    `room_bytes`. Without units, `start` is in a hole: the block has no message, and reaches to the
+    """Read messages of `units`. `start`: queue offset of the first unit. The block gets messages
+    until they span `limit_bytes` of the commit log or need `room_bytes` in the cache, but at least
+    one. If there are no units, `start` is in a hole. The block then has no message, and ends at the
     end of the hole. `check_bodies`: leave out messages whose body does not match its CRC. Raises
     Unavailable, and Corrupt when the bytes of a whole range are missing."""
     key = QueueKey(file.topic, file.queue_id)
@@ -133,9 +135,10 @@ def _read_small(
     limit_bytes: int,
     room_bytes: int,
 ) -> Reading[Block | None]:
-    """Read the messages of `units`. The first has queue offset `start`. Returns None in all unusual
-    cases: records that are not adjacent, limits that are reached, invalid records, records of both
-    formats. `read_named` then handles them. Raises the errors of the reads."""
+    """Read the messages of a few units in the usual case. `start`: queue offset of the first unit.
+    Returns None if `read_named` must handle the units: if records are not adjacent, a limit is
+    reached, a record is invalid, or records have different formats. Raises the errors of the
+    reads."""
     offsets, sizes, tags_codes = zip(*units.tolist(), strict=True)
     count, begin = len(offsets), offsets[0]
     *positions, length = accumulate(sizes, initial=0)
@@ -167,8 +170,8 @@ def _read_small(
 
 
 def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int) -> tuple[int, int]:
-    """Return the number of units in a block (at least one), and the weight of the block. The
-    records must be adjacent."""
+    """Return the number of units whose messages fit into a block (at least one), and the memory
+    that the block needs in the cache (bytes). The records of the units must be adjacent."""
     spans = units["physical_offset"].astype(np.int64) + units["size"] - units["physical_offset"][0]
     weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
     count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
@@ -176,9 +179,9 @@ def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int)
 
 
 def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
-    """Return the number of leading units whose messages together have `enough_bytes`, or the number
-    of all units if these have fewer bytes. A message above `limit_bytes` adds no bytes, because no
-    read returns it."""
+    """Return how many of the first units have messages with a total of `enough_bytes`, or the
+    number of all units if their messages have fewer bytes. A message above `limit_bytes` is not
+    counted, because no read returns it."""
     if len(units) <= SMALL_BLOCK_MESSAGES:
         total = 0
         for count, size in enumerate(units["size"].tolist(), 1):
@@ -209,7 +212,7 @@ def _hole(file: FlatMessageFile, key: QueueKey, start: int) -> Block:
 
 
 def _are_in_order(file: FlatMessageFile, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
-    """Return whether the records are adjacent and inside the commit log, as valid records are."""
+    """Return whether the units refer to adjacent records in the commit log, as valid units do."""
     return bool(
         offsets[0] >= file.commit_log_min_offset
         and offsets.max() <= file.commit_log_commit_offset
@@ -223,8 +226,8 @@ def _are_in_order(file: FlatMessageFile, offsets: Longs, sizes: Longs, ends: Lon
 def _runs(
     file: FlatMessageFile, offsets: Longs, sizes: Longs, limit_bytes: int
 ) -> tuple[list[_Run], int]:
-    """Return the runs of units that point into the commit log. Also return the number of units in
-    the runs, and of unusable units between them."""
+    """Group the units that point into the commit log into runs, which are read together, up to
+    `limit_bytes`. Also return the number of units that were looked at, including unusable ones."""
     low, high = file.commit_log_min_offset, file.commit_log_commit_offset
     usable = (offsets >= low) & (sizes > 0) & (sizes <= high - offsets)
     runs: list[_Run] = []
@@ -299,8 +302,8 @@ def _read_run(wanted: _Wanted, run: _Run) -> Reading[list[_Found]]:
 
 
 def _read_around(wanted: _Wanted, run: _Run, error: BlocksDamaged) -> Reading[list[_Found]]:
-    """Read the messages of a run outside of damaged blocks. Messages inside them may be damaged, so
-    none of them is returned."""
+    """Read the messages of a run that are outside of damaged blocks. A message in a damaged block
+    may be wrong, so it is not returned."""
     _log.warning("%s/%d: messages are left out: %s", *wanted.key, error)
     units = wanted.units
     offsets = units["physical_offset"][run.rows].astype(np.int64)
@@ -322,8 +325,8 @@ def _is_own(
     buffer: memoryview,
     positions: Longs,
 ) -> npt.NDArray[np.bool_]:
-    """Return, for each record, whether it has the queue id and queue offset of its unit.
-    `positions`: positions of the records, from the units. A record after a coda begins 16 bytes
+    """Return a mask of the records that have the queue id and queue offset of their unit.
+    `positions`: positions in the units. If a unit points to a coda, its record begins 16 bytes
     later."""
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)

@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 
 
 class MessageStoreFetcher(MessageReader):
-    """Gets, time searches and key queries on the tier only. Thread-safe. Each read is implemented
-    once, as a generator, for both blocking calls and coroutines. `index`: None disables key
-    queries. `executor`: runs the blocking parts of coroutines (None: the event loop's own
+    """Gets, time searches and key queries on the tier only. Thread-safe. Each read is a generator
+    of steps, so that blocking calls and coroutines share one implementation. `index`: None disables
+    key queries. `executor`: runs the blocking parts of coroutines (None: the event loop's own
     executor), and concurrent reads. `ahead`: executor that reads ahead for sequential readers
     (None: no read-ahead)."""
 
@@ -89,7 +89,7 @@ class MessageStoreFetcher(MessageReader):
         return await run_async(self.get_in_steps(request), self._executor)
 
     def get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
-        """Get messages like `get`, as steps that the caller runs."""
+        """Get messages like `get`, as a generator of steps that the caller runs."""
         if request.max_count < 1:
             raise Invalid(
                 f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
@@ -101,8 +101,8 @@ class MessageStoreFetcher(MessageReader):
         return result
 
     def _get(self, request: GetRequest, *, goes_on: bool = True) -> Steps[GetMessageResult]:
-        """Get messages as steps. `goes_on`: continue after the cached blocks, by at most one
-        window."""
+        """Get messages as a generator of steps. `goes_on`: whether one more fetch may follow if
+        cached blocks alone do not give enough messages."""
         key, offset = request.key, request.offset
         file = self._flat_files.get(*key)
         if file is None:
@@ -140,8 +140,8 @@ class MessageStoreFetcher(MessageReader):
         return result
 
     def _complete(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Add one fetch to the answer from cached blocks. Without this, a get that begins in a
-        small block would return few messages."""
+        """Add the messages of one fetch to an answer from cached blocks. Otherwise a get that
+        begins in a small block would return only a few messages."""
         wanted = request.max_count - len(result.messages)
         size_bytes, limit_bytes = result.size_bytes, request.limit_bytes
         enough_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -174,8 +174,8 @@ class MessageStoreFetcher(MessageReader):
     def _collect(
         self, request: GetRequest, block: Block, minimum: int, maximum: int
     ) -> tuple[GetMessageResult, Block]:
-        """Return an answer from a block and the cached blocks after it, within one window of
-        offsets. Also return the last of these blocks."""
+        """Return an answer with messages of a block and of the cached blocks after it, up to
+        `readAheadMessageCountThreshold` queue offsets. Also return the last of these blocks."""
         offset, max_count, limit_bytes = request.offset, request.max_count, request.limit_bytes
         window_end = offset + self._config.read_ahead_message_count_threshold
         max_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -227,8 +227,9 @@ class MessageStoreFetcher(MessageReader):
             return run(file.offset_by_time(timestamp_ms, boundary))
 
     def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
-        """Return the tier's messages of a queue, for a search by time over both stores, or None if
-        the tier has no messages of the queue. Calls of the result raise Unavailable and Corrupt."""
+        """Return the tier's part of a search by time that covers the local store and the tier.
+        Return None if the tier has no messages of the queue. Calls of the result raise Unavailable
+        and Corrupt."""
         file = self._flat_files.get(topic, queue_id)
         if file is None or not file.is_initialised:
             return None
@@ -260,8 +261,8 @@ class MessageStoreFetcher(MessageReader):
             return self._read_time(file, None, unreadable=file.min_store_timestamp_ms)
 
     def _read_time(self, file: FlatMessageFile, offset: int | None, *, unreadable: int) -> int:
-        """Return the store time of the message at `offset` (None: of the first message), or -1 if
-        no message is there. `unreadable`: result if the time cannot be read."""
+        """Return the store time of the message at `offset` (None: the first message), or -1 if no
+        message is there. `unreadable`: result if the time cannot be read."""
         try:
             minimum = file.consume_queue_min_offset
             at = minimum if offset is None else offset
@@ -288,7 +289,7 @@ class MessageStoreFetcher(MessageReader):
     def query_reading(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Reading[list[StoredMessage]]:
-        """Query messages like `query_message`, as reads that the caller runs."""
+        """Query messages like `query_message`, as a generator of reads that the caller runs."""
         if self._index is None or self._topic_filter.is_filtered(topic):
             return _read_nothing()
         return query_message(
@@ -324,8 +325,8 @@ def _log_result(request: GetRequest, result: GetMessageResult) -> None:
 
 
 def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int] | None:
-    """Return status and next offset for a get whose offset is outside [minimum, maximum). None if
-    the offset is inside."""
+    """If the offset of a get is outside [minimum, maximum), return the status and the next offset
+    for its answer. Otherwise return None."""
     if maximum <= 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset
     if offset < minimum:

@@ -1,5 +1,4 @@
-"""In-flight fetches, so that no offset is fetched twice at the same time, and slots for uncached
-reads."""
+"""Fetches in flight, so that no offset is fetched twice at a time, and slots for uncached reads."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ NO_LIMIT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Requested block: up to `count` messages of `file` from `start`. `size_bytes`: maximum span in
-    the commit log. `enough_bytes`: the block ends with the message that reaches this size.
-    `room_bytes`: maximum size in the cache, 0 for an uncached block. `reserved_bytes`: space that
-    is reserved for the block in the cache. `trail`: read-ahead stream of the block. `units`: units
-    of its messages, or None if they must be read first. `further`: queue offset and number of
-    further units to read in the same request."""
+    """Requested block: up to `count` messages of `file` from `start`. `size_bytes`: maximum number
+    of commit log bytes from the first to the last message. `enough_bytes`: the block ends with the
+    message at which this size is reached. `room_bytes`: maximum size in the cache, 0 for an
+    uncached block. `reserved_bytes`: space that is reserved for the block in the cache. `trail`:
+    read-ahead stream of the block. `units`: units of its messages, or None if they must be read
+    first. `further`: queue offset and number of further units to read in the same request."""
 
     file: FlatMessageFile
     key: QueueKey
@@ -54,9 +53,9 @@ class Fetch:
 
 class Flight:
     """Planned fetch of [start, end). A caller that needs a part of the range waits for the fetch,
-    or becomes its leader if the fetch has not begun. The result is the block, the error of the
-    backend, or None if the leader gave up. In the last case the waiting callers fetch for
-    themselves."""
+    or becomes its leader if the fetch has not begun. The leader runs the fetch. The result is the
+    block, the error of the backend, or None if the leader gave up. After None, each waiting caller
+    fetches by itself."""
 
     __slots__ = ("_landed", "_landing", "_lock", "fetch", "leader_thread")
 
@@ -68,8 +67,8 @@ class Flight:
         self._landing: Future[Landed] | None = None  # most fetches have no waiting caller
 
     def lead(self) -> bool:
-        """Become the leader of the fetch. The leader must call `land`. Returns False if the fetch
-        already has a leader."""
+        """Make the caller the leader of the fetch. The leader must run the fetch and call `land`.
+        Returns False if the fetch already has a leader."""
         with self._lock:
             if self.leader_thread is not None:
                 return False
@@ -97,8 +96,8 @@ class Flight:
             return self._landing
 
     def wait(self) -> Landed:
-        """Wait for the result. Raises Busy if the leader is a coroutine in this thread, because the
-        coroutine could continue only after this call."""
+        """Wait for the result. Raises Busy if the leader is a coroutine of this thread, because
+        that coroutine cannot continue while this call blocks the thread."""
         if self.leader_thread == threading.get_ident():
             raise Busy("a coroutine of this thread is fetching")
         return self._find_landing().result()
@@ -110,21 +109,20 @@ class Flight:
 
 
 class SingleFlight:
-    """At most one in-flight fetch per queue offset. Thread-safe."""
+    """Fetches in flight. No two of them contain the same queue offset of a queue. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[QueueKey, list[Flight]] = {}
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Flight | None:
-        """Return the in-flight fetch of a queue that contains `offset`. `owner`: object of the
-        queue. A recreated queue has another one."""
+        """Return the in-flight fetch of a queue that contains `offset`. `owner`: the object of the
+        queue. A recreated queue has a different object."""
         with self._lock:
             return self._find(key, offset, owner)
 
     def join(self, fetch: Fetch) -> Flight:
-        """Join the in-flight fetch that contains the first message of `fetch`. If none exists,
-        create one."""
+        """Join the fetch in flight that contains the first message of `fetch`, or create one."""
         with self._lock:
             found = self._find(fetch.key, fetch.start, fetch.file)
             if found is None:
@@ -165,8 +163,8 @@ class Places:
         self._lock = threading.Lock()
 
     def enter(self) -> Steps[Place]:
-        """Wait for a slot. Call `leave` afterwards. A thread that runs an event loop does not wait,
-        because coroutines of that loop may hold the slots."""
+        """Wait for a slot. Call `leave` of the result afterwards. A blocking call in the thread of
+        an event loop does not wait, because coroutines of that loop may hold the slots."""
         place = Place(self)
         with self._lock:
             if self._free:

@@ -20,7 +20,7 @@ from tieredstore.tier.index.service import IndexStoreService
 from tieredstore.tier.reading import Reading, join_readings
 
 MAX_RESULTS = 16_384
-"""Maximum number of messages per query, and of index items to examine per round."""
+"""Maximum number of messages that a query returns, and of index items that it examines at once."""
 
 COALESCE_GAP_BYTES = 64 << 10
 """Maximum gap between two messages that are read in one request."""
@@ -92,8 +92,7 @@ def query_message(
 
 
 class _Piece(msgspec.Struct):
-    """Index items of one queue whose records lie in [start, end) of its commit log, and are read
-    together."""
+    """Index items of one queue whose records are read together, from [start, end) of its log."""
 
     file: FlatMessageFile
     start: int
@@ -104,8 +103,8 @@ class _Piece(msgspec.Struct):
 def _read_at_hand(
     pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
 ) -> list[_Piece]:
-    """Read the requested messages that need no blocking call, and add them to `read`. Returns the
-    pieces that must still be read."""
+    """Read the pieces that can be read without blocking, and add the requested messages to `read`.
+    Returns the other pieces."""
     others: list[_Piece] = []
     for piece in pieces:
         try:
@@ -149,8 +148,8 @@ def _accept_messages(
     wanted: _Wanted,
     read: dict[tuple[int, int], StoredMessage],
 ) -> None:
-    """Add the requested messages to `read`, except messages that are not fully committed, because
-    readers of the queue do not see these."""
+    """Add the requested messages of a piece to `read`. Messages whose units are not committed are
+    left out, because readers of the queue do not see them either."""
     end = piece.file.consume_queue_commit_offset
     for item in piece.items:
         try:
@@ -162,8 +161,8 @@ def _accept_messages(
 
 
 def _find_pieces(queues: FlatFileStore, topic: str, items: Iterable[IndexItem]) -> list[_Piece]:
-    """Return the reads for all items of a topic, with adjacent items combined. Items outside of
-    their queue's data are omitted."""
+    """Group all index items of a topic into pieces that are read together. Items that refer to
+    bytes that their queue does not have are left out."""
     pieces: list[_Piece] = []
     queue_id, file, low, high = -1, None, 0, 0
     for item in sorted(items):

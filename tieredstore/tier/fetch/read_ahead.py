@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tieredstore.tier.fetch.read_ahead_stream import Trail
 
 MESSAGE_OVERHEAD_BYTES = 200
-"""Memory of the objects around one message of a block, in addition to its bytes."""
+"""Memory (bytes) that the Python objects of one message need, in addition to its own bytes."""
 
 FILL_RATIO = 0.8
-"""Maximum share of the cache's limit that blocks may use before a reader has finished them."""
+"""Maximum share of the cache that may be used by blocks that no reader has finished."""
 
 
 class Taken(NamedTuple):
@@ -38,10 +38,10 @@ class Taken(NamedTuple):
 class Block:
     """Messages of one queue with queue offsets in [start, end). `offsets[i]`: queue offset of
     `messages[i]`, ascending. `ends[i]`: total size of the messages up to and including `i`, bytes.
-    `bad_count`: units of the range with an unusable record. Other offsets without a message are in
-    a hole. `owner`: queue object from which the bytes were read. A recreated queue has another
-    owner. `trail`: read-ahead stream of the block. `was_waited_for`: whether a reader had to wait
-    for the block."""
+    `bad_count`: number of units in the range whose record is unusable. Other offsets without a
+    message are in a hole. `owner`: the queue object from which the bytes were read. A recreated
+    queue has a different object. `trail`: read-ahead stream of the block. `was_waited_for`: whether
+    a reader had to wait for the block."""
 
     __slots__ = (
         "_ends",
@@ -143,8 +143,8 @@ _CacheKey = tuple["QueueKey", int]
 
 class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
     """Cache that evicts finished blocks first, then the least recently used blocks. `expire`
-    removes blocks without an access for `expire_ms`. Entries are in the order of their last access,
-    so the expired ones are always first."""
+    removes blocks without an access for `expire_ms`. Blocks are in the order of their last access,
+    so the expired blocks are always the first ones."""
 
     def __init__(
         self, limit_bytes: int, expire_ms: int, clock: Clock, on_removed: Callable[[Block], None]
@@ -198,8 +198,8 @@ class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
 
 
 class CacheStats(NamedTuple):
-    """Counters of the cache since its start. Accesses and hits count reads, the other counters
-    count messages."""
+    """Counters of the cache since it was created. `accesses` and `hits` are numbers of reads, the
+    other counters are numbers of messages."""
 
     accesses: int
     hits: int
@@ -219,8 +219,8 @@ class ReadAheadCache:
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the block of a queue that contains `offset`. Counts as an access. `owner`: object
-        of the queue. A block of a former queue with this key is not returned."""
+        """Return the block of a queue that contains `offset`. Counts as an access. `owner`: the
+        object of the queue. A block of a deleted queue with the same key is not returned."""
         with self._lock:
             self._blocks.expire()
             self._accesses += 1
@@ -243,7 +243,7 @@ class ReadAheadCache:
             return offset
 
     def find_next(self, block: Block) -> Block | None:
-        """Return the block that begins where this block ends. Does not count as an access."""
+        """Return the cached block that begins where `block` ends, or None. Counts as no access."""
         with self._lock:
             return self._find(block.key, block.end, block.owner)
 
@@ -264,30 +264,29 @@ class ReadAheadCache:
             return True
 
     def read_to_end(self, block: Block) -> None:
-        """Record that a reader has finished this block, so that it can be evicted without loss."""
+        """Record that a reader has finished a block. It is evicted before unfinished ones."""
         with self._lock:
             if block.counted_unread:
                 self._uncount_unread(block)
                 self._blocks.let_go((block.key, block.start))
 
     def next_start(self, key: QueueKey, offset: int) -> int | None:
-        """Return the start of the first cached block after `offset`, so that a fetch can end
-        there."""
+        """Return the start of the first cached block after `offset`, where a fetch can end."""
         with self._lock:
             starts = self._starts.get(key, [])
             index = bisect_right(starts, offset)
             return starts[index] if index < len(starts) else None
 
     def room_bytes(self) -> int:
-        """Return the weight that may be added before unread blocks exceed `FILL_RATIO` of the
-        limit. Finished blocks are not counted, because their readers no longer need them. In-flight
-        blocks count with their reservation."""
+        """Return how many bytes of blocks may be added before unfinished blocks exceed `FILL_RATIO`
+        of the limit. Finished blocks are not counted, because their readers no longer need them.
+        For a block in flight, its reserved space is counted."""
         with self._lock:
             self._blocks.expire()
             return int(self._limit_bytes * FILL_RATIO) - self._unread_bytes - self._reserved_bytes
 
     def reserve(self, weight: int) -> None:
-        """Reserve space for an in-flight block. A negative weight releases it."""
+        """Reserve space for a block in flight. A negative `weight` releases the space."""
         with self._lock:
             self._reserved_bytes += weight
 
@@ -298,8 +297,8 @@ class ReadAheadCache:
                 del self._blocks[key, start]
 
     def expire(self) -> None:
-        """Remove blocks that were not accessed for the expiry time. Needed when there are no
-        readers, because each access by a reader also does this."""
+        """Remove blocks that were not accessed for the expiry time. Each access by a reader also
+        does this, so this call is needed only while there are no readers."""
         with self._lock:
             self._blocks.expire()
 

@@ -22,22 +22,23 @@ BLOCKS_AHEAD: Final = 8
 """Maximum number of blocks that are in flight or cached before a reader asks for them."""
 
 BLOCK_BYTES: Final = 4 << 20
-"""Approximate maximum span of a block of a sequential reader. A larger message is its own block."""
+"""Approximate maximum size of a block that is fetched for a sequential reader, in commit log bytes.
+A larger message is a block of its own."""
 
 FIRST_SURPLUS: Final = 192
-"""Number of further units that are read with a first block: the units of the next two blocks, of 32
-messages each."""
+"""Number of units after a reader's first block that are read together with this block. They are the
+units of the next two blocks."""
 
 UNITS_AHEAD: Final = 1 << 15
-"""Maximum number of further units that are read with a block."""
+"""Maximum number of units after a block that are read together with the block."""
 
 _UNITS_A_MESSAGE: Final = 16
-"""Number of further units that are read per message of the next block."""
+"""Number of units after a block that are read with it, for each message of the next block."""
 
 
 class Limits(NamedTuple):
-    """Limits of a block: number of messages, bytes of commit log, weight in the cache, and the
-    queue offset at which it must end."""
+    """Limits of a block: number of messages, bytes of commit log, bytes in the cache, and the queue
+    offset at which the block must end."""
 
     message_count: int
     size_bytes: int
@@ -46,8 +47,9 @@ class Limits(NamedTuple):
 
 
 class Trail:
-    """Blocks of one sequential reader, or of several readers of the same messages. Thread-safe.
-    `start`, `count`: start and size of the first block."""
+    """Read-ahead stream: the blocks that are fetched for one sequential reader, or for several
+    readers of the same messages. Thread-safe. `start`, `count`: first queue offset and number of
+    messages of the first block."""
 
     def __init__(
         self, file: FlatMessageFile, key: QueueKey, start: int, count: int, reached: int = 0
@@ -57,7 +59,7 @@ class Trail:
         self._lock = threading.Lock()
         self._count = count  # of the block planned last
         self.next_start: int | None = start
-        """Start of the next block. None while it is unknown."""
+        """Queue offset at which the next block begins, or None while this is unknown."""
         self._reached_start = start
         self._reached = reached
         self._ahead: deque[int] = deque()  # starts of blocks that no reader has reached
@@ -70,8 +72,9 @@ class Trail:
     def plan_first(
         self, limits: Limits, *, surplus: int | None = None, enough_bytes: int = NO_LIMIT
     ) -> Fetch:
-        """Plan the first block. `surplus`: number of further units to read (default: those of the
-        next block). `enough_bytes`: the block ends with the message that reaches this size."""
+        """Plan the first block. `surplus`: number of units after the block that are read with it
+        (default: those of the next block). `enough_bytes`: the block ends with the message at which
+        this size is reached."""
         with self._lock:
             assert self.next_start is not None
             return self._plan_unknown(self.next_start, limits, surplus, enough_bytes)
@@ -90,8 +93,8 @@ class Trail:
             return self._plan_unknown(start, limits)
 
     def fork(self, start: int) -> Trail:
-        """Begin a new stream for a reader of this stream whose next block was evicted or never
-        fetched."""
+        """Return a new stream for a reader of this stream. Needed if the next block of the reader
+        was evicted, or was never fetched."""
         return Trail(self._file, self._key, start, self._count, self._reached)
 
     # Fetched before a reader asks for it
@@ -106,8 +109,8 @@ class Trail:
         return len(self._ahead) < min(2 * self._reached, BLOCKS_AHEAD)
 
     def plan_ahead(self, start: int, limits: Limits) -> Fetch | None:
-        """Plan the next block, which begins at `start`, from the known units. Returns None if no
-        units are known."""
+        """Plan the next block, which begins at `start`, with known units. Returns None if its units
+        are not known."""
         with self._lock:
             if self.next_start is None or self.next_start > start:
                 return None
@@ -122,8 +125,8 @@ class Trail:
     # Fetched
 
     def settle(self, fetch: Fetch, block: Block, units: npt.NDArray[np.void]) -> None:
-        """Record a fetched block and the units that were read: all units starting at the block's
-        start, or the further units."""
+        """Record a fetched block and its `units`. These start at the start of the block, or, if the
+        units of the block were known, after it."""
         with self._lock:
             if fetch.units is None:
                 self._units_start, self._units = fetch.start, units
@@ -170,7 +173,7 @@ class Trail:
         )
 
     def _plan_known(self, limits: Limits) -> Fetch | None:
-        """Plan the next block from the known units. Returns None if no units are known."""
+        """Plan the next block with known units. Returns None if its units are not known."""
         start, units = self.next_start, self._units
         assert start is not None
         skipped = start - self._units_start
@@ -200,8 +203,8 @@ class Trail:
         return self._units_start + (len(self._units) if self._units is not None else 0)
 
     def _ask_for_units(self, start: int) -> tuple[int, int] | None:
-        """Return offset and count of the further units to read with a block. None if enough are
-        known, or if a read of units is in flight."""
+        """Return the first queue offset and the number of later units to read together with a
+        block. Return None if enough units are known, or if a read of units is in flight."""
         enough = min(self._count * _UNITS_A_MESSAGE, UNITS_AHEAD)
         if self._is_asking or self._units_end - start > enough // 2:
             return None
@@ -210,12 +213,12 @@ class Trail:
 
 
 POP_FETCH_COUNT = 32
-"""Number of messages to fetch for a reader that requests one message at a time."""
+"""Number of messages that are fetched for a reader that requests one message at a time."""
 
 
 class BlockPlanner:
-    """Plans fetches according to the content, the free space and the reservations of the cache.
-    Thread-safe."""
+    """Plans fetches by what the cache contains, and by the space in it that is neither used nor
+    reserved. Thread-safe."""
 
     def __init__(self, config: StoreConfig, cache: ReadAheadCache, flights: SingleFlight) -> None:
         self._config = config
@@ -258,8 +261,8 @@ class BlockPlanner:
         )
 
     def plan_ahead(self, file: FlatMessageFile, block: Block, maximum: int) -> Iterator[Fetch]:
-        """Yield the plans of the fetches that follow when a reader has reached a block. Reserve
-        cache space for each before requesting the next plan."""
+        """Yield the fetches to start because a reader has reached `block`. The caller must reserve
+        cache space for a fetch before it requests the next one."""
         config, key, trail = self._config, block.key, block.trail
         if trail is None:
             return
@@ -291,7 +294,8 @@ class BlockPlanner:
                 return end
 
     def _find_end(self, key: QueueKey, start: int, maximum: int) -> int:
-        """Return the end of a block: it ends before the next block that is cached or in flight."""
+        """Return the queue offset at which a block must end, because there the next cached block or
+        block in flight begins."""
         # In this order: what lands meanwhile is in the cache before it leaves the flights.
         taken = self._flights.find_next_start(key, start), self._cache.next_start(key, start)
         return min([maximum, *(offset for offset in taken if offset is not None)])

@@ -11,10 +11,9 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt
 
 RETRY_MS: Final = 5_000
-"""Time (ms) after a failed read during which gets return the same failure, without a read of the
-tier."""
+"""Time (ms) after a failed read for which gets return the same failure without a read."""
 FORGET_MS: Final = 600_000
-"""Time (ms) after the last failed read at a queue offset for which the failure is reported."""
+"""Time (ms) for which a failure at a queue offset is reported after the last failed read there."""
 FORGET_LEFT_OUT_MS: Final = 86_400_000  # after the last read that left damage out
 MOST_LEFT_OUT: Final = 1_000  # places
 _log = logging.getLogger(__name__)
@@ -27,9 +26,9 @@ class _Place(NamedTuple):
 
 
 class UnreadablePlaces:
-    """Remembers the queue offset in each queue at which consumers cannot continue. Such a message
-    is not skipped, because a lost object may come back. Also remembers damaged messages that reads
-    left out. Thread-safe."""
+    """Remembers, for each queue, the queue offset at which consumers cannot continue because reads
+    fail. The unreadable message is not skipped, because a lost object may come back. Also remembers
+    damaged messages that reads left out. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,8 +37,8 @@ class UnreadablePlaces:
         self._left_out: dict[tuple[QueueKey, int], _Place] = {}
 
     def note(self, key: QueueKey, offset: int, error: Corrupt) -> str:
-        """Record a failed read. Returns its description. The first failure at an offset is
-        logged."""
+        """Record a failed read, and return a description of the failure. The first failure at a
+        queue offset is logged."""
         fault = (
             f"{key.topic}, queue {key.queue_id}: the message at queue offset {offset} cannot be "
             f"read, consumers wait there: {error}"
@@ -59,7 +58,7 @@ class UnreadablePlaces:
         return place.fault if self._clock.monotonic_ms() - place.tried_ms < within_ms else ""
 
     def note_read(self, key: QueueKey, offset: int) -> None:
-        """Record a successful read. It ends a failure at this offset."""
+        """Record a successful read at a queue offset. A failure there is forgotten."""
         if self.find(key, offset, FORGET_MS):
             with self._lock:
                 self._places.pop(key, None)
@@ -73,8 +72,7 @@ class UnreadablePlaces:
         return [place.fault for _, place in sorted(kept.items())]
 
     def note_left_out(self, key: QueueKey, first: int, last: int, count: int) -> None:
-        """Record that a read left out `count` damaged messages of the queue offsets `first` to
-        `last`."""
+        """Record that a read left out `count` damaged messages at offsets `first` to `last`."""
         fault = (
             f"{key.topic}, queue {key.queue_id}: consumers skip {count} damaged messages of the "
             f"queue offsets {first} to {last}"

@@ -35,14 +35,14 @@ from tieredstore.tier.flat.segments import FlatSegment, FlatSegments, open_segme
 
 DEFAULTS: Final = StoreConfig()
 _MAX_GIVEN_UP = 4
-"""Maximum number of segments that one commit ends because of foreign or lost bytes. The rest of the
-commit is left for later."""
+"""Maximum number of segments that one commit ends because they have bytes of another writer, or
+have lost bytes. After that, the remaining bytes wait for the next commit."""
 _log = logging.getLogger(__name__)
 
 
 def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
-    """Return the number of messages that may be appended before a commit, for a provider that
-    prefers writes of a given size (0: no preference)."""
+    """Return the number of messages that may be appended before a commit. `preferred_bytes`: size
+    of writes that the provider prefers, 0 without a preference."""
     if not preferred_bytes:
         return config.max_group_commit_count
     # One write of that size must fit, however small the messages are.
@@ -51,7 +51,7 @@ def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
 
 
 def _trust() -> None:
-    """No-op: no other process can own the epoch, so no check is needed."""
+    """Do nothing, in place of a check of the epoch, where no other process can own it."""
 
 
 class FlatAppendFile(FlatSegments):
@@ -148,8 +148,9 @@ class FlatAppendFile(FlatSegments):
         """Load the segments of the metadata, with their real sizes in the backend. For the last
         segment the real size takes precedence over the metadata. Any other segment ends where the
         next begins. A segment that does not reach that offset ends at the smaller of recorded and
-        real size. `listings` (at least all segments of the path) avoids requests for sizes. Writes
-        nothing. Raises Unavailable, and Corrupt for an invalid base offset."""
+        real size. `listings`: a listing that has at least all segments of the path, which saves
+        requests for sizes. Writes nothing. Raises Unavailable, and Corrupt for an invalid base
+        offset."""
         segments = open_segments(
             self.path, self.type, self._provider, self._metadata, listings, self.unit_bytes
         )
@@ -158,8 +159,9 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def cut(self, offset: int) -> None:
-        """Cut the file after `recover`, so that only the bytes below `offset` count. `offset` must
-        be in the last segment. The next commit overwrites or compares the bytes after it."""
+        """End the file at `offset`, which must be in the last segment. Call this after `recover`.
+        Bytes that exist after `offset` are overwritten by the next commit, or compared with its
+        bytes."""
         with self._lock:
             last = self.segments[-1]
             if not last.base_offset <= offset <= last.end_offset:
@@ -174,8 +176,8 @@ class FlatAppendFile(FlatSegments):
 
     def init_offset(self, offset: int) -> None:
         """Create the first segment at `offset`. No-op if a segment exists. Raises Corrupt if the
-        metadata or the backend has bytes at `offset` that this file did not open, Unavailable if
-        this cannot be determined."""
+        metadata or the backend already has bytes for this file, Unavailable if this cannot be
+        determined."""
         with self._lock:
             if self.segments:
                 return
@@ -193,15 +195,16 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def undo_init(self) -> None:
-        """Remove the only segment. It has no content. Its entry may stay in the metadata."""
+        """Undo `init_offset`: remove the only segment, if it has no content. Its entry may stay in
+        the metadata."""
         with self._lock:
             if len(self.segments) == 1 and self.append_offset == self.segments[0].base_offset:
                 self.segments = ()
                 self._appender = None
 
     def _create(self, offset: int) -> FlatSegment:
-        """Register a new, empty segment in the metadata. Raises Busy while an earlier segment of
-        that name is being deleted."""
+        """Register a new, empty segment in the metadata. Raises Busy while an earlier segment with
+        the same name is being deleted."""
         new_id = SegmentId(self.path, self.type, offset)
         with self._deletions.hold(new_id):
             return self._create_held(new_id)
@@ -243,7 +246,7 @@ class FlatAppendFile(FlatSegments):
         return not self.segments or self.find_writer().append_position == 0
 
     def find_writer(self) -> SegmentAppender:
-        """Return the appender of the last segment, with the current limits. Raises Invalid without
+        """Return the appender of the last segment, with current limits. Raises Invalid without
         segments."""
         appender = self._appender
         if appender is None:
@@ -302,13 +305,10 @@ class FlatAppendFile(FlatSegments):
         """Store the appended bytes. Returns False if another call is running or the file is closed.
         Raises the errors of `SegmentAppender.store`. `companion`: a file whose bytes must not be
         stored before these. A paired provider stores both with the last write. `may_wait`: as in
-        `SegmentAppender.store`.
-
-        If the last stored bytes of a segment are followed by bytes that no owner of the epoch
-        wrote, these stay unused: the segment ends before them, and a new segment begins. This also
-        happens if stored bytes were lost. Reading the lost bytes raises Corrupt, but new bytes are
-        safe.
-        """
+        `SegmentAppender.store`. If the last stored bytes of a segment are followed by bytes that no
+        owner of the epoch wrote, these stay unused: the segment ends before them, and a new segment
+        begins. This also happens if stored bytes were lost. Reading the lost bytes raises Corrupt,
+        but new bytes are safe."""
         other = companion if self._provider.capabilities.paired else None
         for _ in range(_MAX_GIVEN_UP):
             appender = self._appender
@@ -356,9 +356,9 @@ class FlatAppendFile(FlatSegments):
                 self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
 
     def _go_on_in_new_segment(self, appender: SegmentAppender) -> None:
-        """End the last segment and continue in a new one, on a provider that cannot rewrite. The
-        last segment has foreign bytes after its valid ones, or has lost valid bytes. The last
-        segment ends after the stored bytes, where the new segment begins."""
+        """End the last segment after its stored bytes, and continue in a new segment. Needed on a
+        provider that cannot rewrite bytes, if the last segment has lost bytes, or has bytes of
+        another writer after its valid bytes."""
         with self._lock:
             self._confirmation.commit_stored()  # this segment gets nothing more
             last = self.segments[-1]
@@ -383,8 +383,8 @@ class FlatAppendFile(FlatSegments):
 
     def rollback(self, offset: int | None = None) -> None:
         """Drop the bytes that are appended but not stored. If `offset` is below the stored offset,
-        the stored bytes after `offset` in the last segment are also dropped. The next commit writes
-        them again, or compares them."""
+        bytes of the last segment from `offset` on no longer count as stored. The next commit
+        overwrites them, or compares them with its bytes."""
         with self._lock:
             appender = self._appender
             if appender is None and offset is None:
@@ -415,14 +415,14 @@ class FlatAppendFile(FlatSegments):
             self._roll_to(at)
 
     def doubt_entries(self) -> None:
-        """Block appends until all metadata entries are on disk, because a write of entries has
-        failed."""
+        """Record that a write of metadata entries has failed. The next append first ensures that
+        all entries are on disk."""
         with self._lock:
             self._is_doubted = True
 
     def _settle_entries(self) -> None:
-        """Undo the metadata entry of a failed roll before anything is written. Otherwise the next
-        process would see a segment that this process never used."""
+        """Before anything is written, bring all metadata entries to disk, and undo the entry of a
+        failed roll. Otherwise the next process would see a segment that this process never used."""
         if self._is_doubted:
             with self._metadata.batch():
                 pass  # its end has on disk all that there is
@@ -467,8 +467,8 @@ class FlatAppendFile(FlatSegments):
 
     def roll_if_expired(self, before_ms: int) -> bool:
         """Begin a new segment if the last one has only messages older than `before_ms` and no bytes
-        wait for a commit. `expire` may then delete the old segment, and offsets continue, unlike in
-        Java. Returns whether a segment was begun."""
+        wait for a commit. `expire` can then delete the old segment, and the offsets of the file
+        continue in the new one (Java's do not). Returns whether a segment was begun."""
         with self._lock:
             if not self.segments or self.append_offset != self.commit_offset:
                 return False
@@ -500,8 +500,7 @@ class FlatAppendFile(FlatSegments):
             return self._take_out(count)
 
     def find_expired(self, before_ms: int) -> list[FlatSegment]:
-        """Return the segments that `roll_if_expired` and `expire` would delete if all bytes were
-        committed."""
+        """Return what `roll_if_expired` and `expire` would delete if all bytes were committed."""
         segments = self.segments
         found = list(takewhile(lambda segment: segment.is_expired(before_ms), segments))
         if len(found) == len(segments) and found and not found[-1].commit_position:
@@ -509,8 +508,8 @@ class FlatAppendFile(FlatSegments):
         return found
 
     def rebase(self, offset: int) -> None:
-        """Move an empty file to another offset. The new offset may be lower. Raises Invalid for a
-        file with content, Busy while a segment of that name is being deleted."""
+        """Let an empty file begin at another offset, which may be lower. Raises Invalid for a file
+        with content, Busy while a segment with the name of the new one is being deleted."""
         with self._lock:
             segments = self.segments
             if len(segments) != 1 or self.append_offset != segments[0].base_offset:

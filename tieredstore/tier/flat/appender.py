@@ -1,18 +1,13 @@
 """Writes to one segment of any provider. Appended buffers wait in memory until `store` writes them.
 The stored position only advances over bytes that are certainly in the segment and were certainly
 written by this process. An equal size does not prove this. Whether stored bytes are committed is
-decided by the flat file (`Confirmation`).
-
-After a write of unknown outcome, a rewritable provider writes the same bytes again at the same
-position, because a failed sync may have left unsynced bytes in a cache. On any other provider the
-appender reads the bytes back and compares them. Bytes are never sent to a position other than their
-own (`docs/differences.md`, D8).
-
-If a position already has bytes, equal bytes are adopted (after a lost reply or an earlier run).
-Different bytes of a writer that lost its epoch end the segment at this position (`TailDiffers`),
-and the flat file continues in a new segment. Different bytes of the epoch's owner end this writer
-(`Fenced`).
-"""
+decided by the flat file (`Confirmation`). After a write of unknown outcome, a rewritable provider
+writes the same bytes again at the same position, because a failed sync may have left unsynced bytes
+in a cache. On any other provider the appender reads the bytes back and compares them. Bytes are
+never sent to a position other than their own (`docs/differences.md`, D8). If a position already has
+bytes, equal bytes are adopted (after a lost reply or an earlier run). Different bytes of a writer
+that lost its epoch end the segment at this position (`TailDiffers`), and the flat file continues in
+a new segment. Different bytes of the epoch's owner end this writer (`Fenced`)."""
 
 from __future__ import annotations
 
@@ -46,8 +41,9 @@ class AppendResult(enum.Enum):
 
 
 class TailDiffers(Fenced):
-    """Raised if the segment has different bytes after the stored position, or was sealed there. No
-    known owner of the epoch did this. `stale`: a fenced writer wrote them."""
+    """Raised if the backend has other bytes than expected after the stored position, or the segment
+    was sealed there, and the current owner of the epoch did not do this. `stale`: whether a fenced
+    writer did it."""
 
     stale = False
 
@@ -60,8 +56,8 @@ class SegmentDamaged(Corrupt):
 class SegmentAppender:
     """Appends to one open segment, and stores the appended bytes. Positions are bytes from the
     segment's start. If `unsure` is set, the backend may hold bytes after `stored_position`, and the
-    next `store` checks this before it writes. Appends come from one thread at a time (the flat
-    file's lock). One `store` at a time may run concurrently with them."""
+    next `store` checks this before it writes. Only one thread at a time may append (the flat file's
+    lock ensures this). One `store` may run at the same time as an append."""
 
     __slots__ = (
         "_capabilities",
@@ -105,7 +101,7 @@ class SegmentAppender:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are appended but not stored."""
+        """Number of bytes that are appended but not stored."""
         return self.append_position - self.stored_position
 
     @property
@@ -141,18 +137,15 @@ class SegmentAppender:
     def store(self, companion: SegmentAppender | None = None, *, may_wait: bool = False) -> bool:
         """Store the bytes appended before the call, in writes of at most `write_size_bytes` (a
         larger single buffer is one write). If the provider prefers large writes, each write has at
-        least the preferred size while enough bytes wait.
-
-        `companion`: the appender of another file. Its bytes must not be stored before these. They
-        may be stored together with the last of these bytes. The companion's stored position shows
-        whether they were. They are not stored if the bytes after either stored position are unsure.
-        `may_wait`: bytes that are stored together may be stored as late as `WriterEpoch.confirm`.
-
-        Returns True if all bytes are stored, False if the appender is closed or another thread is
-        storing. Raises Unavailable (the remaining bytes stay pending, and the next call continues),
-        Fenced if another writer holds the position, Corrupt if stored bytes are lost
-        (SegmentDamaged if a new segment can continue).
-        """
+        least the preferred size while enough bytes wait. `companion`: the appender of another file.
+        Its bytes must not be stored before these. They may be stored together with the last of
+        these bytes. The companion's stored position shows whether they were. They are not stored if
+        the bytes after either stored position are unsure. `may_wait`: bytes that are stored
+        together may be stored as late as `WriterEpoch.confirm`. Returns True if all bytes are
+        stored, False if the appender is closed or another thread is storing. Raises Unavailable
+        (the remaining bytes stay pending, and the next call continues), Fenced if another writer
+        holds the position, Corrupt if stored bytes are lost (SegmentDamaged if a new segment can
+        continue)."""
         if self._closed:
             return False
         target = self.append_position
@@ -168,8 +161,9 @@ class SegmentAppender:
         return True
 
     def rollback(self, stored_position: int | None = None) -> None:
-        """Drop the bytes that are not stored. If `stored_position` is below the current stored
-        position, the bytes after `stored_position` become unsure."""
+        """Drop the bytes that are not stored. If the argument `stored_position` is below the
+        current one, the bytes in between no longer count as stored, and the next `store` checks
+        them."""
         with self._store_lock:
             self._pending.clear()
             self.pending_count = 0
@@ -255,8 +249,8 @@ class SegmentAppender:
         *,
         may_wait: bool,
     ) -> WriteResult:
-        """Write `buffers`. If possible, the same request writes all pending bytes of the companion,
-        the queue's other file."""
+        """Write `buffers`. If possible, write all pending bytes of the companion (the queue's other
+        file) in the same request."""
         segment = self.segment
         if not isinstance(segment, PairedSegment) or not companion.begin_going_along():
             return segment.write(position, buffers)
@@ -274,16 +268,17 @@ class SegmentAppender:
         return result
 
     def begin_going_along(self) -> bool:
-        """Prepare to store all pending bytes with the write of the queue's other file.
-        `end_going_along` must follow. Returns False if no bytes are pending, or if the bytes after
-        the stored position are unsure."""
+        """Prepare to store all pending bytes together with a write of the queue's other file. If
+        True is returned, `end_going_along` must follow. Returns False if this is not possible: no
+        bytes are pending, a `store` is running, or the bytes after the stored position must be
+        checked first."""
         if self._closed or self._unsure or not self._pending:
             return False
         return self._store_lock.acquire(blocking=False)
 
     def end_going_along(self, result: WriteResult | None, length: int) -> None:
-        """Record the result of the shared write for `length` bytes. None means that the write was
-        not sent."""
+        """Record the result of the write that should store `length` bytes together with the other
+        file. None means that they were not sent."""
         if isinstance(result, Written):
             self._advance(length)
         elif result is not None:
@@ -300,8 +295,9 @@ class SegmentAppender:
         raise SegmentDamaged(str(error), offset=error.offset, path=error.path) from error
 
     def _settle_fenced_write(self, result: FencedWrite) -> None:
-        """Accept existing bytes that equal the bytes to write, unless they belong to a writer that
-        owns the epoch."""
+        """Handle a write that found bytes of another writer at its position. If that writer does
+        not own the epoch and its bytes equal the bytes to write, they count as stored. Otherwise
+        raise Fenced."""
         position = self.stored_position
         if result.stale or not result.writer:
             self._adopt()
@@ -342,8 +338,8 @@ class SegmentAppender:
         return buffers, length
 
     def _settle(self) -> None:
-        """Compare the backend with the pending bytes. Called before a write if bytes may exist
-        after the stored position."""
+        """Check which pending bytes the backend already has. Called before a write if bytes may
+        exist after the stored position."""
         if self._capabilities.rewritable:
             self._extra_bytes()
             # Everything behind the stored position is written again, or cut off by that write.

@@ -19,10 +19,10 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Consecutive messages of one queue, in the form of the tier. `first_offset`: queue offset of
-    the first. `buffer`: the adjacent records, with the physical offsets of the tier. Arrays with
-    one value per message: `starts` and `ends` (bytes in `buffer`), `sizes` (bytes), `offsets`
-    (bytes in the queue's commit log), `tags_codes`, `store_timestamps` (ms)."""
+    """Consecutive messages of one queue, as they are written to the tier. `first_offset`: queue
+    offset of the first message. `buffer`: the adjacent records, with their physical offsets in the
+    tier. Arrays with one value per message: `starts` and `ends` (bytes in `buffer`), `sizes`
+    (bytes), `offsets` (bytes in the queue's commit log), `tags_codes`, `store_timestamps` (ms)."""
 
     first_offset: int
     buffer: memoryview
@@ -115,7 +115,7 @@ class Mark:
     """Messages that were appended together to one segment. `first_unit`: queue offset of the first
     message. `log_begin`: position of this message in the commit log. `log_ends`: end of each
     message in the commit log. `times`: store times, epoch ms. `heads`: the first bytes of some
-    messages, by their index (`take_heads`)."""
+    messages, by the index of the message (`take_heads`)."""
 
     first_unit: int
     log_begin: int
@@ -129,15 +129,16 @@ class Mark:
         return self.first_unit + len(self.log_ends)
 
     def take_first(self, behind: int) -> Mark:
-        """Return this mark with only its messages below the queue offset `behind`."""
+        """Return a copy of this mark with only the messages below the queue offset `behind`."""
         count = behind - self.first_unit
         ends, times = self.log_ends[:count], self.times[:count]
         return Mark(self.first_unit, self.log_begin, ends, times, self.heads)
 
 
 class Marks:
-    """Marks of one queue, in order. A `Mark` stands for messages that were appended together and
-    are not committed yet. `on_commit`: called with each mark whose messages are committed."""
+    """Messages of one queue that are appended and not committed, in order. A `Mark` has the
+    messages that were appended together. `on_commit`: function that is called with each mark whose
+    messages become committed."""
 
     __slots__ = ("_marks", "_on_commit")
 

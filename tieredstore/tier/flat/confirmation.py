@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 StoredEnds: TypeAlias = tuple[int, ...]
-"""Stored end of each file at one moment, bytes."""
+"""For each file, the end of its stored bytes at one moment (file offset in bytes)."""
 
 
 class StoringFile(Protocol):
@@ -24,8 +24,8 @@ class StoringFile(Protocol):
 
 class Confirmation:
     """Files whose stored bytes are committed together, in the order of the `join` calls. `confirm`:
-    `WriterEpoch.confirm`, or a function that calls it. If `confirm` fails, the bytes stay stored,
-    and a later call confirms them, so nothing is written twice."""
+    `WriterEpoch.confirm`, or a function that calls it. If `confirm` fails, the bytes stay stored. A
+    later call confirms them, so they need not be written again."""
 
     __slots__ = ("_confirm", "_files")
 
@@ -34,12 +34,12 @@ class Confirmation:
         self._files: list[StoringFile] = []
 
     def join(self, file: StoringFile) -> None:
-        """Add a file."""
+        """Add a file whose stored bytes are committed together with those of the other files."""
         self._files.append(file)
 
     def note_stored(self) -> StoredEnds:
-        """Return the current stored ends. Pass them to `settle` after a fence check that begins
-        later."""
+        """Return the current end of the stored bytes of each file. Pass the result to `settle`
+        after a fence check that begins later."""
         return tuple(file.stored_offset for file in self._files)
 
     def settle(self, ends: StoredEnds) -> None:
@@ -49,9 +49,9 @@ class Confirmation:
             file.settle(end)
 
     def commit_stored(self) -> None:
-        """Confirm the epoch, then commit all bytes that were stored before this call. No request is
-        sent if all of them are committed already. Raises Fenced, Unavailable, and the errors of the
-        metadata."""
+        """Confirm the epoch, then commit all bytes that were stored before this call. Sends no
+        request if all stored bytes are committed already. Raises Fenced, Unavailable, and the
+        errors of the metadata."""
         ends = self.note_stored()
         if any(file.commit_offset < end for file, end in zip(self._files, ends, strict=True)):
             self._confirm()

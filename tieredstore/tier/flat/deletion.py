@@ -21,12 +21,12 @@ from tieredstore.tier.deleted.records import QueueEnds
 from tieredstore.tier.flat.segments import FlatSegment
 
 DELETED_TOGETHER: Final = 16
-"""Number of objects that are deleted, one by one, before the metadata is updated."""
+"""Number of objects that are deleted, one by one, between two updates of the metadata."""
 _log = logging.getLogger(__name__)
 
 
 def mark_deleted(metadata: MetadataStore, segments: Sequence[FlatSegment], now_ms: int) -> None:
-    """Mark segments in the metadata for deletion. Their content no longer counts."""
+    """Mark segments in the metadata for deletion. Readers no longer see their content."""
     with metadata.batch():
         for segment in segments:
             entry = segment.metadata(now_ms, STATUS_DELETED)
@@ -35,7 +35,7 @@ def mark_deleted(metadata: MetadataStore, segments: Sequence[FlatSegment], now_m
 
 
 def never_stop() -> bool:
-    """Return False: nothing stops the deletion."""
+    """Return False, as the default for the question whether a deletion must stop."""
     return False
 
 
@@ -65,8 +65,8 @@ class Deletions:
 
     @contextmanager
     def _hold_free(self, ids: Iterable[SegmentId]) -> Iterator[set[SegmentId]]:
-        """Reserve the names that no other deletion has reserved, during a `with` block. Yields
-        these names."""
+        """During a `with` block, reserve those of the given names that no other thread has
+        reserved. Yields the reserved names."""
         with self._lock:
             held = set(ids) - self._held
             self._held |= held
@@ -83,9 +83,9 @@ class Deletions:
         together: int = DELETED_TOGETHER,
     ) -> int:
         """Try once to delete each marked segment, until the caller stops. Returns the number of
-        remaining segments. A segment that was deleted or rebuilt in the meantime is not touched.
-        `together`: number of deletions before an update of the metadata. Raises Fenced, and the
-        errors of the metadata."""
+        remaining segments. A segment that another thread has deleted or created again since it was
+        marked is not touched. `together`: number of deletions between two updates of the metadata.
+        Raises Fenced, and the errors of the metadata."""
         waiting = list(files)
         left = 0
         for begin in range(0, len(waiting), together):
@@ -186,7 +186,8 @@ def find_recorded_ends(
     strays: Iterable[SegmentId] | None,
 ) -> QueueEnds:
     """Return the file ends of a queue that is not open, from the metadata and from segments that
-    the metadata lacks. Each end is above the base offset of every segment. Raises Unavailable."""
+    the metadata lacks. Each end is greater than the base offsets of all segments of the file.
+    Raises Unavailable."""
     ends = dict.fromkeys(_UNIT_BYTES, 0)
     for entry in metadata.segments(path):
         if entry.type in ends:

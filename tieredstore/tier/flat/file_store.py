@@ -47,12 +47,12 @@ from tieredstore.tier.writing import TierWriter
 _MOST_THREADS = 128
 """Maximum number of threads that open queues at the start."""
 _DESTROYED_TOGETHER = 256
-"""Number of queues or segments that are deleted before the metadata is updated."""
+"""Number of queues or segments that are deleted between two updates of the metadata."""
 _MAX_DESTROYED = 10_000
-"""Maximum number of destroyed queues to remember. For these queues, the listing from the start is
-outdated."""
+"""Maximum number of deleted queues that are remembered, because the listing that was made at the
+start is outdated for them."""
 _FIRST_SWEEP_MS = 5_000
-"""Maximum time in ms that unfinished deletions may delay a start. Expiry continues with them."""
+"""Maximum time (ms) for which a start continues unfinished deletions. Expiry continues the rest."""
 _log = logging.getLogger(__name__)
 
 
@@ -76,8 +76,8 @@ class FlatFileStore:
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unregistered: dict[str, list[SegmentId]] = {}
         self.unknown_ends: dict[str, int] = {}
-        """End (queue offset) of the segments that the metadata lacked when the queues were opened,
-        by queue path."""
+        """Segments that the metadata lacked when the queues were opened: for each queue path, the
+        queue offset at which these segments end."""
         self._passed: frozenset[str] = frozenset()  # unregistered segments all lie before the queue
         self._leaving: frozenset[str] = frozenset()
         self._deleting: Counter[str] = Counter()  # calls that work on a topic
@@ -87,9 +87,9 @@ class FlatFileStore:
         self._writer: TierWriter | None = None
         self._is_listed = False
         self.renew_restore_point: Callable[[], bool] = lambda: True
-        """Function that renews the state from which a restore starts, and returns False on failure.
-        It is called before the deletion of segments that show where a queue ends, because a restore
-        must know these ends."""
+        """Function that renews the backup of the metadata, and returns False on failure. It is
+        called before the last segments of a queue are deleted, because a restore must know where
+        the queue ends."""
         self.on_destroyed: Callable[
             [Collection[str], Sequence[tuple[TopicMetadata, list[int]]]], object
         ] = lambda _topics, _found: None
@@ -193,10 +193,10 @@ class FlatFileStore:
     def reload(
         self, keys: Iterable[QueueKey], listings: Mapping[SegmentId, SegmentListing]
     ) -> list[QueueKey]:
-        """Open queues again, from the current metadata and a listing, for a tier that another
-        process writes. Queues that are no longer in the metadata are closed. Running reads continue
-        with the former state. Returns the queues that have none of their former segments. Raises
-        Unavailable."""
+        """Open queues again, from the current metadata and a listing. Needed if another process
+        writes the tier. Queues that are no longer in the metadata are closed. Running reads
+        continue with the files as they were. Returns the queues that have lost all segments that
+        they had before. Raises Unavailable."""
         gone: list[QueueKey] = []
         for key in keys:
             with self._lock:
@@ -254,8 +254,8 @@ class FlatFileStore:
         self.sweep_deleted(lambda: self._clock.monotonic_ms() >= until_ms)
 
     def record_recovered(self) -> None:
-        """Record in the metadata the segment states that `load` recovered because a killed process
-        had not recorded them."""
+        """Record in the metadata the sizes and times of segments that `load` found and a killed
+        process had not recorded."""
         with self.metadata.batch():
             for file in self.files():
                 for gone in file.find_lost_ends():
@@ -326,8 +326,8 @@ class FlatFileStore:
             return file
 
     def drop_unregistered(self, file: FlatMessageFile) -> None:
-        """Close and remove a queue that was never registered, because its topic was deleted before.
-        No-op for any other queue."""
+        """Close and remove a queue that was never registered, because its topic was deleted before
+        that. No-op for any other queue."""
         key = QueueKey(file.topic, file.queue_id)
         with file.lock:
             if file.is_initialised:
@@ -355,8 +355,7 @@ class FlatFileStore:
         return self._destroy_leaving(leaving)
 
     def is_leaving(self, topic: str) -> bool:
-        """Return whether a topic is being deleted, or its deletion has failed and will be
-        retried."""
+        """Return whether a topic is being deleted, or will be because its deletion has failed."""
         return topic in self._leaving
 
     def finish_deletions(self, is_stopping: Callable[[], bool] = never_stop) -> None:
@@ -399,8 +398,8 @@ class FlatFileStore:
             self._deleting = +self._deleting
 
     def _end_writes(self, topics: Iterable[str]) -> dict[str, dict[int, QueueEnds]]:
-        """End the writes to the given topics. Returns the file ends of their queues. Topics without
-        data in the tier are omitted."""
+        """Refuse further writes to the given topics. Returns where the files of their queues end.
+        Topics without data in the tier are left out."""
         return {
             topic: {queue_id: self._find_end(topic, queue_id) for queue_id in sorted(queues)}
             for topic in topics
@@ -415,8 +414,8 @@ class FlatFileStore:
         return QueueEnds(*map(max, ends, known))
 
     def _settle_deleted(self, topics: Iterable[str]) -> None:
-        """Record which topics have no segments left in the tier. Before `load` this is unknown,
-        because the metadata may lack segments."""
+        """Record which of the deleted topics have no segments left in the tier. No-op before
+        `load`, because the metadata may lack segments."""
         if self._is_compared or self._writer is None:
             self.deleted.settle([topic for topic in topics if not self._has_announced(topic)])
 
@@ -497,9 +496,9 @@ class FlatFileStore:
                 self._destroyed.clear()
 
     def begin_anew(self, topic: str, queue_id: int, offset: int | None = None) -> FlatMessageFile:
-        """Delete all segments of a known queue. The empty queue continues at `offset`, or by
-        default at its former end. This also works for a queue that cannot be opened or written to.
-        Returns the queue's file. No upload may run during the call. Raises the errors of
+        """Delete all segments of a known queue. The empty queue continues at `offset` (default: the
+        end that it had). This also works for a queue that cannot be opened or written to. Returns
+        the queue's file. No upload may run during the call. Raises the errors of
         `require_restore_point` and `FlatMessageFile.begin_anew`."""
         key = QueueKey(topic, queue_id)
         path = queue_path(self.config.broker_name, topic, queue_id)
@@ -524,8 +523,8 @@ class FlatFileStore:
         return file
 
     def require_restore_point(self) -> None:
-        """Renew the state from which a restore starts, before the deletion of segments that show
-        where a queue ends. Raises Unavailable on failure."""
+        """Renew the backup of the metadata (`renew_restore_point`), before the last segments of a
+        queue are deleted. Raises Unavailable on failure."""
         if not self.renew_restore_point():
             raise Unavailable(
                 f"{self.provider.url}: the backup of the metadata cannot be renewed, so nothing is "
@@ -603,8 +602,8 @@ def find_segments_before(
     metadata: MetadataStore, listings: Iterable[SegmentListing]
 ) -> set[SegmentId]:
     """Return the listed segments that the metadata lacks and that end at or before the queue's
-    first segment in the metadata. A rebuild left them out because they cannot be read. Nothing is
-    written at their offsets."""
+    first segment in the metadata. A rebuild of the metadata left them out because they cannot be
+    read. They are no danger for new bytes, because the queue continues at higher offsets."""
     found: set[SegmentId] = set()
     begins: dict[tuple[str, FileSegmentType], int] = {}
     for item in listings:

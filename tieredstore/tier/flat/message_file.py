@@ -21,7 +21,7 @@ from tieredstore.tier.flat.queue_writer import QueueWriter
 
 
 class FlatMessageFile(QueueWriter):
-    """Messages of one queue in the tier. `QueueWriter` contains the writing part."""
+    """Messages of one queue in the tier. The methods that write messages are in `QueueWriter`."""
 
     __slots__ = ()
 
@@ -46,8 +46,8 @@ class FlatMessageFile(QueueWriter):
         return QueueEnds(self.commit_log.commit_offset, self.consume_queue.commit_offset)
 
     def find_clean_ends(self) -> QueueEnds | None:
-        """Return the ends of the files. None if bytes are uncommitted, or if the two files do not
-        end with the same message."""
+        """Return the ends of the two files. Return None if bytes are not committed, or if the files
+        do not end with the same message."""
         with self.lock:
             stored = QueueEnds(self.commit_log.stored_offset, self.consume_queue.stored_offset)
             is_clean = not self._marks and stored == self._committed_ends
@@ -65,8 +65,9 @@ class FlatMessageFile(QueueWriter):
         ]
 
     def find_gaps(self) -> list[str]:
-        """Return the incomplete segments that are not the last ones. Messages in them are lost, but
-        the queue continues after them."""
+        """Describe each segment, other than the last one of its file, that has fewer bytes in the
+        backend than in the metadata. Messages in it are lost, but the queue continues after
+        them."""
         return [
             f"{one.file.id}: {one.recorded_size_bytes - one.real_size_bytes} of "
             f"{one.recorded_size_bytes} bytes are gone"
@@ -76,7 +77,7 @@ class FlatMessageFile(QueueWriter):
         ]
 
     def trust_listing(self) -> None:
-        """Assume from now on that new segments do not exist yet. See
+        """Assume from now on that the segments to be created do not exist in the backend. See
         `FlatAppendFile.is_listed_whole`."""
         self.commit_log.is_listed_whole = self.consume_queue.is_listed_whole = True
 
@@ -149,10 +150,10 @@ class FlatMessageFile(QueueWriter):
     ) -> list[SegmentId]:
         """Delete all messages and continue at the given queue offset, which may be lower than the
         current end. The commit log continues at its position, so that no position is used for two
-        messages. If the process stops before the end, the queue is empty and continues at its
-        former end. `renew`: called when all segments are marked for deletion, before the first is
-        deleted. If it raises an error, the segments stay marked. Returns the removed segments.
-        Raises Busy while bytes are uncommitted."""
+        messages. If the process is killed during the call, the queue is empty and continues at the
+        end that it had. `renew`: function that is called after all segments are marked for deletion
+        and before the first is deleted. If it raises an error, the segments stay marked. Returns
+        the removed segments. Raises Busy while bytes are uncommitted."""
         with self._turns.waiting(self.path), self.lock:
             self._check_writable()
             if self._marks:
@@ -172,8 +173,8 @@ class FlatMessageFile(QueueWriter):
         return gone
 
     def end_writes(self) -> QueueEnds:
-        """Refuse further writes. Returns the ends of the files. They are above the base offset of
-        every segment."""
+        """Refuse further writes. Returns the ends of the files. Each end is greater than the base
+        offsets of all segments of the file."""
         with self._turns.waiting(self.path), self.lock:
             self.close()
             return QueueEnds(_find_end_behind(self.commit_log), self.consume_queue.append_offset)
@@ -202,8 +203,7 @@ class FlatMessageFile(QueueWriter):
 
 
 def _find_end_behind(file: FlatAppendFile) -> int:
-    """Return the end of a file. This end is above the base offset of every segment, even of an
-    empty last segment."""
+    """Return the end of a file, which is above the base offset even of an empty last segment."""
     segments = file.segments
     end = file.append_offset
     return max(end, segments[-1].base_offset + 1) if segments else end

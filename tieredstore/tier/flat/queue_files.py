@@ -20,7 +20,8 @@ class FlatCommitLogFile(FlatAppendFile):
     __slots__ = ()
 
     def is_rolling_due(self, now_ms: int, interval_ms: int, minimum_size_bytes: int) -> bool:
-        """Return whether the last segment is old and large enough to be rolled by age."""
+        """Return whether the last segment must be rolled because of its age. It must also have a
+        minimum size."""
         segments = self.segments
         if not segments:
             return False
@@ -52,7 +53,7 @@ class FlatConsumeQueueFile(FlatAppendFile):
 
     @property
     def unit_holes(self) -> Sequence[tuple[int, int]]:
-        """Holes as ranges [first missing, next existing) of queue offsets."""
+        """Holes of the queue, as ranges of queue offsets [first missing, next existing)."""
         return [(begin // UNIT_SIZE, end // UNIT_SIZE) for begin, end in self.holes]
 
     def read_units(

@@ -25,8 +25,8 @@ _UNITS_AT_ONCE = 1024
 
 
 def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Read the queue offset of the message at the commit log offset `offset`. -1 if there is no
-    message."""
+    """Read the queue offset of the message at the commit log offset `offset`. Returns -1 if no
+    message is there."""
     found = yield from commit_log.read(offset, layout.QUEUE_OFFSET_POSITION + 8)
     if len(found) < layout.QUEUE_OFFSET_POSITION + 8:
         return -1
@@ -35,8 +35,8 @@ def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 
 
 def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Read the store time (ms) of the message at the commit log offset `offset`. -1 if there is no
-    message."""
+    """Read the store time (ms) of the message at the commit log offset `offset`. Returns -1 if no
+    message is there."""
     found = yield from commit_log.read(offset, layout.MAX_STORE_TIMESTAMP_END)
     if len(found) < layout.MAX_STORE_TIMESTAMP_END:
         return -1
@@ -114,8 +114,8 @@ def _search(
 def _narrow(
     consume_queue: FlatConsumeQueueFile, low: int, high: int, timestamp_ms: int
 ) -> tuple[int, int]:
-    """Narrow [low, high] by the segments whose messages are all stored before `timestamp_ms`,
-    according to the metadata."""
+    """Raise `low` above the segments whose messages were all stored before `timestamp_ms` according
+    to the metadata. Returns the narrower range."""
     for segment in consume_queue.segments:
         first = segment.base_offset // consume_queue.unit_bytes
         behind = segment.end_offset // consume_queue.unit_bytes
@@ -135,8 +135,8 @@ def _time_of(
 
 
 class QueueView:
-    """The readable part of a queue's two files. Offsets are queue offsets, or byte offsets of the
-    queue's own commit log. Takes no lock."""
+    """Reads of a queue's two files. Offsets are queue offsets, or byte offsets of the queue's own
+    commit log. The methods take no lock."""
 
     __slots__ = ("_first_message", "commit_log", "consume_queue")
 
@@ -154,9 +154,9 @@ class QueueView:
     @property
     def consume_queue_min_offset(self) -> int:
         """Queue offset of the first message that can be read, or the commit offset if no message
-        can be read. This offset is the consume queue's minimum, or the offset of the first message
-        that the commit log still has, whichever is greater. After messages expired, this property
-        may read 8 bytes once, blocking, and raises Unavailable or Corrupt."""
+        can be read. It is the greater of two offsets: the consume queue's minimum, and the first
+        message that the commit log still has. If messages have expired, this property may once
+        block for a read of 8 bytes, and raise Unavailable or Corrupt."""
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:
@@ -187,17 +187,17 @@ class QueueView:
 
     @property
     def commit_log_max_offset(self) -> int:
-        """End of the appended bytes."""
+        """Commit log offset after the last appended byte."""
         return self.commit_log.append_offset
 
     @property
     def min_store_timestamp_ms(self) -> int:
-        """Begin time of the first written segment, from the metadata. -1 if nothing was written."""
+        """Begin time (ms) of the first segment with messages, from the metadata, or -1."""
         return max(self.commit_log.min_timestamp_ms, self.consume_queue.min_timestamp_ms)
 
     @property
     def max_store_timestamp_ms(self) -> int:
-        """End time of the last written segment, from the metadata. -1 if nothing was written."""
+        """End time (ms) of the last segment with messages, from the metadata, or -1."""
         return self.commit_log.max_timestamp_ms
 
     @property
@@ -207,8 +207,8 @@ class QueueView:
 
     @property
     def holes(self) -> Sequence[tuple[int, int]]:
-        """Ranges [first missing, next existing) of queue offsets that the tier never received or
-        has lost."""
+        """Ranges [first missing, next existing) of queue offsets that the tier never got, or
+        lost."""
         return self.consume_queue.unit_holes
 
     def next_valid_offset(self, offset: int) -> int:
@@ -290,8 +290,8 @@ class QueueView:
         return before[-1] if before else minimum
 
     def store_timestamp_at(self, offset: int) -> Reading[int]:
-        """Read the store time (ms) of the message at the queue offset `offset`. -1 if there is no
-        message."""
+        """Read the store time (ms) of the message at the queue offset `offset`. Returns -1 if no
+        message is there."""
         units = yield from self.consume_queue.read_units(offset, 1)
         if not len(units):
             return -1

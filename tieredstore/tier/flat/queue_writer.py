@@ -33,14 +33,14 @@ from tieredstore.tier.flat.time_tracker import TimeTracker, take_heads
 
 _LOOK_SECONDS = 0.001
 _MOST_LOOKS = 5_000
-"""Maximum number of times that an upload checks whether another thread still waits for the queue.
-Afterwards it continues in any case."""
+"""Maximum number of times that an upload checks whether another thread still waits for the lock of
+the queue. After that the upload continues, even if the thread still waits."""
 
 
 class Turns:
-    """Fair use of the locks of a broker's queues. Thread-safe. A lock that is released and
-    immediately requested again nearly always goes to the same thread. A thread that needs the lock
-    of a queue during its upload therefore registers here. Between two batches the upload waits
+    """Fair use of the locks of a broker's queues. Thread-safe. If a thread releases a lock and
+    immediately acquires it again, a waiting thread nearly never gets it. A thread that needs the
+    lock of a queue therefore registers here, and an upload of the queue waits between two batches
     until that thread has had the lock."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Turns:
                     del self._waiting[path]
 
     def give_way(self, path: str, lock: threading.RLock) -> None:
-        """Release the lock for the threads that wait for it, and acquire it again. The caller must
-        hold the lock exactly once. On return the state of the queue may have changed."""
+        """If threads wait for the lock, release it for them, and acquire it again. The caller must
+        hold the lock exactly once. Meanwhile these threads may change the queue."""
         if path not in self._waiting:
             return
         lock.release()
@@ -175,22 +175,23 @@ class QueueWriter(QueueView):
     # Turns
 
     def wait_for_lock(self) -> None:
-        """Acquire `lock`, even during an upload, because an upload releases it between two batches.
-        The caller must release it."""
+        """Acquire `lock`. During an upload, this waits only for the current batch, because an
+        upload releases the lock between two batches. The caller must release it."""
         if not self.lock.acquire(blocking=False):
             with self._turns.waiting(self.path):
                 self.lock.acquire()
 
     def give_way(self) -> None:
         """Release the lock for waiting threads, and acquire it again. The caller must hold the lock
-        exactly once. On return the file may be closed or longer."""
+        exactly once. Meanwhile other threads may append to the file or close it."""
         self._turns.give_way(self.path, self.lock)
 
     # Writing
 
     def skip_to(self, offset: int) -> None:
-        """Continue at a later queue offset. This leaves a hole. Existing messages stay readable.
-        Raises Invalid for an offset below the max offset, Busy while bytes are uncommitted."""
+        """Let the queue continue at a later queue offset, which leaves a hole. Existing messages
+        stay readable. Raises Invalid for an offset below the max offset, Busy while bytes are
+        uncommitted."""
         with self.lock:
             self._check_writable()
             self.consume_queue.roll(offset * UNIT_SIZE)
@@ -202,21 +203,17 @@ class QueueWriter(QueueView):
         *,
         may_roll: bool = True,
     ) -> RecordBatch:
-        """Append the next messages of the queue, in order, and return the batch in the form of the
-        tier.
-
-        `units`: their consume queue units (UNIT_DTYPE, only sizes and tags codes are used).
-        `records`: buffers, each with one or more whole records. Together they contain the records
-        of the units. They are copied once, with the physical offsets of the tier. A single writable
-        buffer is not copied, and belongs to the file from then on. Full segments are rolled, after
-        a commit of the messages appended before. A message larger than a segment gets its own
-        segment. `may_roll`: whether segments may be rolled. If not, only the messages that fit are
-        appended (see `roll_full`).
-
-        Raises Corrupt if units and records disagree, before anything is appended. Raises Busy if
-        another thread runs a commit that rolling needs, and the errors of commits. After these
-        errors, `rollback` drops the uncommitted messages.
-        """
+        """Append the next messages of the queue, in order, and return the batch as it is written to
+        the tier. `units`: consume queue units of the messages (UNIT_DTYPE, only sizes and tags
+        codes are used). `records`: buffers, each with one or more whole records. Together they
+        contain the records of the units. They are copied once, with the physical offsets of the
+        tier. A single writable buffer is not copied, and belongs to the file from then on. Full
+        segments are rolled, after a commit of the messages appended before. A message larger than a
+        segment gets its own segment. `may_roll`: whether segments may be rolled. If not, only the
+        messages that fit are appended (see `roll_full`). Raises Corrupt if units and records
+        disagree, before anything is appended. Raises Busy if another thread runs a commit that
+        rolling needs, and the errors of commits. After these errors, `rollback` drops the
+        uncommitted messages."""
         with self.lock:
             self._check_writable()
             if not self.is_initialised:
@@ -241,8 +238,8 @@ class QueueWriter(QueueView):
             return prepared.take_first(done)
 
     def _find_fitting_end(self, prepared: RecordBatch, first: int) -> int:
-        """Return the end of the messages, starting at `first`, that fit the segments and limits of
-        both files."""
+        """Return the index after the last message, counted from `first`, that fits into the
+        segments and limits of both files."""
         log, queue = self.commit_log.find_writer(), self.consume_queue.find_writer()
         count = min(
             prepared.count - first,
@@ -302,9 +299,9 @@ class QueueWriter(QueueView):
 
     def roll_full(self, size_bytes: int) -> None:
         """Roll the files that have no room for a message of the given size, and a commit log that
-        is old and large enough. In a `batch()` of the metadata, no message may be appended before
-        the end of the batch. If the batch fails, call `doubt_roll`. Raises Busy while something is
-        not committed."""
+        is old and large enough. If this is called within a `batch()` of the metadata, no message
+        may be appended before the batch ends. If the batch fails, call `doubt_roll`. Raises Busy
+        while messages are not committed."""
         with self.lock:
             self._check_writable()
             if self._marks:
@@ -313,14 +310,14 @@ class QueueWriter(QueueView):
             self._make_room(size_bytes)
 
     def doubt_roll(self) -> None:
-        """Block appends until the segments that `roll_full` has registered are in the metadata on
-        disk."""
+        """Record that the entries of segments that `roll_full` has registered may not be on disk.
+        The next append first ensures that they are."""
         with self.lock:
             self.commit_log.doubt_entries()
             self.consume_queue.doubt_entries()
 
     def roll_commit_log_if_due(self) -> bool:
-        """Roll the commit log if its last segment is old and large enough. Everything must be
+        """Roll the commit log if its last segment is old and large enough. All messages must be
         committed. Returns whether the commit log was rolled."""
         with self.lock:
             if self.is_roll_due:
@@ -331,8 +328,8 @@ class QueueWriter(QueueView):
 
     @property
     def is_roll_due(self) -> bool:
-        """Whether the last segment of the commit log is old enough to be rolled and may be rolled
-        now."""
+        """Whether the last segment of the commit log must be rolled because of its age, and can be
+        rolled now because all messages are committed."""
         hours = self._config.commit_log_rolling_interval_hours
         return not self._marks and self.commit_log.is_rolling_due(
             self._clock.now_ms(),
@@ -369,8 +366,9 @@ class QueueWriter(QueueView):
             self.lock.release()
 
     def settle(self, ends: StoredEnds) -> bool:
-        """Commit the ends that `store` returned, after a fence check that began later. Returns
-        False if the file was closed in the meantime because its topic was deleted."""
+        """Commit the messages up to the ends that `store` returned. A fence check that began after
+        `store` must have succeeded. Returns False if the file was closed since, because its topic
+        was deleted."""
         with self.lock:
             if self.is_closed:
                 return False
@@ -397,8 +395,9 @@ class QueueWriter(QueueView):
 
     def rollback(self) -> None:
         """Drop the messages that are appended but not stored. The next append begins after the last
-        stored unit. Stored messages that are not committed wait for the next `commit`. Bytes of
-        dropped messages that are already in the commit log are written again, or compared."""
+        stored unit. Messages that are stored and not committed wait for the next `commit`. Bytes of
+        dropped messages may already be in the commit log. A later commit overwrites these bytes, or
+        compares them with its own."""
         with self.lock:
             self._forget_marks()
             if not self._marks:

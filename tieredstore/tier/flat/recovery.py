@@ -21,8 +21,9 @@ _log = logging.getLogger(__name__)
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """Cut the consume queue after the last unit whose message is in the commit log, damaged or not,
-    and the commit log after that message. Changes nothing in the backend. Raises Unavailable."""
+    """End the consume queue after the last unit whose message is in the commit log (even if it is
+    damaged), and the commit log after that message. Changes nothing in the backend. Raises
+    Unavailable."""
     if not consume_queue.segments or not commit_log.segments:
         return
     limit = commit_log.commit_offset
@@ -99,8 +100,9 @@ def _cut_units(consume_queue: FlatConsumeQueueFile, behind: int) -> None:
 
 
 def repair_times(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """Correct the times of segments whose metadata is older than their bytes. This happens after a
-    crash, or if the metadata was not refreshed. Reads one or two messages of each such segment."""
+    """Correct the store times of segments that grew after their metadata was written. Such segments
+    exist after a crash, or if the metadata was not refreshed. Reads one or two messages of each of
+    them."""
     for file in (commit_log, consume_queue):
         segments = file.segments
         for index, segment in enumerate(segments):

@@ -29,10 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class FlatSegment:
-    """One segment of a flat file: its handle, and its committed part. `commit_position`: in bytes.
-    `begin_ms`, `end_ms`: store times of the committed messages, NEVER_WRITTEN_MS if there are none.
-    `real_size_bytes`: size in the backend when the segment was opened. `recorded_size_bytes`,
-    `recorded_begin_ms`: size and begin time in the metadata at that time."""
+    """One segment of a flat file: its handle, and its committed part. `commit_position`: end of the
+    committed part in the segment, bytes. `begin_ms`, `end_ms`: store times of the committed
+    messages, NEVER_WRITTEN_MS if there are none. `real_size_bytes`: size in the backend when the
+    segment was opened. `recorded_size_bytes`, `recorded_begin_ms`: size and begin time in the
+    metadata at that time."""
 
     __slots__ = (
         "base_offset",
@@ -66,7 +67,7 @@ class FlatSegment:
     @property
     def is_recorded(self) -> bool:
         """Whether the metadata had the segment's current state when the segment was opened. The end
-        time need not be compared: it changes only with the size or the begin time."""
+        time is not compared, because it changes only together with the size or the begin time."""
         return (
             self.commit_position == self.recorded_size_bytes
             and self.begin_ms == self.recorded_begin_ms
@@ -102,8 +103,8 @@ class FlatSegment:
         )
 
     def is_expired(self, before_ms: int) -> bool:
-        """Return whether all messages of the segment are older than `before_ms`. A segment without
-        messages counts as expired."""
+        """Return whether all messages of the segment are older than `before_ms`. Also true for a
+        segment without messages."""
         return self.end_ms == NEVER_WRITTEN_MS or self.end_ms < before_ms
 
 
@@ -112,7 +113,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class FlatSegments:
-    """Segments by ascending base offset. Readers take no lock, and see the current list and commit
+    """Segments by ascending base offset. Readers take no lock. They see the current list and commit
     positions."""
 
     __slots__ = ("segments",)
@@ -176,8 +177,7 @@ class FlatSegments:
     # Reading
 
     def read_nowait(self, offset: int, length: int) -> memoryview | None:
-        """Return committed, undamaged bytes of one segment if this needs no blocking call, else
-        None."""
+        """Return committed, undamaged bytes of one segment if no call must block, else None."""
         segments = self.segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         if length > 0 and index >= 0:
@@ -221,8 +221,8 @@ class FlatSegments:
 def _read_as_found(
     step: list[SegmentRead], damaged: list[BlocksDamaged] | None
 ) -> Reading[list[memoryview]]:
-    """Return the bytes of the reads of a step. If a read touches damaged blocks, each range is read
-    separately."""
+    """Read several ranges, and return the bytes of each. If one of them touches damaged blocks, the
+    ranges are read one by one, so that the others are not affected."""
     try:
         found = yield step
     except BlocksDamaged as error:
@@ -284,7 +284,7 @@ def open_segments(
 
 def _valid_size(entry: FileSegmentMetadata, file: FileSegment, real: int, room: int | None) -> int:
     """Return the number of valid bytes of a segment. `room`: number of bytes up to the base offset
-    of the next segment. None for the last segment."""
+    of the next segment, or None for the last segment."""
     if room is None:
         return real
     if real >= room:

@@ -25,17 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 def take_heads(buffer: memoryview, starts: Int64s, ends: Int64s) -> dict[int, bytes]:
-    """Find for each range of `make_ranges` the first bytes of its first message. Returns them by
-    message index. `starts` and `ends`: int64[n], bytes of the commit log. `buffer`: begins at the
-    first message."""
+    """Return the first bytes of the first record in each range of `make_ranges`, by the index of
+    its message. `starts` and `ends`: int64[n], where the records begin and end in the commit log.
+    `buffer`: the records."""
     begin = int(starts[0]) if len(starts) else 0
     places = [int(starts[low]) for low, _ in cut_ranges(starts, ends)]
     return {at: bytes(buffer[at - begin : at - begin + HEAD_BYTES]) for at in places}
 
 
 class TimeTracker:
-    """Times of the committed messages of one queue, until they are recorded. They are kept in
-    memory, so that a record takes one request. The caller holds the queue's lock."""
+    """Keeps the store times of the committed messages of one queue in memory, until they are
+    recorded in the tier. Recording them takes one request. The caller must hold the queue's
+    lock."""
 
     __slots__ = ("_commit_log", "_failed_at", "_path", "_place", "_records", "_segments")
 
@@ -48,7 +49,7 @@ class TimeTracker:
         self._failed_at: int | None = None
 
     def add(self, mark: Mark) -> None:
-        """Add committed messages of one segment."""
+        """Add the store times of newly committed messages, all in one segment."""
         if self._place is None or not len(mark.log_ends):
             return
         starts = np.concatenate([[mark.log_begin], mark.log_ends[:-1]])
@@ -67,7 +68,7 @@ class TimeTracker:
         return self._segments[-1]
 
     def note_roll(self) -> None:
-        """Mark the times of a segment to be recorded soon, because the segment has ended."""
+        """Record that the last segment has ended, so that its times are recorded soon."""
         if self._segments:
             self._segments[-1].has_ended = True
 
@@ -104,8 +105,9 @@ class TimeTracker:
             _log.warning("%s: its store times are not recorded: %s", self._path, error)
 
     def delete(self) -> None:
-        """Delete all time records of the queue, because its segments are deleted. Records that
-        cannot be deleted do not match later messages, and are left to `verify --seal`."""
+        """Delete all time records of the queue, because its segments are deleted. A record that
+        cannot be deleted does no harm, because it does not match later messages. `verify --seal`
+        deletes it."""
         self._segments = []
         if self._place is None:
             return

@@ -1,9 +1,9 @@
-"""Collects the facts of a broker's or job's start, compares them, and records the result. Store and
-state directory each have a file for this, called the memory. Before an epoch is taken, its token is
-written to both memories as an attempt. After the comparison the epoch is marked in the tier as a
-store's, and both memories get the identity and the change number. After a crash between two writes,
-either the epoch is not marked as a store's, or a memory shows by its attempts that it owns the
-newest epoch."""
+"""Checks at the start of a broker or job whether store, state directory and tier belong together,
+and records the result. Store and state directory each have a record file for this. Before an epoch
+is taken, its token is written to both record files as an attempt. After the comparison the epoch is
+marked in the tier as a store's, and both record files get the identity and the change number of the
+tier. After a crash between two of these writes, either the epoch is not marked as a store's, or the
+attempts in a record file show that its directory owns the newest epoch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _STATE_PROCEDURES: Final = {
     Outcome.TIER_EMPTY: "Mount the disk, or correct the path, bucket or prefix of the tier. When "
     "the tier is lost for good, move the state directory away and run again: a new tier begins",
 }
-"""Recovery procedures for a job whose state directory is not a store, by outcome."""
+"""Recovery procedure for each outcome, for a job whose state directory is not a store."""
 
 
 def refuse(
@@ -121,8 +121,8 @@ def refuse(
     *,
     is_store: bool = True,
 ) -> TieredStoreError:
-    """Return the error that refuses a start: Unavailable if the location of the tier does not
-    exist, otherwise Invalid. `path`: path of the store or state directory. `last_writer`:
+    """Return the error with which a start is refused. It is Unavailable if the location of the tier
+    does not exist, otherwise Invalid. `path`: path of the store or state directory. `last_writer`:
     description of the tier's last writer. `is_store`: whether the directory is a store."""
     outcome = verdict.outcome
     detail = f" ({verdict.detail})" if verdict.detail else ""
@@ -140,7 +140,7 @@ def refuse(
 
 
 def has_history(metadata: MetadataStore) -> bool:
-    """Return whether a tier has messages of the broker, according to its metadata."""
+    """Return whether the tier has, or had, messages of the broker according to the metadata."""
     return any(
         entry.type is not FileSegmentType.INDEX
         and entry.status != STATUS_DELETED
@@ -151,8 +151,8 @@ def has_history(metadata: MetadataStore) -> bool:
 
 def find_known_broker(metadata: MetadataStore, own: str | None = None) -> str | None:
     """Return the broker whose segments are in the metadata, or None if the metadata has no
-    segments. Metadata of a Java broker that was renamed has segments of both names: `own` is
-    returned if it is one of them."""
+    segments. The metadata of a renamed Java broker has segments of both names. If `own` is one of
+    them, it is returned."""
     brokers = dict.fromkeys(entry.path.partition("/")[0] for entry in metadata.segments())
     return own if own in brokers else next(iter(brokers), None)
 
@@ -168,10 +168,10 @@ def find_other_broker(provider: SegmentProvider, broker: str) -> str | None:
 class Belonging:
     """Checks that a tier belongs to a state directory and, for a broker, to the store in it. Used
     while the state directory is locked. `kind`: kind of the new owner. `source`: the store, or None
-    for a job, and for a store without marks. `is_told`: `tieredStoreAdopt`. `gives_offsets`:
-    whether the store takes messages. A store that a job creates does not. `is_named`: whether the
-    configuration names the broker. Otherwise the broker has the name of the host. For a tier that
-    ends with the process, nothing is compared or recorded."""
+    for a job, and for a store without marks. `is_told`: value of `tieredStoreAdopt`.
+    `gives_offsets`: whether the store accepts messages. A store that a job creates does not.
+    `is_named`: whether the configuration names the broker. Otherwise the broker has the name of the
+    host. For a tier in memory, nothing is compared or recorded."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Belonging:
         self._verdict = Verdict(Outcome.SAME)
         self._known_broker: str | None = None
         self.knows_history = False
-        """Whether the metadata named messages in the tier at the last comparison."""
+        """Whether the tier had messages according to the metadata, at the last comparison."""
 
     @property
     def store(self) -> str:
@@ -214,9 +214,9 @@ class Belonging:
         return self._verdict.outcome not in PROVEN
 
     def is_up_to_date(self) -> bool:
-        """Return whether this state directory remembers the tier, and no store with another state
-        directory has written to the tier since. Even then the tier may be an older copy. Call this
-        after `claim`."""
+        """Return whether this state directory has a record of the tier, and no store with another
+        state directory has written to the tier since. Even if this is true, the tier may be an
+        older copy. Call this after `claim`."""
         files = (STORE_MEMORY, STATE_MEMORY)
         memories = {file: read_memory(self._root / file) for file in files}
         return knows_all(self._broker, self._tier, memories)
@@ -233,8 +233,8 @@ class Belonging:
         """Compare what the state directory and the tier recorded about each other, before the epoch
         is taken. Then record the attempt to take it. Returns the mark that the new epoch leaves in
         the tier, or None if the tier stores no marks. `metadata`: metadata of the state directory.
-        None for a repair. Then nothing is compared. Raises Invalid with the recovery procedure,
-        Unavailable, Corrupt."""
+        If it is None (for a repair), nothing is compared. Raises Invalid with the recovery
+        procedure, Unavailable, Corrupt."""
         if not self._provider.capabilities.durable:
             return None
         store, state = self._read_store(), self._read_state()
@@ -267,8 +267,9 @@ class Belonging:
             self._check(metadata, self._read_store(), self._read_state(), contents)
 
     def record(self, epoch: WriterEpoch) -> None:
-        """If the owner is a store, mark the epoch in the tier as a store's. Then record tier and
-        epoch in the files of store and state directory. Raises Fenced, Invalid, Unavailable."""
+        """If the owner of the epoch is a store, mark the epoch in the tier as a store's. Then
+        record the tier and the epoch in the record files of the store and the state directory.
+        Raises Fenced, Invalid, Unavailable."""
         mark = self._mark
         if mark is None:
             return
@@ -343,8 +344,8 @@ class Belonging:
     def _remember_attempt(
         self, mark: WriterMark, store: TierMemory | None, state: TierMemory | None
     ) -> None:
-        """Record the token of a store's epoch before the epoch is taken. Jobs need no such
-        record."""
+        """Record the token of a store's epoch in both record files, before the epoch is taken. Not
+        needed for a job."""
         for path, before in ((STORE_MEMORY, store), (STATE_MEMORY, state)):
             memory = before or TierMemory(broker=self._broker)
             attempts = (*memory.attempts, mark.token)[-KEPT_ATTEMPTS:]

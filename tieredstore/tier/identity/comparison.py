@@ -1,7 +1,7 @@
-"""Comparison of a store, its state directory and its tier, as a pure function over facts.
-`docs/belonging.md` has the same outcomes as a table. A start calls the function twice: with only
-the marks, before it takes the epoch, and then with the contents of the tier. Marks that do not
-match can be harmless, so the contents decide."""
+"""Compares a store, its state directory and its tier, by a pure function. `docs/belonging.md` has
+the same outcomes as a table. A start calls the function twice: before it takes the epoch, with what
+the three recorded about each other (the marks), and then with the contents of the tier too. Marks
+that do not match can be harmless, so the contents decide."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory: the record of a store or state directory about its tier. `broker`: name of the broker
-    in the tier. `identity`: identity of the tier, empty before the first successful start.
-    `number`, `token`: change number and token of the last epoch that counts. `attempts`: tokens of
-    later epochs that were about to be taken, oldest first. `store`: identity of the store, empty in
-    a state directory. `url`: location of the tier, for messages."""
+    """Record file of a store or state directory about its tier. `broker`: name of the broker in the
+    tier. `identity`: identity of the tier, empty before the first successful start. `number`,
+    `token`: change number and token of the last epoch that was recorded after a comparison.
+    `attempts`: tokens of later epochs that were about to be taken, oldest first. `store`: identity
+    of the store, empty in a state directory. `url`: location of the tier, for messages."""
 
     format: int = MEMORY_FORMAT
     broker: str
@@ -44,14 +44,14 @@ class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
 
     def owns(self, token: str) -> bool:
-        """Return whether the epoch with this token was taken by the store or state directory of
-        this memory."""
+        """Return whether the store or state directory to which this record belongs took the epoch
+        with this token."""
         return bool(token) and (token == self.token or token in self.attempts)
 
 
 def read_memory(path: Path) -> TierMemory | None:
-    """Read the memory (`TierMemory`) in a file. Returns None if the file is missing or damaged. The
-    start then compares messages instead. Raises Invalid for a newer format, Unavailable."""
+    """Read a record file (`TierMemory`). Returns None if the file is missing or damaged. The start
+    then compares messages instead. Raises Invalid for a newer format, Unavailable."""
     try:
         found = read_note(path, TierMemory, "the memory of a tier")
     except Corrupt as error:
@@ -66,8 +66,7 @@ def read_memory(path: Path) -> TierMemory | None:
 
 
 def write_memory(path: Path, memory: TierMemory) -> None:
-    """Write the memory of a store or state directory to a file, durably. Raises Invalid,
-    Unavailable."""
+    """Durably write the record file of a store or state directory. Raises Invalid, Unavailable."""
     with wrap_os_errors("write", path):
         FILES.make_directory(path.parent)
         FILES.replace_file(path, msgspec.json.encode(memory) + b"\n")
@@ -109,22 +108,20 @@ STARTS: Final = frozenset(
     }
 )
 PROVEN: Final = frozenset({Outcome.SAME, Outcome.AFTER_JOBS})
-"""Outcomes that prove that store, state directory and tier belong together, without comparing
-messages."""
+"""Outcomes that prove, without a comparison of messages, that store, state directory and tier
+belong together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Differences between the tier, the metadata and the local queues.
-
-    Each item is a sentence. `unknown`: segments that the metadata lacks. `missing`: segments of the
-    metadata that the tier lacks, or has only in part. `gaps`: queues whose local messages were
-    deleted before the tier had them. `ahead`: queues in which the next put would get an offset that
-    the tier already has. `differing`: queues whose last message in the tier differs from the local
-    message. `hidden`: queues with messages that exist only in segments that the metadata lacks.
-    `beyond`: queues in which such segments have offsets that the next put would get. `lost`: queues
-    with messages that the metadata names but both the store and the tier lack.
-    """
+    """Differences between the tier, the metadata and the local queues. Each item is a sentence.
+    `unknown`: segments that the metadata lacks. `missing`: segments of the metadata that the tier
+    lacks, or has only in part. `gaps`: queues whose local messages were deleted before the tier had
+    them. `ahead`: queues in which the next put would get an offset that the tier already has.
+    `differing`: queues whose last message in the tier differs from the local message. `hidden`:
+    queues with messages that exist only in segments that the metadata lacks. `beyond`: queues in
+    which such segments have offsets that the next put would get. `lost`: queues with messages that
+    the metadata names but both the store and the tier lack."""
 
     unknown: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -138,9 +135,9 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that a start knows before it acts. `has_store`: whether a store takes part (a job has
-    only a state directory). `is_store_empty`: whether the store's log never had a message.
-    `knows_history`: whether the metadata of the state directory names messages in the tier.
+    """Facts that a start compares. `has_store`: whether the start has a store (a job has only a
+    state directory). `is_store_empty`: whether the store's log never had a message.
+    `knows_history`: whether the tier has messages according to the metadata of the state directory.
     `known_broker`: broker of these messages. `is_told`: value of `tieredStoreAdopt`.
     `other_broker`: another broker with a part of the tier, if the store is new and the
     configuration does not name the broker. `contents`: differences in the contents, or None before
@@ -172,7 +169,8 @@ class Verdict:
 
 
 def compare(facts: Facts) -> Verdict:
-    """Return the verdict: whether a start continues, and why. The first matching rule decides."""
+    """Decide whether a start may continue, and return the outcome. The first rule that matches the
+    facts decides."""
     named = _compare_names(facts)
     if named is not None:
         return named
@@ -202,8 +200,7 @@ def _refuse_name(file: str, name: str | None, facts: Facts) -> Verdict:
 
 
 def _compare_with_nothing(facts: Facts) -> Verdict:
-    """Return the verdict for a location without data of this broker: a new tier, or a disk that is
-    not mounted."""
+    """Decide about a location without data of this broker: a new tier, or an unmounted disk."""
     remembered = [file for file, memory in _list_memories(facts) if memory.identity]
     if not facts.knows_history and _is_state_current(facts):
         remembered = []  # by its own metadata the tier had nothing
@@ -220,8 +217,8 @@ def _compare_with_nothing(facts: Facts) -> Verdict:
 
 
 def _is_state_current(facts: Facts) -> bool:
-    """Return whether the state directory is as recent as the store, so that its metadata can be
-    trusted."""
+    """Return whether the state directory is as recent as the store, and its metadata can be
+    used."""
     store, state = facts.store, facts.state
     if state is None or not state.identity:
         return False
@@ -253,9 +250,9 @@ def _compare_marks(facts: Facts) -> Verdict:
 
 
 def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
-    """Compare one memory (what a store or state directory recorded about its tier) with the tier.
-    `tieredStoreAdopt` applies only to the store. Metadata of another tier is rejected even if this
-    key is set."""
+    """Compare one record file (what a store or state directory recorded about its tier) with the
+    tier. `tieredStoreAdopt` allows only a store with another tier. Metadata of another tier is
+    rejected even if this key is set."""
     tier, is_store = facts.tier, file == STORE_MEMORY
     if memory.identity != tier.identity:
         if facts.is_told and is_store:
@@ -278,9 +275,9 @@ def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
 
 
 def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | None]) -> bool:
-    """Return whether the memories (the records of store and state directory about the tier) know
-    every epoch that a store has taken in the tier. `memories`: by file. Memories without an
-    identity of the tier do not count."""
+    """Return whether the record files of store and state directory include every epoch that a store
+    has taken in the tier. `memories`: content of the record files, by file name. A record without
+    an identity of the tier is ignored."""
     facts = Facts(broker, tier, memories.get(STORE_MEMORY), memories.get(STATE_MEMORY))
     found = [
         _compare_memory(file, memory, facts).outcome
@@ -291,8 +288,8 @@ def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | N
 
 
 def _find_number(tier: TierMark, memory: TierMemory) -> int:
-    """Return the number of the tier's newest epoch that is not among the attempts in `memory`. An
-    attempt proves nothing, because the epoch may have been refused."""
+    """Return the number of the tier's newest epoch that is not among the attempts in `memory`.
+    Attempts are left out, because the start that took such an epoch may have been refused."""
     number = tier.number
     while number and (mark := tier.writers.get(number)) and mark.token in memory.attempts:
         number -= 1
@@ -302,8 +299,8 @@ def _find_number(tier: TierMark, memory: TierMemory) -> int:
 def _compare_later(
     number: int, memory: TierMemory, facts: Facts, detail: str, *, is_store: bool
 ) -> Verdict:
-    """Determine who has written to the tier since `memory` was recorded. The tier has a greater
-    change number than `memory`."""
+    """Find out who has written to the tier since the record `memory` was written. The tier has a
+    greater change number than this record."""
     if is_store:
         behind = Verdict(Outcome.STORE_BEHIND, detail)
     else:
@@ -350,8 +347,8 @@ def _compare_contents(facts: Facts, marks: Verdict) -> Verdict:
 
 
 def _list_memories(facts: Facts) -> list[tuple[str, TierMemory]]:
-    """Return the existing memories, each with the name of its file. The store's memory is first,
-    because it has more information than the state directory's."""
+    """Return the existing records of store and state directory, each with the name of its file. The
+    store's record is first, because it has more information."""
     pairs = ((STORE_MEMORY, facts.store), (STATE_MEMORY, facts.state))
     return [(file, memory) for file, memory in pairs if memory is not None]
 

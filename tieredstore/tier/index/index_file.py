@@ -1,5 +1,4 @@
-"""Common parts of the tier's index files: their status, their items, and the selection of items for
-a query."""
+"""Common parts of the tier's index files: status, items, and the selection of items for a query."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ class IndexStatus(Enum):
 
 
 class IndexStoreFile:
-    """Common part of `LocalIndexStoreFile` and `UploadedIndexStoreFile`. `begin_ms`: time to which
-    the items' times are relative, and the name of a local file."""
+    """Common part of `LocalIndexStoreFile` and `UploadedIndexStoreFile`. `begin_ms`: time from
+    which the times of the items are counted. It is also the name of a local file."""
 
     def __init__(self, begin_ms: int, status: IndexStatus) -> None:
         self.begin_ms = begin_ms
@@ -56,12 +55,13 @@ class IndexItem(NamedTuple):
 
 
 MAX_CHAIN_ITEMS = 1 << 20
-"""Maximum number of items per hash slot, or per hash, that a query reads in one file."""
+"""Maximum number of items of one hash slot or one hash that a query reads in one file."""
 
 CREDIBLE_SECONDS = 10 * 366 * 86_400
-"""Maximum credible distance of an item's time from the begin time of its file, in seconds. A larger
-distance is an error: Java read the times of messages from IPv6 hosts at a wrong position, and
-values beyond 32 bits are cut off. In these cases only the message has the correct time."""
+"""Maximum plausible difference between the time of an item and the begin time of its file, in
+seconds. A larger difference is an error of Java, which reads the times of messages from IPv6 hosts
+at a wrong position, and cuts off values beyond 32 bits. In these cases only the message has the
+correct time."""
 
 _ANY_MS: Final = 1 << 62
 
@@ -111,7 +111,8 @@ class Wanted(NamedTuple):
     ) -> list[IndexItem]:
         """Return the matching items of one hash, in their order, at most `limit`. Times are stored
         in whole seconds, rounded toward the begin time of the file. An item therefore matches if
-        any time that it may represent matches, or if its time is not credible."""
+        any of the times that round to its time matches, or if its time is not plausible
+        (`CREDIBLE_SECONDS`)."""
         seconds = items["time_diff_seconds"].astype(np.int64)
         times = seconds * 1000 + file_begin_ms
         latest = times + np.where(seconds < 0, 0, 999)

@@ -50,8 +50,7 @@ _BLOCK_ITEMS = 1 << 20
 
 
 def valid_items(items: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the items that may be valid: their size is above 0, and their hash is not
-    negative."""
+    """Return a mask of the items that may be valid: the size is above 0, the hash not negative."""
     valid: npt.NDArray[np.bool_] = (items["size"] > 0) & (items["hash"] >= 0)
     return valid
 
@@ -62,10 +61,11 @@ def relink(
     count: int,
     trusted: int,
 ) -> int:
-    """Rebuild slot heads and chains for items above `trusted`, up to `count`. `heads`: the slots'
-    item numbers. `items`: the items by number. Both are views of the file, and only differences are
-    written. Items up to `trusted` and their links are on disk, so a head that points to one of them
-    is correct. Returns the number of slots in use."""
+    """Rebuild the slot heads, and the chains of the items with numbers above `trusted`, up to
+    `count`. `heads`: number of the first item of each slot. `items`: the items by number. Both are
+    views of the file, and only differences are written. Items up to `trusted` and their links are
+    known to be on disk, so a head that points to one of them is correct. Returns the number of
+    slots in use."""
     right = heads.astype(np.int32)
     unsure = (right > trusted) | (right < 0)
     right[unsure] = 0
@@ -99,8 +99,8 @@ def _find_heads(
 
 
 WALK_ITEMS = 4096
-"""Maximum number of items to follow in a chain. The rest of a longer chain is found by scanning the
-hashes."""
+"""Maximum number of items of a chain that a query follows. The rest of a longer chain is found by a
+scan of all hashes."""
 SCAN_ITEMS = 1 << 18
 ALLOCATE_BYTES = 4 << 20
 
@@ -127,10 +127,11 @@ class IndexRows:
 
 
 class LocalIndexStoreFile(IndexStoreFile):
-    """One mapped file. Puts come from one thread at a time. Queries may run at the same time. The
-    mapping exists while the object is referenced, so a query may continue after `destroy`.
-    `item_count`: number of items. `synced_items`: number of items on disk. `covered_items`: number
-    of items below the watermarks when the file was opened."""
+    """One memory-mapped index file. Only one thread at a time may put, and queries may run at the
+    same time. The mapping exists while the object is referenced, so a query may continue after
+    `destroy`. `item_count`: number of items. `synced_items`: number of items on disk.
+    `covered_items`: when the file was opened, the number of items that were below the watermarks of
+    their queues."""
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
         super().__init__(begin_ms, IndexStatus.UNSEALED)
@@ -211,14 +212,13 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     @property
     def room(self) -> int:
-        """Number of items that still fit. Item 0 is never used."""
+        """Number of items that still fit into the file. Item 0 is never used."""
         if self.status is not IndexStatus.UNSEALED:
             return 0
         return self.max_items - 1 - self.item_count
 
     def put(self, topic_id: int, queue_id: int, rows: IndexRows) -> None:
-        """Add as many of the rows as fit (`room`). Raises Unavailable. After an error no row is
-        added."""
+        """Add as many rows as fit (`room`). Raises Unavailable. After an error no row is added."""
         count, room = len(rows), self.room
         assert 0 < count <= room
         self._reserve(count)
@@ -259,8 +259,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def sync(self) -> None:
-        """Sync everything to disk. Raises Unavailable. After an error the file's content must not
-        be trusted."""
+        """Sync all to disk. Raises Unavailable. After an error, do not trust the file's content."""
         count = self.item_count
         with self._fd_lock:
             if self._fd >= 0 and count != self.synced_items:
@@ -269,8 +268,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         self.synced_items = count
 
     def repair(self, synced_items: int) -> None:
-        """Correct slots, chains and header after a crash, given the number of items on disk. Raises
-        Unavailable if the disk is full."""
+        """Correct slots, chains and header after a crash. `synced_items`: number of items that are
+        known to be on disk. Raises Unavailable if the disk is full."""
         count = self.item_count
         self._reserve(0)
         self.slots_used = relink(self._heads, self._items, count, min(synced_items, count))
@@ -283,7 +282,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         return self._items[first : self.item_count + 1]
 
     def valid_count(self) -> int:
-        """Return the number of items that may be valid."""
+        """Return the number of items that are not certainly invalid (`valid_items`)."""
         return int(np.count_nonzero(valid_items(self.items())))
 
     def close(self) -> None:
@@ -303,8 +302,8 @@ class LocalIndexStoreFile(IndexStoreFile):
             raise _make_unavailable_error(self.path, "removed", error) from error
 
     def _walk(self, slot: int) -> tuple[list[tuple[int, ...]], int]:
-        """Return the newest items of a slot, and the number of the item after them in the chain (0
-        if the chain ends)."""
+        """Return the newest items of a slot, and the number of the item that follows them in the
+        chain, or 0 at the end of the chain."""
         walked: list[tuple[int, ...]] = []
         number, above = int(self._heads[slot]), self.max_items
         while number > 0:

@@ -105,8 +105,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RecoveredIndex:
-    """A recovered index: files by ascending begin time, rows that the dispatcher may put again
-    after a crash, and descriptions of unusable parts (one line each)."""
+    """Recovered index. `local`, `uploaded`: files by ascending begin time. `replay`: rows that the
+    dispatcher may put a second time after a crash. `problems`: descriptions of unusable parts, one
+    line each."""
 
     local: list[LocalIndexStoreFile] = field(default_factory=list)
     uploaded: list[UploadedIndexStoreFile] = field(default_factory=list)
@@ -226,7 +227,7 @@ def _drop_uploaded(found: RecoveredIndex) -> None:
 
 def _collect_replay(found: RecoveredIndex, watermarks: Watermarks) -> None:
     """Add the rows of local files at or above the watermarks to `found.replay`. Rows of queues
-    without a watermark are never put again, so they are left out."""
+    without a watermark are left out, because they are never put a second time."""
     for file in found.local:
         tail = file.items(file.covered_items + 1)
         tail = tail[valid_items(tail)]

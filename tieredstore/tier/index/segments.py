@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class UploadableIndex(Protocol):
-    """A compacted file to upload, with its size in bytes and its begin and end time (epoch ms).
-    Objects are compared by identity."""
+    """A compacted file to upload, with its size in bytes and its begin and end time (epoch ms). Two
+    objects are the same file only if they are the same object."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -54,8 +54,9 @@ class UploadableIndex(Protocol):
     def end_ms(self) -> int: ...
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield (position, bytes) from `start` to the end. All pieces except the last have `length`
-        bytes. Raises Corrupt if the file is shorter, Unavailable."""
+        """Yield the content from position `start` to the end, as pairs of position and bytes. All
+        pieces except the last have `length` bytes. Raises Corrupt if the file is shorter,
+        Unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,9 @@ class _Progress:
 
 
 class IndexSegments:
-    """The uploaded part of the index. One thread at a time makes changes. `confirm_writer`: like
-    `WriterEpoch.confirm`. This function is called before stored bytes are recorded."""
+    """The uploaded part of the index. Only one thread at a time may change it. `confirm_writer`:
+    function like `WriterEpoch.confirm`, which is called before stored bytes are recorded in the
+    metadata."""
 
     def __init__(
         self,
@@ -328,7 +330,7 @@ def is_segment_lost(segment: FileSegment, position: int) -> bool:
 
 
 def _seal(segment: FileSegment) -> None:
-    """Seal a complete segment. An object store may combine it into one object."""
+    """Seal a complete segment. On an object store, its objects may then be combined into one."""
     try:
         segment.seal()
     except Unavailable as error:
@@ -337,8 +339,8 @@ def _seal(segment: FileSegment) -> None:
 
 def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int:
     """Return the number of bytes after which an upload may continue, on a backend that cannot
-    overwrite bytes. The existing bytes are compared, and removed if they are not the beginning of
-    this file."""
+    overwrite bytes. The existing bytes of the segment are compared with the file. If they are not
+    the beginning of the file, the segment is deleted."""
     size = segment.size()
     if size <= index_file.size_bytes:
         for position, piece in index_file.pieces(0, PIECE_BYTES):

@@ -90,18 +90,18 @@ DIRECTORY = "tiered_index_file"
 INTERVAL_MS = 10_000
 MAX_BACKOFF_MS = 600_000
 UPLOAD_LATE_MS = 900_000
-"""Maximum duration of a round of the loop, ms. In a longer round the loop counts as late. A round
-uploads files of some hundred MB."""
+"""Time (ms) after which a round of the loop without progress counts as late. It is long, because a
+round uploads files of some hundred MB."""
 STOP_MS = 2_000
 """Maximum time that the last upload may delay a stop, ms. Remaining files are uploaded after the
 next start."""
 CHECKPOINT_BATCHES = 64
-"""Minimum number of batches between two writes of the watermarks by the loop, or by the caller if
-there is no loop. The number grows by one per MARKS_A_BATCH watermarks, because each write includes
-all of them."""
+"""Minimum number of batches of keys between two writes of the watermarks by the loop (or by the
+caller of a put, if there is no loop). The number grows by one for each MARKS_A_BATCH watermarks,
+because each write includes all watermarks."""
 MARKS_A_BATCH = 8
 MAX_CHECKPOINT_FACTOR = 4
-"""Factor of the minimum number of batches. After so many batches the caller writes the watermarks
+"""After the minimum number of batches times this factor, the caller of a put writes the watermarks
 itself, because the loop is busy with an upload."""
 
 _HOUR_MS = 3_600_000
@@ -109,11 +109,12 @@ _HOUR_MS = 3_600_000
 
 class IndexStoreService:
     """Key index of a tier. Thread-safe. Call `recover` first, `stop` last. `start` runs the
-    background loop. `root`: the broker's `storePathRootDir`. `retention_hours`: returns the longest
-    retention of any topic, at each expiry. Without this function, or if it returns None, nothing
-    expires. `retention_clock`: determines ages. `check_writer`: raises Fenced if the epoch is known
-    to be lost. Called before each upload and expiry. `confirm_writer`: like `WriterEpoch.confirm`.
-    Called before an upload counts. `problems`: parts that recovery could not use, one line each."""
+    background loop. `root`: the broker's `storePathRootDir`. `retention_hours`: function that
+    returns the longest retention of any topic. Without this function, or if it returns None,
+    nothing expires. `retention_clock`: determines ages. `check_writer`: function that raises Fenced
+    if the epoch is known to be lost, called before each upload and expiry. `confirm_writer`:
+    function like `WriterEpoch.confirm`, called before an upload is recorded. `problems`: parts that
+    recovery could not use, one line each."""
 
     def __init__(
         self,
@@ -246,8 +247,8 @@ class IndexStoreService:
         *,
         indexed_until: int | None = None,
     ) -> int:
-        """Put the hashes of keys of a topic, like `put_hashes`. `indexed_until`: by default the end
-        of the last message."""
+        """Put the keys of messages of one queue, as `put_hashes` puts hashes. `indexed_until`:
+        default: the end of the last message."""
         if not topic.strip():
             raise Invalid(f"index: blank topic {topic!r}", topic=topic, queue_id=queue_id)
         if indexed_until is None and len(keys):
@@ -300,8 +301,8 @@ class IndexStoreService:
         return added
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
-        """Record that all keys of a queue below `commit_log_offset` are in the index, or need not
-        be in it."""
+        """Record that all keys of a queue below `commit_log_offset` are in the index or not
+        needed."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
     def check_takes_keys(self) -> None:
@@ -314,7 +315,7 @@ class IndexStoreService:
         return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
-        """Remove the watermark of a destroyed queue. A new queue of that name begins at 0."""
+        """Remove the watermark of a deleted queue. A new queue of the name starts at offset 0."""
         self._open_writer().forget((topic_id, queue_id))
 
     # Reading
@@ -345,7 +346,8 @@ class IndexStoreService:
     # Moving on
 
     def _is_ending(self) -> bool:
-        """Return whether no new work may begin. Checked between the parts of long work."""
+        """Return whether the service is stopping, so that no new work may begin. Long work checks
+        this between its parts."""
         if self._stop_by_ms is not None:
             return self._clock.monotonic_ms() >= self._stop_by_ms
         self._loop.report_progress()
@@ -398,16 +400,15 @@ class IndexStoreService:
             return len(sealed)
 
     def expire(self, before_ms: int) -> int:
-        """Remove uploaded files whose last message was stored before `before_ms`. Returns their
-        number. Raises Unavailable if a file could not be removed. The next expiry retries the
-        removal."""
+        """Remove uploaded files whose last message was stored before `before_ms`. Returns the
+        number of removed files. Raises Unavailable if a file could not be removed. The next expiry
+        retries the removal."""
         with self._upload_lock:
             self._check_not_fenced()
             return self.segments.expire(before_ms, self._drop, self._is_ending)
 
     def tick(self) -> None:
-        """Run one round of the loop: sync, upload, expire. Raises the error that ended the
-        round."""
+        """Run one round: sync, upload, expire. Raises the error that ended the round."""
         self.checkpoint()
         if self._fenced is not None:
             return

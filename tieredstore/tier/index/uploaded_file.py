@@ -23,7 +23,7 @@ from tieredstore.tier.reading import Reading, SegmentRead, read_segment
 FIRST_READ_BYTES = 1024 * tiered.COMPACTED_ITEM_SIZE
 LARGEST_READ_BYTES = 32_768 * tiered.COMPACTED_ITEM_SIZE
 FEW_ITEMS_BYTES = 64 * tiered.COMPACTED_ITEM_SIZE
-"""Total size of items in bytes below which a loop over the items is faster than numpy columns."""
+"""Total size of items (bytes) up to which a loop over the items is faster than numpy arrays."""
 LARGEST_CHAIN_BYTES = MAX_CHAIN_ITEMS * tiered.COMPACTED_ITEM_SIZE
 
 
@@ -34,9 +34,9 @@ class UploadedIndexStoreFile(IndexStoreFile):
     """One INDEX segment.
 
     Items may be older than `begin_ms`, because Java names a file by the time of its creation.
-    `base_offset`,
-    `size_bytes`: of the segment, in bytes. `latest_ms`: no item is later. `is_expired`: whether all
-    items have expired, so that the segment may be deleted.
+    `base_offset`, `size_bytes`: base offset and size of the segment, in bytes. `latest_ms`: upper
+    bound of the times of the items. `is_expired`: whether all items have expired, so that the
+    segment may be deleted.
     """
 
     def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
@@ -61,9 +61,10 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self._segment.close()
 
     def header(self) -> Reading[tiered.IndexHeader]:
-        """Read the file's header, once. Raises Corrupt if the header does not match the file's
-        size, or if the first slot (read in the same request) does not point to the first byte after
-        all slots. The first slot may also be empty if the file has a trailer."""
+        """Return the file's header, which is read at the first call. Raises Corrupt if the header
+        does not match the file's size, or if the first slot (read in the same request) does not
+        point to the first byte after all slots. The first slot may also be empty if the file has a
+        trailer."""
         if self._header is None:
             data = yield from read_segment(self._segment, 0, tiered.HEADER_SIZE + tiered.SLOT_SIZE)
             header = header_of(self._segment, data)
@@ -122,8 +123,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
-        """Return position and length in bytes of the items of a hash. The range may include other
-        items of the same slot. Raises Corrupt for an invalid slot."""
+        """Return the position and length (bytes) of the items in the slot of a hash. The slot may
+        also have items of other hashes. Raises Corrupt for an invalid slot."""
         if self._header is None:
             yield from self.header()
         place = self._place_slot(key_hash)
@@ -173,7 +174,7 @@ def header_of(segment: FileSegment, data: memoryview) -> tiered.IndexHeader:
 def check_whole(segment: FileSegment, size_bytes: int, header: tiered.IndexHeader) -> None:
     """Raise Corrupt unless a segment contains one complete compacted file. The first slot must
     point to the end of the slots, and the items of the last slot must end at the end of the file. A
-    truncated file cannot fulfil this."""
+    truncated file does not meet both conditions."""
     end = tiered.find_content_end(size_bytes, header.items, segment.read)
     slots = tiered.infer_slots(end, header.items)
     if slots is None:

@@ -26,9 +26,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class FileState(msgspec.Struct, frozen=True):
     """State of a local index file when the watermarks were written.
 
-    `slots`, `max_items`: its capacity.
-    `synced_items`: number of items on disk.
-    `covered_items`: number of items known to be below their queues' watermarks.
+    `slots`, `max_items`: capacity of the file. `synced_items`: number of items on disk.
+    `covered_items`: number of items that are known to be below the watermarks of their queues.
     `since_ms`: time at which the file got its first keys (epoch ms), 0 if unknown.
     """
 
@@ -91,9 +90,9 @@ def load_watermarks(directory: Path) -> Watermarks:
 def find_capacity(
     size_bytes: int, state: FileState | None, configured: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """Return the numbers of slots and items of a local index file, given its size. They are those
-    of the watermarks (`state`), of the configuration, or Java's default. None if none of them
-    fits."""
+    """Return the numbers of slots and items of a local index file. They are those in the watermarks
+    (`state`), in the configuration, or Java's defaults, whichever match the size of the file.
+    Return None if none match."""
     known = (state.slots, state.max_items) if state else configured
     choices = [known, configured, JAVA_DEFAULT_CAPACITY]
     choices += [(slots, items + 1) for slots, items in choices[1:]]  # of a full one of 5.1

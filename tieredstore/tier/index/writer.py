@@ -21,16 +21,16 @@ _SHIFT = np.uint64(32)
 
 @dataclass(slots=True)
 class _QueueRows:
-    """Rows of a queue. `offsets`: distinct commit log offsets, ascending. `pairs`: numbers `index
-    of the offset << 32 | hash`."""
+    """Rows of a queue. `offsets`: distinct commit log offsets, ascending. `pairs`: one number for
+    each row, (index of its offset in `offsets`) << 32 | hash."""
 
     offsets: npt.NDArray[np.int64]
     pairs: npt.NDArray[np.uint64]
 
 
 class ReplayFilter:
-    """Rows that the index had at recovery. The filter finds rows that are put again. Not
-    thread-safe: the index service's put lock guards the filter."""
+    """Filter that finds rows that are put a second time after a crash. It has the rows that the
+    index had at recovery. Not thread-safe. The put lock of the index service guards the filter."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[int, int], _QueueRows] = {}
@@ -75,7 +75,8 @@ class ReplayFilter:
         offsets: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.int32],
     ) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the new rows of a batch. None means that all are new."""
+        """Return a mask of the rows of a batch that the index does not have yet. None means that
+        all rows are new."""
         known = self._queues.get(key)
         if known is None or not len(offsets):
             return None
@@ -86,7 +87,7 @@ class ReplayFilter:
         return ~present
 
     def advance(self, key: tuple[int, int], offset: int) -> None:
-        """Remove the rows of a queue below `offset`, because they will not be put again."""
+        """Remove the rows of a queue below `offset`, because they will not be put a second time."""
         known = self._queues.get(key)
         if known is not None and offset > int(known.offsets[-1]):
             del self._queues[key]
@@ -101,14 +102,14 @@ def _pairs(ranks: npt.NDArray[np.intp], low: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 QueueId = tuple[int, int]
-"""Topic id and queue id."""
+"""Key of a queue: topic id and queue id."""
 
 
 class IndexWriter:
     """The local files of an index. Thread-safe. `files` is sorted by begin time and always replaced
-    as a whole, so readers need no lock. `find_capacity`: returns slots and items of a new file.
-    `replay`: rows that the caller may put again after a crash. `last_begin`: the newest name of the
-    uploaded files."""
+    as a whole, so readers need no lock. `find_capacity`: function that returns the numbers of slots
+    and items of a new file. `replay`: rows that the caller may put a second time after a crash.
+    `last_begin`: function that returns the greatest name (begin time) of an uploaded file."""
 
     def __init__(
         self,
@@ -141,8 +142,8 @@ class IndexWriter:
         self._put_lock = threading.Lock()
 
     def put(self, queue: QueueId, rows: IndexRows, indexed_until: int | None) -> int:
-        """Add rows, over several files if needed, and advance the queue's watermark. Returns the
-        number of new rows. Raises Unavailable, Invalid when closed."""
+        """Add rows of a queue, in several files if needed, and advance the watermark of the queue.
+        Returns the number of new rows. Raises Unavailable, Invalid when closed."""
         with self._put_lock:
             self.check_usable()
             added = self._put_rows(queue, rows) if len(rows) else 0
@@ -152,7 +153,7 @@ class IndexWriter:
         return added
 
     def mark(self, queue: QueueId, offset: int) -> None:
-        """Record that no key of a queue below `offset` must be put again."""
+        """Advance the watermark of a queue to `offset`. The index needs no more keys below it."""
         with self._put_lock:
             self._advance(queue, offset)
 
@@ -183,7 +184,7 @@ class IndexWriter:
 
     def seal_after(self, age_ms: int) -> None:
         """Seal the files that have contained keys for longer than the given time. For files that
-        existed when the index was opened, the time counts from the opening."""
+        existed when the index was opened, the time is counted from the opening."""
         with self._put_lock:
             first_ms = self._first_put_ms
             if first_ms is not None and self._clock.monotonic_ms() - first_ms >= age_ms:
@@ -244,8 +245,8 @@ class IndexWriter:
 
     @property
     def waiting_since_ms(self) -> int | None:
-        """Time (epoch ms) at which the first waiting key was put, perhaps in an earlier run. None
-        if no key waits."""
+        """Time (epoch ms) at which the oldest key that is not uploaded was put, perhaps by an
+        earlier process. None if there is no such key."""
         return min((self._find_since(file) for file in self.files if file.item_count), default=None)
 
     def check_usable(self) -> None:
@@ -289,9 +290,9 @@ class IndexWriter:
         return made
 
     def _next_begin(self, first_ms: int) -> int:
-        """Return the name (begin time) of the next file. Names increase. A file of old messages is
-        named after the time of its first message, because Java reads only files whose begin time is
-        within a query's time range."""
+        """Return the name of the next file, its begin time. Each name is greater than the names
+        before it. A file of old messages gets the time of its first message if possible, because
+        Java reads only files whose begin time is within the time range of a query."""
         newest = max((file.begin_ms for file in self.files), default=0)
         newest = max(newest, self._last_begin())
         begin_ms = max(min(self._clock.now_ms(), first_ms), newest + 1)

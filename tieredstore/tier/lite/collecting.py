@@ -1,4 +1,5 @@
-"""Collects units of lite topics' messages that are in the tier but in no run yet."""
+"""Collects units of messages of lite topics that are in the tier and not in a run yet. A run is an
+object with the units of many light queues."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PendingUnits:
-    """Units that no run has yet, and the ranges that they cover. `deleted`: deletions of light
-    queues, by name: messages below this offset are deleted."""
+    """Units that are not in a run object yet, and the ranges of queues from which they come.
+    `deleted`: for each deleted light queue, by name, the queue offset below which its messages are
+    deleted."""
 
     keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     units: list[Table] = field(default_factory=list)
@@ -50,7 +52,7 @@ class PendingUnits:
         return sum(map(len, self.units))
 
     def add(self, file: FlatMessageFile, batch: RecordBatch) -> None:
-        """Add the messages of a batch of a parent's queue."""
+        """Add the units for a batch of messages of a parent topic's queue."""
         keys, units = extract_units(file, batch)
         if len(units):
             self.keys.append(keys)
@@ -60,7 +62,7 @@ class PendingUnits:
         self.cover(file, batch.first_offset, end, log_end)
 
     def cover(self, file: FlatMessageFile, begin: int, end: int, log_end: int) -> None:
-        """Record that the queue offsets [begin, end) of a parent's queue need no more units."""
+        """Record that all units for messages [begin, end) of a parent topic's queue were added."""
         place = (file.topic, file.topic_id, file.queue_id)
         last = self.covered[-1] if self.covered else None
         if (
@@ -73,20 +75,21 @@ class PendingUnits:
             self.covered.append(CoveredRange(*place, begin, end, log_end))
 
     def extend(self, later: PendingUnits) -> None:
-        """Add the content of another object."""
+        """Add the units, ranges and deletions of another object."""
         self.keys += later.keys
         self.units += later.units
         self.covered += later.covered
         self.delete(later.deleted)
 
     def delete(self, ends: Mapping[str, int]) -> None:
-        """Add deletions."""
+        """Add deletions of light queues. `ends`: for each queue, the queue offset below which its
+        messages are deleted."""
         for queue, offset in ends.items():
             self.deleted[queue] = max(offset, self.deleted.get(queue, 0))
 
     def sort(self, find_key: Callable[[str], int | None]) -> RunContent:
-        """Return the content of a run. `find_key`: returns the key of a light queue, or None if the
-        tier does not have its parent."""
+        """Return the content of a run with the collected units. `find_key`: function that returns
+        the key of a light queue, or None if the tier does not have its parent topic."""
         deleted = {find_key(queue): end for queue, end in self.deleted.items() if end}
         return sort_units(
             np.concatenate([np.zeros(0, np.uint64), *self.keys]),
@@ -98,8 +101,8 @@ class PendingUnits:
 def extract_units(
     file: FlatMessageFile, batch: RecordBatch
 ) -> tuple[npt.NDArray[np.uint64], Table]:
-    """Return the keys of light queues, and the units, for a batch of a parent's messages. A message
-    that cannot be decoded has none."""
+    """Return units for a batch of messages of a parent topic, and the key of the light queue of
+    each. A message that cannot be decoded gets no unit."""
     prefix = make_parent_prefix(file.topic)
     rows: list[int] = []
     keys: list[int] = []
@@ -132,9 +135,9 @@ def extract_units(
 
 
 def read_from_tier(file: FlatMessageFile, begin: int, end: int, pending: PendingUnits) -> int:
-    """Add messages of a parent's queue from the tier, starting at `begin`, up to about 8 MiB.
-    Returns the offset after the last of them. A message that cannot be read is left out. Raises
-    Unavailable."""
+    """Read messages of a parent topic's queue from the tier, from `begin` on, up to about 8 MiB,
+    and add their units. Returns the queue offset after the last of these messages. A message that
+    cannot be read is left out. Raises Unavailable."""
     valid = file.next_valid_offset(begin)
     if valid > begin:
         until = min(valid, end)

@@ -15,12 +15,13 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.lite.runs import LiteDirectory, LiteRun
 
 FAN_IN: Final = 8
-"""Number of runs of one level to merge into one run of the next level."""
+"""Number of runs of one level that are merged into one run of the next level."""
 
 
 class ChosenRuns(NamedTuple):
-    """Objects of runs to merge. `level`: level of the result. `keeps_deleted`: whether older runs
-    may have messages of deleted light queues."""
+    """Runs to merge, as their objects. `level`: level of the result. `keeps_deleted`: whether the
+    result must repeat the deletions of light queues, because other runs may have messages of these
+    queues."""
 
     runs: list[LiteRun]
     level: int
@@ -28,8 +29,7 @@ class ChosenRuns(NamedTuple):
 
 
 def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
-    """Return the runs to merge, or None: the oldest runs of the lowest level that has FAN_IN
-    runs."""
+    """Return the oldest runs of the lowest level that has FAN_IN runs, or None."""
     levels: dict[int, list[list[LiteRun]]] = {}
     for group in directory.list_groups().values():
         levels.setdefault(max(run.notes.level for run in group), []).append(group)
@@ -43,8 +43,9 @@ def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
 def merge_part(
     chosen: ChosenRuns, log_begins: Mapping[tuple[int, int], int], part: int, parts: int
 ) -> RunContent:
-    """Merge the light queues with keys in range number `part` of `parts` equal ranges. Messages
-    that are no longer in the tier (`log_begins`) are left out. Raises Unavailable, Corrupt."""
+    """Merge one part of the light queues. The keys are divided into `parts` equal ranges, and this
+    call merges the queues in range number `part`. Messages that are no longer in the tier
+    (`log_begins`) are left out. Raises Unavailable, Corrupt."""
     low, high = (part << 64) // parts, ((part + 1) << 64) // parts
     contents = [run.read_keys(low, high) for run in chosen.runs]
     merged = merge_contents(contents, keeps_deleted=chosen.keeps_deleted)
@@ -54,8 +55,8 @@ def merge_part(
 def find_log_begins(
     runs: Iterable[LiteRun], flat_files: FlatFileStore
 ) -> dict[tuple[int, int], int]:
-    """Return the first commit log position of each queue that the runs cover, by topic id and queue
-    id. Deleted queues are left out."""
+    """Return the position at which the commit log begins, for each queue of which the runs have
+    messages, by topic id and queue id. Deleted queues are left out."""
     begins: dict[tuple[int, int], int] = {}
     for run in runs:
         for one in run.notes.covered:
@@ -68,8 +69,8 @@ def find_log_begins(
 
 
 def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
-    """Return whether the tier may still have messages of a range. A queue that cannot be opened may
-    have them."""
+    """Return whether the tier may still have messages of a range. This is also true for a queue
+    that cannot be opened."""
     entry = flat_files.metadata.topic(one.topic)
     if entry is None or entry.topic_id != one.topic_id:
         return False
@@ -82,8 +83,9 @@ def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
 
 
 def find_dead_runs(directory: LiteDirectory, flat_files: FlatFileStore) -> list[LiteRun]:
-    """Return the objects of runs whose messages have all left the tier. A run with deletions stays
-    while other runs may have messages that these delete."""
+    """Return the objects of runs whose messages are all gone from the tier. A run that has
+    deletions of light queues is kept while other runs exist, because those may have messages of the
+    deleted queues."""
     groups = directory.list_groups().values()
     dead: list[LiteRun] = []
     for group in groups:

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 
 class LightQueues:
-    """Reads of light queues. The local store answers for the messages that it has, and the tier for
-    earlier ones. Thread-safe. `executor`: runs the blocking parts of coroutines.
+    """Reads of light queues. Messages come from the local store if it has them. Earlier messages
+    come from the tier. Thread-safe. `executor`: runs the blocking parts of coroutines.
     `unreadable`: remembers the damaged messages at which consumers wait."""
 
     def __init__(
@@ -71,8 +71,8 @@ class LightQueues:
         return self._topic_filter.find_read_level(lite.parent) is not StorageLevel.DISABLE
 
     def get(self, request: GetRequest) -> Steps[GetMessageResult]:
-        """Get messages of a light queue, as steps. OFFSET_FOUND_NULL means that the tier could not
-        be read and the caller should retry."""
+        """Get messages of a light queue, as a generator of steps. OFFSET_FOUND_NULL means that the
+        tier could not be read and the caller should retry."""
         offset = request.offset
         low, high = yield self._look(lambda: self._find_range(request.topic))
         local = self._next_store.get_max_offset_in_queue(*request.key)
@@ -114,8 +114,9 @@ class LightQueues:
         return result
 
     def _take(self, request: GetRequest) -> Steps[Taken | None]:
-        """Take messages from the tier. If the tier lacks the first message, end before the first
-        message of the local store. Raises Unavailable, Corrupt."""
+        """Take messages from the tier. If the tier lacks the requested message, no message is
+        returned, and the next offset is the first one that the local store or the tier has. Raises
+        Unavailable, Corrupt."""
         offset = request.offset
         taken = yield from self._reader.take(request)
         if taken is not None and (taken.messages or taken.next_offset <= offset):
@@ -132,7 +133,8 @@ class LightQueues:
         return taken
 
     def _is_complete(self, queue: str) -> bool:
-        """Return whether the runs have all messages of a parent that the local store lacks."""
+        """Return whether the runs have all messages of a light queue's parent topic that the local
+        store no longer has."""
         lite = parse_lite_topic(queue)
 
         def find_kept(queue_id: int) -> int:
@@ -164,12 +166,12 @@ class LightQueues:
         return local_low, local_high
 
     def find_min_offset(self, queue: str) -> int:
-        """Return the offset of the first message. It may be the offset of a message that has
-        expired since the last merge of runs. Reads nothing of the tier."""
+        """Return the offset of the first message. This message may have expired since the last
+        merge of runs. The tier is not read."""
         return self._find_range(queue)[0]
 
     def find_max_offset(self, queue: str) -> int:
-        """Return the offset after the last message. Reads nothing of the tier."""
+        """Return the offset after the last message. The tier is not read."""
         local = self._next_store.get_max_offset_in_queue(queue, 0)
         return local if local > 0 else self._service.find_end(queue)
 
@@ -190,8 +192,7 @@ class LightQueues:
         return int(units["time_ms"][0]) if is_it else -1
 
     def find_earliest_time(self, queue: str) -> int:
-        """Return the store time of the first message, epoch ms, or -1. Raises Unavailable,
-        Corrupt."""
+        """Return the first message's store time, epoch ms, or -1. Raises Unavailable, Corrupt."""
         if self._service.find(queue):
             units = run(self._reader.find_units(queue, 0, 1))
             if len(units):
@@ -225,8 +226,8 @@ class LightQueues:
 
 
 def _refuse(offset: int, low: int, high: int) -> GetMessageResult:
-    """Return the result for a light queue that the local store lacks, at an offset without a
-    message."""
+    """Return the answer to a get at an offset without a message, for a light queue that the local
+    store does not have."""
     if offset < low < high:
         return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
     if offset > high:

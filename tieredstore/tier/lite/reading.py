@@ -40,7 +40,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Adjacent bytes of the commit log of a parent's queue, and the rows of the units in it."""
+    """Bytes [begin, end) of the commit log of a parent topic's queue, which are read together.
+    `rows`: indices of the units whose messages are in it."""
 
     file: FlatMessageFile
     begin: int
@@ -94,8 +95,8 @@ class LiteReader:
         return taken
 
     def find_units(self, queue: str, offset: int, count: int) -> Steps[Table]:
-        """Return the first `count` units at or after `offset` whose messages are in the tier, or
-        fewer. Raises Unavailable, Corrupt."""
+        """Return the units of the first messages at or after `offset` that are in the tier, at most
+        `count`. Raises Unavailable, Corrupt."""
         units = yield from self._read_units(queue, offset, self._service.find(queue), count)
         return units
 
@@ -104,7 +105,7 @@ class LiteReader:
         self._cache.drop(QueueKey(queue, LITE_QUEUE_ID))
 
     def _do_all(self, calls: Sequence[Callable[[], T]]) -> Wait[list[T]]:
-        """Return a step that runs blocking calls concurrently."""
+        """Return a step that runs several blocking calls concurrently and returns their results."""
         executor = self._executor
 
         async def later() -> list[T]:
@@ -118,7 +119,8 @@ class LiteReader:
     def _read_units(
         self, queue: str, offset: int, found: Sequence[FoundUnits], wanted: int = FETCHED_UNITS
     ) -> Steps[Table]:
-        """Read the first units at or after `offset` whose messages are in the tier, by offset."""
+        """Read the units of the first messages at or after `offset` that are in the tier, in the
+        order of their offsets."""
         found = [one for one in found if one.end > offset]
         limits = [one.limit(offset, wanted) for one in found]
         try:
@@ -196,8 +198,8 @@ class LiteReader:
         )
 
     def _plan(self, queue: str, units: Table) -> list[_Range]:
-        """Return the reads for the messages of the given units. Adjacent messages are read
-        together."""
+        """Return the ranges of commit log bytes to read for the messages of the given units.
+        Messages that are close together share a range."""
         lite = parse_lite_topic(queue)
         parent = "" if lite is None else lite.parent
         ranges: list[_Range] = []
@@ -226,8 +228,8 @@ class LiteReader:
 
 
 def _decode(queue: str, unit: np.void, data: memoryview, begin: int) -> StoredMessage:
-    """Return the message of a unit. Raises Corrupt if the tier has another message at this
-    place."""
+    """Return the message of a unit. Raises Corrupt if the tier has another message at the position
+    of the unit."""
     at = int(unit["position"]) - begin
     piece = bytes(data[at : at + int(unit["size"])])  # a copy: the rest is of other readers
     message = decode_record(piece)

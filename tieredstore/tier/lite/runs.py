@@ -31,13 +31,14 @@ from tieredstore.message.lite_runs import (
 )
 
 FIRST_READ_BYTES: Final = 256 << 10
-"""Number of bytes of the first read of a run. It includes the whole head of most runs."""
+"""Number of bytes of the first read of a run. They include the whole head of most runs."""
 _log = logging.getLogger(__name__)
 
 
 class FoundUnits(NamedTuple):
     """Units of one light queue in one run. `first`, `end`: offset of the first unit, and the offset
-    after the last unit. `row`, `size`: number of the first unit in the run, and number of units."""
+    after the last unit. `row`: index of the first unit among all units of the run. `size`: number
+    of units."""
 
     run: LiteRun
     row: int
@@ -47,15 +48,15 @@ class FoundUnits(NamedTuple):
     time_ms: int
 
     def limit(self, offset: int, wanted: int) -> tuple[int, int]:
-        """Return the rows [begin, end) that have the first `wanted` units at or after `offset`.
-        There may be more rows, because some offsets may have no unit."""
+        """Return the rows [begin, end) that have the first `wanted` units at or after `offset`. The
+        result may have more rows, because some offsets may have no unit."""
         most = min(max(offset - self.first, 0), self.size)  # units before the offset
         least = max(self.size - max(self.end - offset, 0), 0)
         return self.row + least, self.row + min(most + wanted, self.size)
 
 
 class LiteRun:
-    """Object of a run, with its list of light queues in memory."""
+    """One object of a run. Its list of light queues is in memory, its units are in the tier."""
 
     __slots__ = ("_bases", "_broker", "_checksums", "_place", "keys", "name", "names", "notes")
 
@@ -88,7 +89,7 @@ class LiteRun:
 
     @classmethod
     def of(cls, place: RangedBackups, broker: str, name: BackupName, data: bytes) -> LiteRun:
-        """Return the run whose object has these bytes."""
+        """Create the object from the bytes of a run that were just written."""
         head = data[: measure_head(data, str(name))]  # a copy, which does not hold the units
         return cls(place, broker, name, decode_head(head, str(name)))
 
@@ -127,8 +128,8 @@ class LiteRun:
         return units[begin - first * BLOCK_UNITS : end - first * BLOCK_UNITS]
 
     def read_keys(self, low: int, high: int) -> RunContent:
-        """Read the light queues whose keys are in [low, high), in one request. Raises the errors of
-        `read_rows`."""
+        """Read the units of the light queues whose keys are in [low, high), in one request. Raises
+        the errors of `read_rows`."""
         begin = int(np.searchsorted(self.keys, np.uint64(low)))
         end = len(self.keys)
         if high < 1 << 64:
@@ -139,7 +140,7 @@ class LiteRun:
 
 @dataclass(frozen=True)
 class LiteDirectory:
-    """All runs of a broker at one time. Never changes, so readers need no lock."""
+    """All runs of a broker at one moment. An object never changes, so readers need no lock."""
 
     runs: tuple[LiteRun, ...] = ()
     covered: dict[tuple[int, int], list[CoveredRange]] = field(init=False)
@@ -152,8 +153,8 @@ class LiteDirectory:
         object.__setattr__(self, "covered", covered)
 
     def find(self, key: int) -> tuple[list[FoundUnits], int]:
-        """Return a light queue's units in each run, and the offset below which its messages are
-        deleted."""
+        """Return where each run has the units of a light queue, and the queue offset below which
+        the messages of the queue are deleted."""
         found: list[FoundUnits] = []
         deleted = 0
         for run in self.runs:
@@ -179,13 +180,13 @@ class LiteDirectory:
 
 
 def is_whole(group: Sequence[LiteRun]) -> bool:
-    """Return whether a run has all of its parts."""
+    """Return whether all objects of a run exist. A large run has several objects (parts)."""
     return {run.notes.part for run in group} == set(range(group[0].notes.parts))
 
 
 class LoadedRuns(NamedTuple):
-    """Result of `load_runs`. `useless`: objects that were merged, are damaged, or belong to a run
-    that was never finished."""
+    """Result of `load_runs`. `useless`: objects that can be deleted: they were merged, are damaged,
+    or belong to a run that was never finished."""
 
     directory: LiteDirectory
     useless: list[BackupName]
@@ -197,8 +198,8 @@ def load_runs(
     names: Sequence[BackupName] | None = None,
     known: Iterable[LiteRun] = (),
 ) -> LoadedRuns:
-    """Open all runs of a broker. A damaged run is left out, and the messages that it covered are
-    read from the parents again. `names`: names of all backups of the broker, if they were listed.
+    """Open all runs of a broker. A damaged run is left out. The messages that were in it are read
+    from the parent topics again. `names`: names of all backups of the broker, if they were listed.
     `known`: runs that are open already. Raises Unavailable, Invalid for a newer format."""
     place = find_layer(provider, RangedBackups)
     if place is None:
@@ -231,7 +232,7 @@ def load_runs(
 
 
 def join_covered(ranges: Iterable[CoveredRange]) -> tuple[CoveredRange, ...]:
-    """Return ranges without overlaps. Adjacent ranges of a queue are joined."""
+    """Join the ranges of each queue that overlap or are adjacent, and return the result."""
     joined: list[CoveredRange] = []
     for one in sorted(ranges, key=lambda it: (it.topic_id, it.queue_id, it.begin, it.end)):
         last = joined[-1] if joined else None

@@ -48,11 +48,13 @@ from tieredstore.tier.lite.runs import (
 from tieredstore.tier.writing import TierWriter
 
 INTERVAL_MS: Final = 30_000
-"""Time between two runs, ms."""
+"""Interval at which a run is written, ms."""
 RETIRED_MS: Final = 60_000
-"""Time for which merged runs stay, for reads that began before the merge, ms."""
+"""Time (ms) for which runs are kept after they were merged, because a read that began before the
+merge may still need them."""
 READ_BACK_BYTES: Final = 64 << 20
-"""Approximate number of bytes of messages that one round reads back from the tier."""
+"""Approximate number of bytes of messages that one round of the loop reads from the tier, because
+no run has them."""
 PART_UNITS: Final = 1 << 19
 """Number of units of a run above which a merge divides the run into parts."""
 LATE_MS: Final = 900_000
@@ -72,10 +74,10 @@ def _find_parent(queue: str) -> str:
 
 
 class LiteService:
-    """The runs of one broker. Thread-safe. Call `load` first, `stop` last. Only a writer calls
-    `start`. `find_lite_topics`: returns the parents. `find_ranges`: returns the queues of a parent
-    in the local store. `forget_deletions`: called with the light queues whose deletion is
-    finished."""
+    """Writes, merges and finds the runs of one broker. Thread-safe. Call `load` first, `stop` last.
+    Only a writer calls `start`. `find_lite_topics`: function that returns the parent topics.
+    `find_ranges`: function that returns the queues of a parent topic in the local store.
+    `forget_deletions`: function that is called with the light queues whose deletion is finished."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class LiteService:
         self._fenced: Fenced | None = None
         self._is_stale = False
         self.directory = LiteDirectory()
-        """All current runs. Replaced as a whole."""
+        """All current runs. A change replaces the whole object."""
         self._loop = ServiceThread(
             "tiered-lite",
             self.run_once,
@@ -128,8 +130,8 @@ class LiteService:
     # Life
 
     def load(self, writer: TierWriter | None) -> None:
-        """Read the heads of all runs. `writer`: None for a reader. Raises Unavailable, Invalid for
-        a newer format."""
+        """Read the heads of all runs. `writer`: writer of the tier, or None if this process only
+        reads. Raises Unavailable, Invalid for a newer format."""
         if self._place is None:
             return
         self._writer = writer
@@ -164,20 +166,21 @@ class LiteService:
             self._retire(loaded.useless)
 
     def catch_up(self) -> None:
-        """Write runs of all messages that no run covers. A new local store needs this, because its
-        light queues continue at the ends in the runs. Raises Unavailable, Fenced."""
+        """Write runs for all messages of parent topics that are not in a run yet. A new local store
+        needs this, because its light queues continue at the ends that the runs have. Raises
+        Unavailable, Fenced."""
         while self._writer is not None and any(map(self._find_gap, self._list_files())):
             self._read_back()
             self._write()
 
     def start(self) -> None:
-        """Write a run at the interval."""
+        """Start the loop, which writes a run every INTERVAL_MS."""
         if self._place is not None and self._writer is not None:
             self._loop.start()
 
     def stop(self) -> None:
-        """Stop the loop, and write a run of the waiting messages. Errors are only logged, because
-        the next start reads these messages back from the tier. Idempotent."""
+        """Stop the loop, and write a run for the messages that wait for one. Errors are only
+        logged, because the next start reads these messages back from the tier. Idempotent."""
         self._loop.stop()
         if self._writer is not None and self._fenced is None:
             try:
@@ -216,9 +219,9 @@ class LiteService:
             self._loop.wake()
 
     def delete(self, ends: Mapping[str, int]) -> None:
-        """Delete light queues. `ends`: offset after the last message of each. Their messages are
-        gone for readers on return, and in the tier with the next run. Later runs repeat a deletion
-        until they cover the messages that it concerns, which may be uploaded later."""
+        """Delete light queues. `ends`: offset after the last message of each. On return, readers no
+        longer find the messages of these queues. The next run records the deletion in the tier.
+        Later runs repeat it until all messages that it deletes are uploaded and in a run."""
         with self._lock:
             self._pending.delete(ends)
 
@@ -231,8 +234,8 @@ class LiteService:
         return None if entry is None else make_queue_key(entry.topic_id, queue)
 
     def find(self, queue: str) -> list[FoundUnits]:
-        """Return a light queue's units in each run. Runs with only deleted messages of the queue
-        are left out."""
+        """Return where each run has the units of a light queue. Runs that have only deleted
+        messages of the queue are left out."""
         return self._look_up(queue)[0]
 
     def find_deleted_end(self, queue: str) -> int:
@@ -254,8 +257,8 @@ class LiteService:
         return max(min(one.first for one in found), deleted), max(one.end for one in found)
 
     def _look_up(self, queue: str) -> tuple[list[FoundUnits], int]:
-        """Return the results of `find` and `find_deleted_end`. Both are read under the lock, so
-        that a deletion is not missed while a run takes it over."""
+        """Return the results of `find` and `find_deleted_end`. Both are determined under the lock,
+        so that a deletion is not missed while it is being written into a run."""
         key = self.find_key(queue)
         with self._lock:
             found, deleted = ([], 0) if key is None else self.directory.find(key)
@@ -264,8 +267,8 @@ class LiteService:
         return [one for one in found if one.end > deleted], deleted
 
     def is_behind(self, parent: str, find_kept: Callable[[int], int]) -> bool:
-        """Return whether the tier has messages of a parent that no run covers and that the local
-        store no longer has. `find_kept`: returns the first offset of a queue in the local
+        """Return whether the tier has messages of a parent topic that are neither in a run nor in
+        the local store. `find_kept`: function that returns the first offset of a queue in the local
         store."""
         if parent not in self._find_lite_topics():
             return False
@@ -285,7 +288,7 @@ class LiteService:
     # Rounds
 
     def run_once(self) -> None:
-        """Run one round: write a run, merge, expire, and delete merged runs. Raises Unavailable,
+        """Run one round: write a run, merge, expire, delete merged runs. Raises Unavailable,
         Fenced."""
         if self._fenced is not None or self._writer is None:
             return
@@ -308,7 +311,7 @@ class LiteService:
         return self._loop.is_stopping
 
     def _list_files(self) -> list[FlatMessageFile]:
-        """Return the open queues of all parents."""
+        """Return the open queues of all parent topics."""
         metadata, flat_files = self._flat_files.metadata, self._flat_files
         queues = (queue for topic in self._find_lite_topics() for queue in metadata.queues(topic))
         files = (flat_files.get(queue.topic, queue.queue_id) for queue in queues)
@@ -318,8 +321,8 @@ class LiteService:
         self._ends = {file.path: file.consume_queue_commit_offset for file in self._list_files()}
 
     def _read_back(self) -> None:
-        """Read messages back that no run covers. They exist after a crash, or after a Java broker
-        has written."""
+        """Read messages from the tier that are not in a run, to collect their units. There are such
+        messages after a crash, or if a Java broker has written them."""
         left = READ_BACK_BYTES
         for file in self._list_files():
             while left > 0 and not self._is_ending() and not file.is_closed:
@@ -349,7 +352,7 @@ class LiteService:
         return find_uncovered(ranges, begin, end)
 
     def _find_covered(self, file: FlatMessageFile) -> list[CoveredRange]:
-        """Return the ranges of a queue that runs cover and that the tier may still have."""
+        """Return the ranges of a queue whose messages are in a run and may still be in the tier."""
         ranges = self.directory.covered.get((file.topic_id, file.queue_id), ())
         return [one for one in ranges if is_covered_alive(one, self._flat_files)]
 
@@ -382,7 +385,8 @@ class LiteService:
         return {key: found.max_offset for key, found in self._find_ranges(parent).items()}
 
     def _finish_deletions(self) -> None:
-        """Forget the deletions that concern only messages that runs cover."""
+        """Forget the deletions of light queues whose deleted messages are all in runs, because
+        later runs need not repeat these deletions."""
         batches: dict[tuple[str, int], list[str]] = {}
         for queue, (_, ends) in self._unfinished.items():
             batches.setdefault((_find_parent(queue), id(ends)), []).append(queue)
@@ -393,7 +397,7 @@ class LiteService:
                     del self._unfinished[queue]
 
     def _is_covered(self, parent: str, ends: Mapping[int, int]) -> bool:
-        """Return whether runs have all messages of a parent before the given offsets of its
+        """Return whether runs have all messages of a parent topic before these offsets of its
         queues."""
         kept = self._find_ranges(parent)
         files = {file.queue_id: file for file in self._list_files() if file.topic == parent}
@@ -430,7 +434,7 @@ class LiteService:
             self._retire(sorted(gone))
 
     def _merge(self) -> None:
-        """Merge runs of one size as long as there are enough of them."""
+        """Merge runs of one level, and repeat this while a level has enough runs."""
         while not self._is_ending() and (found := choose_runs(self.directory)) is not None:
             is_behind = any(map(self._find_gap, self._list_files()))  # of deleted queues, too
             found = found._replace(keeps_deleted=found.keeps_deleted or is_behind)

@@ -26,15 +26,16 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 
 LOOK_MS: Final = 500
-"""Interval at which a waiting caller checks for a changed rate, ms."""
+"""Interval (ms) at which a caller that waits for a limit checks whether the limit was changed."""
 
 
 class TokenBucket:
     """Limits a rate to `rate` units per second. After a pause, at most the units of one second are
-    available. An amount passes as soon as any unit is available, even if the amount is larger. It
-    then leaves a debt, and the next caller waits until the debt is paid. So requests are never
-    split. Thread-safe. A waiting caller does not hold the lock. `rate`: returns units per second,
-    read each time. 0 means no limit. `is_stopping`: ends all waits."""
+    available. A caller may take any amount as soon as one unit is available, so requests are never
+    split. If the amount is larger than what is available, the next caller waits until the
+    difference has become available. Thread-safe. A waiting caller does not hold the lock. `rate`:
+    function that returns the units per second, called each time. 0 means no limit. `is_stopping`:
+    event that ends all waits."""
 
     def __init__(self, rate: Callable[[], int], clock: Clock, is_stopping: threading.Event) -> None:
         self._rate = rate
@@ -62,8 +63,8 @@ class TokenBucket:
             self._level += amount
 
     def _try(self, amount: int) -> int:
-        """Take the amount if no debt is left, and return 0. Otherwise return the approximate
-        waiting time, ms."""
+        """Take the amount and return 0, if any unit is available. Otherwise return the approximate
+        time (ms) to wait."""
         rate = self._rate()
         if rate <= 0:
             self._seen_ms = None  # a limit that is set later begins without a debt
@@ -86,7 +87,7 @@ LIMIT_WAITS: Final = "rocketmq_tiered_store_x_limit_wait_milliseconds_total"
 
 
 class Limit:
-    """Limits the bytes per second in one direction. Thread-safe."""
+    """Limits the bytes per second of reads or of writes. Thread-safe."""
 
     def __init__(
         self,
@@ -116,9 +117,10 @@ class Limit:
 
 
 class LimitedProvider(WrapperProvider):
-    """Throttles the reads and writes of all segments that it opens, in the calling threads: threads
-    that upload, and threads in which reads wait for the backend. During a stop of the store,
-    nothing waits. `config`: read each time, so the limits may change at any time."""
+    """Provider that throttles the reads and writes of all segments that it opens. The calling
+    thread waits: a thread that uploads, or a thread in which a read waits for the backend. During a
+    stop of the store, nothing waits. `config`: has the limits, and is read each time, so they may
+    change at any time."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class LimitedProvider(WrapperProvider):
 
 
 class LimitedSegment(WrapperSegment):
-    """A segment with limits on its reads and writes."""
+    """Segment whose reads and writes are throttled."""
 
     def __init__(self, wrapped: FileSegment, writes: Limit, reads: Limit) -> None:
         super().__init__(wrapped)
@@ -175,8 +177,8 @@ class LimitedSegment(WrapperSegment):
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Write both buffers with `wrapped` if it supports that. They count as one request.
-        Otherwise write like `write`."""
+        """If the wrapped segment is a PairedSegment, write the bytes of both segments together.
+        Otherwise write only the bytes of this segment."""
         if not isinstance(self.wrapped, PairedSegment):
             return self.write(position, buffers), None
         self._writes.wait(_count_bytes(buffers) + _count_bytes(companion.buffers))

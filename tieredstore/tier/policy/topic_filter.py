@@ -14,8 +14,8 @@ from tieredstore.message.names import LMQ_PREFIX, find_name_fault, is_system_top
 from tieredstore.metrics import Metrics
 
 _MOST_NAMES = 200_000
-"""Maximum number of topics whose results are cached. For more topics, results are computed each
-time."""
+"""Maximum number of topics whose results are cached. For further topics, the result is computed
+each time."""
 
 
 class TopicPatterns:
@@ -55,7 +55,7 @@ class _Compiled:
 
 
 def _compile(patterns: str) -> re.Pattern[str] | None:
-    """Return one expression for a list of patterns. None for an empty list."""
+    """Return one regular expression for a list of shell patterns, or None for an empty list."""
     words = [word for word in (word.strip() for word in patterns.split(",")) if word]
     return re.compile("|".join(map(translate, words))) if words else None
 
@@ -79,19 +79,13 @@ def _judge_name(topic: str) -> str | None:
 
 class TopicFilter:
     """Decides which topics are uploaded. Thread-safe. There are three kinds of topics that are not
-    uploaded:
-
-    topics that never have messages in a tier (`is_filtered`): system topics, light queues, the
-    topics named like the broker and the cluster, and topics excluded at run time with a reason,
-    such as a queue type that the tier's format cannot hold (BatchCQ, compaction: D25). The local
-    store alone answers reads of them;
-
-    topics whose storage level is DISABLE (`take_levels`). The local store alone answers reads of
-    these topics, too, although the tier may have messages of them;
-
-    topics that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` exclude. Their messages in
-    the tier are read until they expire.
-    """
+    uploaded: topics that never have messages in a tier (`is_filtered`): system topics, light
+    queues, the topics named like the broker and the cluster, and topics excluded at run time with a
+    reason, such as a queue type that the tier's format cannot hold (BatchCQ, compaction: D25). The
+    local store alone answers reads of them; topics whose storage level is DISABLE (`take_levels`).
+    The local store alone answers reads of these topics, too, although the tier may have messages of
+    them; topics that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` exclude. Their
+    messages in the tier are read until they expire."""
 
     def __init__(self, config: StoreConfig, metrics: Metrics | None = None) -> None:
         self._config = config
@@ -102,8 +96,8 @@ class TopicFilter:
         self._levels: Mapping[str, StorageLevel] = {}
         self._policies: object = ("", "", {})
         self.version = 0
-        """Number that changes with each change of the uploaded topics. A change of patterns counts
-        once `take_levels` has read it."""
+        """Number that grows with each change of the topics that are uploaded. A change of patterns
+        is noticed when `take_levels` reads the patterns."""
         self._patterns = TopicPatterns()
 
     def is_filtered(self, topic: str) -> bool:
@@ -139,8 +133,8 @@ class TopicFilter:
     # Policies
 
     def take_levels(self, levels: Mapping[str, StorageLevel]) -> bool:
-        """Set the levels of topics that have their own level. Returns whether the levels, or the
-        patterns, have changed since the last call."""
+        """Set the storage levels of topics that have their own level. Returns whether these levels,
+        or the patterns in the configuration, have changed since the last call."""
         self._levels = dict(levels)
         policies = (self._config.include_topics, self._config.exclude_topics, self._levels)
         with self._lock:
@@ -150,7 +144,7 @@ class TopicFilter:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether policies are unchanged since the last `take_levels`."""
+        """Return whether patterns and storage levels are unchanged since the last `take_levels`."""
         config = self._config
         return self._policies == (config.include_topics, config.exclude_topics, self._levels)
 
@@ -170,7 +164,7 @@ class TopicFilter:
         return self.find_policy(topic) is None and not self.is_filtered(topic)
 
     def find_policy(self, topic: str) -> str | None:
-        """Return the policy that excludes a topic from uploads, or None."""
+        """Return the policy (patterns or storage level) that excludes a topic, or None."""
         if self._levels.get(topic) is StorageLevel.DISABLE:
             return BY_LEVEL
         config = self._config

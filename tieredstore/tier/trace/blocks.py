@@ -29,8 +29,9 @@ PUT_DTYPE: Final = np.dtype(
         ("end_ms", "<i8"),
     ]
 )
-"""Messages of a queue with consecutive offsets. `queue`: number of the queue in the block.
-`begin_ms`, `end_ms`: store times of the first message and of one of the last messages, epoch ms."""
+"""Row for messages of a queue with consecutive offsets. `queue`: index of the queue in the block's
+`queues`. `begin_ms`, `end_ms`: store times of the first message and of one of the last messages,
+epoch ms."""
 GET_DTYPE: Final = np.dtype(
     [
         ("group", "<i4"),
@@ -44,8 +45,9 @@ GET_DTYPE: Final = np.dtype(
         ("end_ms", "<i8"),
     ]
 )
-"""Consecutive gets of a group. `messages`: number of messages in the answers, without those that
-filters rejected. `begin_ms`, `end_ms`: times of the first and of the last answer, epoch ms."""
+"""Row for consecutive gets of a consumer group. `messages`: number of messages in the answers,
+without those that filters rejected. `begin_ms`, `end_ms`: times of the first and of the last
+answer, epoch ms."""
 
 MAGIC: Final = b"TSTRACE1"
 MAX_CONTENT_BYTES: Final = 256 << 20
@@ -55,9 +57,9 @@ _LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceBlock:
-    """Arrivals and reads between two times, epoch ms. `dropped`: number of runs and gets that were
-    lost. `puts`, `gets`: arrays of PUT_DTYPE and GET_DTYPE. Their numbers are indexes of `queues`
-    and `groups`."""
+    """Arrivals and reads between two times, epoch ms. `dropped`: number of rows that were lost.
+    `puts`, `gets`: arrays of PUT_DTYPE and GET_DTYPE, which name queues and groups by their index
+    in `queues` and `groups`."""
 
     begin_ms: int
     end_ms: int
@@ -99,8 +101,8 @@ def encode_block(block: TraceBlock) -> bytes:
 
 
 def find_blocks(data: bytes) -> tuple[list[TraceBlock], int]:
-    """Decode the blocks in the bytes of a file. Also returns the number of places with other
-    content, such as an incompletely written block."""
+    """Decode the blocks in the bytes of a file. Also returns how often other content was found,
+    such as a block that was not completely written."""
     blocks: list[TraceBlock] = []
     damaged = position = 0
     while 0 <= position < len(data):
@@ -150,7 +152,7 @@ def _check_numbers(block: TraceBlock, position: int) -> None:
 
 
 def _join_columns(rows: Rows) -> bytes:
-    """Concatenate columns, because similar values compress best next to each other."""
+    """Concatenate the columns of the rows. Similar values next to each other compress better."""
     names = rows.dtype.names or ()
     return b"".join(np.ascontiguousarray(rows[name]).tobytes() for name in names)
 

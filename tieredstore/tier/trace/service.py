@@ -1,5 +1,5 @@
 """TraceService: writes the recorded trace at intervals while tracing is enabled. No other service
-waits for it. A part that cannot be written, for example on a full disk, is dropped and counted."""
+waits for it. A block that cannot be written, for example on a full disk, is dropped and counted."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.trace import blocks
 
 MAX_RUNS: Final = 1 << 20
-"""Maximum number of runs of messages that wait to be written. Further runs are dropped and
-counted."""
+"""Maximum number of rows about arrived messages that wait to be written. Further rows are dropped
+and counted."""
 MAX_GETS: Final = 1 << 18
 _LOOKED_AT: Final = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 
 _Get: TypeAlias = "tuple[GetRequest, int, int, bool, int]"
-"""A get as recorded: the next offset and the number of messages of its answer, whether the tier
-answered, and the time, epoch ms."""
+"""Recorded get: the request, the next offset in its answer, the number of messages in its answer,
+whether the tier answered, and the time (epoch ms)."""
 T = TypeVar("T")
 
 
@@ -167,7 +167,7 @@ _FILES: Final = 8
 
 class TraceFiles:
     """Appends blocks to files in a folder. Used by one thread at a time. Each process begins a new
-    file. `limit_bytes`: limit of all files together."""
+    file. `limit_bytes`: maximum size of all files together."""
 
     def __init__(self, folder: Path, limit_bytes: int, files: FileOperations = FILES) -> None:
         self._folder = folder
@@ -233,7 +233,7 @@ def list_trace_files(folder: Path) -> Iterator[Path]:
 
 def read_trace_files(path: Path) -> Iterator[tuple[Path, list[blocks.TraceBlock], int]]:
     """Read a trace file, or all trace files of a folder or of a store's folder. Yields each file
-    with its blocks and the number of unreadable places. Raises Invalid if there is no file,
+    with its blocks, and with the number of unreadable parts. Raises Invalid if there is no file,
     Unavailable."""
     folders = path, path / TRACE_FOLDER
     paths = [path] if path.is_file() else [p for f in folders for p in list_trace_files(f)]
@@ -250,9 +250,9 @@ def read_trace_files(path: Path) -> Iterator[tuple[Path, list[blocks.TraceBlock]
 
 
 INTERVAL_MS: Final = 10_000
-"""Period that is combined into one record of a queue, ms."""
+"""Period (ms) whose events of a queue are combined into one row of the trace."""
 MAX_TRACE_BYTES: Final = 256 << 20
-"""Limit of all files together, bytes. The oldest files are deleted."""
+"""Maximum size of all trace files together, bytes. Above it, the oldest files are deleted."""
 DROPPED_METRIC: Final = "rocketmq_tiered_store_x_trace_dropped_rows_total"
 _log = logging.getLogger(__name__)
 
@@ -288,8 +288,7 @@ class TraceService:
         self._loop = ServiceThread("tiered-trace", self.run_round, INTERVAL_MS, clock=loop_clock)
 
     def start(self, source: DispatchSource) -> None:
-        """Start to check the configuration, and to record gets and the changes that a source
-        reports."""
+        """Start to check the configuration, and to record gets and the changes of a source."""
         self._source = source if isinstance(source, ObservedSource) else None
         self._loop.start()
 

@@ -1,1 +1,1 @@
-"""Uploads: choice of queues, times, threads, and the upload rounds of a queue."""
+"""Uploads: which queues are uploaded, when, by which threads, and the upload rounds of a queue."""

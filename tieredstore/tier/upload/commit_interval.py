@@ -1,5 +1,5 @@
-"""Commit interval: the time that the first message of a queue waits for further messages. Also the
-sizes of uploads."""
+"""Rules for the time that the first waiting message of a queue waits for further messages (commit
+interval), and for the sizes of uploads."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ DEFERRED_BYTES: Final = 1 << 20
 
 
 def goes_at_once(config: StoreConfig, waiting_messages: int) -> bool:
-    """Return whether `waiting_messages` messages are uploaded immediately, regardless of their
-    age."""
+    """Return whether `waiting_messages` messages are uploaded at once, whatever their age."""
     return not config.group_commit or waiting_messages > config.group_commit_count
 
 
 def is_gathered(size_bytes: int, preferred_bytes: int) -> bool:
-    """Return whether the gathered batches are enough for a write."""
+    """Return whether the batches that were read so far are large enough for a write."""
     return size_bytes >= preferred_bytes
 
 
 def is_deferred(size_bytes: int, *, is_last: bool) -> bool:
-    """Return whether a write waits for a shared fence check. `is_last`: whether the queue has no
-    further messages."""
+    """Return whether a write waits for a fence check that it shares with other writes. `is_last`:
+    whether the queue has no further messages."""
     return is_last and size_bytes <= DEFERRED_BYTES
 
 
 GATHERED_MS = 40_000
-"""Maximum interval if writes of many queues are gathered, ms. Together with the time until the next
-scan, a message waits less than a minute."""
+"""Maximum commit interval (ms) if writes of many queues are stored together. With the time until
+the next scan, a message waits less than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInterval:
     """The commit interval of a queue. `shortest_ms`, `longest_ms`: bounds. `preferred_bytes`: size
-    at which a write justifies its price. With 0, all sizes are equally good, so all intervals are
-    the shortest."""
+    from which a write is worth its price. 0 means that all sizes are equally good, so that each
+    interval is the shortest."""
 
     shortest_ms: int
     longest_ms: int
@@ -48,8 +47,8 @@ class CommitInterval:
     def from_config(
         cls, config: StoreConfig, preferred_bytes: int, *, gathers: bool = False
     ) -> CommitInterval:
-        """Create the interval from the configuration. `gathers`: small writes of many queues are
-        stored together, so waiting has no advantage."""
+        """Create the interval from the configuration. `gathers`: whether small writes of many
+        queues are stored together, so that long waits have no advantage."""
         shortest_ms = config.group_commit_timeout_ms
         longest_ms = max(config.adaptive_commit_max_interval_ms, shortest_ms)
         if gathers:
@@ -74,7 +73,7 @@ class CommitInterval:
 
     def rate(self, size_bytes: int, span_ms: int) -> float:
         """Return the bytes per second of a batch whose store times span `span_ms`. A span below the
-        shortest interval counts as that interval."""
+        shortest interval is replaced by the shortest interval."""
         return size_bytes * 1000 / max(span_ms, self.shortest_ms, 1)
 
     def is_due(self, age_ms: int, waiting_bytes: int, bytes_per_s: float) -> bool:

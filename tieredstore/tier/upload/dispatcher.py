@@ -30,14 +30,14 @@ from tieredstore.tier.worker_pool import run_worker_pool
 ROUND_BYTES = 64 << 20
 """Approximate number of bytes that one upload round uploads before the next queue."""
 FINISH_MS = 3_000
-"""Maximum time that the upload of waiting messages delays a shutdown."""
+"""Maximum time (ms) for which the upload of waiting messages delays a shutdown."""
 
 BEHIND_METRIC = "rocketmq_tiered_store_dispatch_behind"
 LATENCY_METRIC = "rocketmq_tiered_store_dispatch_latency"
 FAILURES_METRIC = "rocketmq_tiered_store_x_dispatch_failures_total"
 
 _DELETION_MS = 5_000
-"""Maximum time that unfinished deletions delay a scan. Expiry continues with them."""
+"""Maximum time (ms) for which a scan continues unfinished deletions. Expiry continues the rest."""
 _NEVER_MS = 2**63 - 1
 _log = logging.getLogger(__name__)
 
@@ -126,8 +126,8 @@ class MessageStoreDispatcher:
     # Life
 
     def start(self) -> None:
-        """Scan every `tieredStoreDispatchInterval`. The flat files must have a writer. Raises
-        Fenced, Unavailable."""
+        """Start the loop, which scans for messages to upload every `tieredStoreDispatchInterval`.
+        The flat files must have a writer. Raises Fenced, Unavailable."""
         if self._loop.is_running or not self.is_enabled:
             return
         self._flat_files.check_writer()
@@ -155,8 +155,8 @@ class MessageStoreDispatcher:
 
     def drain(self) -> list[DispatchOutcome]:
         """Upload waiting messages after `stop`, if messages may wait for others longer than
-        `tieredStoreGroupCommitTimeout`. Messages that fail, or take more than FINISH_MS, are left
-        for the next start."""
+        `tieredStoreGroupCommitTimeout`. Messages whose upload fails or takes longer than FINISH_MS
+        are uploaded after the next start."""
         if self._fenced is not None or not self._upload.is_adaptive:
             return []
         self._deadline_ms = self._clock.now_ms() + FINISH_MS
@@ -171,7 +171,7 @@ class MessageStoreDispatcher:
 
     def retention_guard(self, key: QueueKey) -> int | None:
         """Return the lowest queue offset that the tier still needs from the local store, or None if
-        it needs none. Used by the local store's cleaning."""
+        it needs none. The local store calls this before it deletes messages."""
         if not self.is_enabled or not self._is_durable:
             return None
         if not self._topic_filter.is_uploaded(key.topic):
@@ -188,8 +188,8 @@ class MessageStoreDispatcher:
     # Scans
 
     def scan(self, force: bool = False) -> list[DispatchOutcome]:
-        """Run an upload round for all queues that need one. Returns the outcome of each. `force`:
-        flush the local store first, and do not wait for a batch to fill. Raises Fenced when epoch
+        """Run an upload round for each queue that needs one. Returns the outcomes. `force`: flush
+        the local store first, and do not wait for a batch to fill. Raises Fenced when epoch
         ownership is lost."""
         if not self.is_enabled:
             return []
@@ -266,8 +266,8 @@ class MessageStoreDispatcher:
         self, queue_keys: list[QueueKey], undeleted: TieredStoreError | None
     ) -> tuple[list[QueueKey], list[DispatchOutcome]]:
         """Leave out the queues of topics that are not deleted yet, and register all new queues in
-        one write. Returns the queues to upload, and the outcomes of the others. `undeleted`: reason
-        why a deletion failed, None while another thread deletes."""
+        one write. Returns the queues to upload, and the outcomes of the queues that were left out.
+        `undeleted`: reason why a deletion failed, or None while another thread deletes."""
         held = {key for key in queue_keys if self._flat_files.is_leaving(key.topic)}
         status = DispatchStatus.BUSY if undeleted is None else DispatchStatus.FAILED
         failed = [DispatchOutcome(key, status, error=undeleted) for key in held]
@@ -310,8 +310,8 @@ class MessageStoreDispatcher:
         return True
 
     def _roll(self, full: Mapping[QueueKey, int], rounds: UploadRounds) -> None:
-        """Begin the new segments that queues need, then upload these queues again. `full`: number
-        of bytes that each queue needs."""
+        """Begin new segments for queues that need them, then continue the uploads of these queues.
+        `full`: number of bytes that each queue needs."""
         self._flat_files.check_writer()
         registered = roll_together(full, self._flat_files)
         for key in registered.ready:
@@ -346,8 +346,8 @@ class MessageStoreDispatcher:
     ) -> DispatchOutcome:
         """Upload the due messages of one queue, blocking. Errors are in the outcome. `force`: flush
         the local store first, wait for the queue if another thread is uploading it, and do not wait
-        for a full batch. `max_bytes`: stop after about this number of bytes. Then `more` of the
-        outcome is set."""
+        for a full batch. `max_bytes`: stop after about this number of bytes. If messages are left
+        then, `more` of the outcome is set."""
         if force and self._find_refusal(key) is None:
             self._flush_source()
         return self._run_round(key, RoundOptions(force, max_bytes))
@@ -357,7 +357,7 @@ class MessageStoreDispatcher:
         return self._stopping.is_set() or self._clock.now_ms() > self._deadline_ms
 
     def _find_refusal(self, key: QueueKey) -> DispatchStatus | None:
-        """Return why no round may run for a queue, or None."""
+        """Return why no upload round may run for a queue, or None if it may."""
         if self._stopping.is_set() or self._fenced is not None:
             return DispatchStatus.STOPPED
         if not self.is_enabled:
@@ -431,8 +431,7 @@ class MessageStoreDispatcher:
             _log.warning("messages that are not on disk yet are not uploaded: %s", error)
 
     def _find_keys(self) -> KeyUpload | None:
-        """Return the object that puts keys into the index, or None while `messageIndexEnable` is
-        off."""
+        """Return what puts keys into the index, or None while `messageIndexEnable` is off."""
         return self._keys if self._config.message_index_enable else None
 
     # Reports

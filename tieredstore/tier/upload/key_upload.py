@@ -1,6 +1,6 @@
-"""Puts the keys of uploaded messages into the index, and puts the missing ones again after a crash.
-The index has a watermark for each queue: the commit log offset below which its keys are in the
-index (`find_indexed_end`). The watermark is on disk before a queue gets its first byte. After a
+"""Puts the keys of uploaded messages into the index, and puts the keys that the index lacks after a
+crash. The index has a watermark for each queue: the commit log offset below which its keys are in
+the index (`find_indexed_end`). The watermark is on disk before a queue gets its first byte. After a
 crash the keys above it are put again, from messages that are read back from the tier."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeyIndex(Protocol):
-    """Interface of the index service for uploads."""
+    """Methods of the index service that uploads call."""
 
     def put_hashes(
         self,
@@ -55,8 +55,8 @@ class KeyIndex(Protocol):
 
 
 def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
-    """Set the watermark of queues that are new to this index to the end of their messages in the
-    tier, because the writer of these messages has indexed them. On return the watermarks are on
+    """Set the watermarks of queues that are new to this index to the ends of their messages in the
+    tier, because the writer of those messages has indexed them. On return the watermarks are on
     disk."""
     unknown = [
         file for file in files if index.find_indexed_end(file.topic_id, file.queue_id) is None
@@ -95,9 +95,9 @@ def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
 
 def read_missing(index: KeyIndex, file: FlatMessageFile) -> RecordBatch | None:
     """Read the next committed messages above the queue's watermark from the tier, up to about 16
-    MiB. Returns None if all are indexed. If bytes are lost, the watermark moves to the end, so that
-    new keys can be indexed. `rebuild index` later puts the skipped keys whose messages can be read.
-    Raises Unavailable."""
+    MiB. Returns None if all messages are indexed. If bytes are lost, the watermark is set to the
+    end, so that new keys can be indexed. `rebuild index` later indexes the skipped messages that
+    can be read. Raises Unavailable."""
     mark = index.find_indexed_end(file.topic_id, file.queue_id)
     if mark is not None and mark >= file.commit_log_commit_offset:
         return None  # nearly all queues after a start: nothing is read to find that out
@@ -167,8 +167,8 @@ def _find_hashes(
 
 class KeyUpload:
     """Puts the keys of a queue's messages into the index, in the order of its commit log. Keys that
-    fail are put later, from messages that are read back from the tier. Because this is expensive,
-    failures are retried at growing intervals, and never while the index refuses keys."""
+    cannot be put are put later, and their messages are then read from the tier. This is expensive,
+    so it is tried at growing intervals, and never while the index refuses keys."""
 
     def __init__(self, index: KeyIndex, clock: Clock, metrics: Metrics) -> None:
         self.index = index
@@ -184,7 +184,7 @@ class KeyUpload:
         return True
 
     def is_due(self, state: QueueState) -> bool:
-        """Return whether the missing keys of a queue should be read back from the tier now."""
+        """Return whether to read messages of a queue from the tier now, for their missing keys."""
         return (
             not state.indexed
             and self._backoff.is_over
@@ -213,9 +213,9 @@ class KeyUpload:
         is_ending: Callable[[], bool],
         give_way: Callable[[], None],
     ) -> bool:
-        """Put keys that the index lacks, for up to about REINDEX_BYTES of messages. `force`: retry
-        even soon after a failure. `give_way`: called between two batches. Returns whether more keys
-        can be put immediately."""
+        """Put keys that the index lacks, for up to about REINDEX_BYTES of messages. `force`:
+        whether to try even soon after a failure. `give_way`: function that is called between two
+        batches. Returns whether more keys can be put immediately."""
         if state.indexed:
             return False
         if not self.is_due(state) and not (force and self._takes_keys()):
@@ -246,8 +246,8 @@ class KeyUpload:
         *,
         is_own: bool = False,
     ) -> None:
-        """Record a failure. `is_own`: whether it concerns only this queue. All errors do, except an
-        unavailable index."""
+        """Record that keys could not be put. `is_own`: whether the failure concerns only this
+        queue. Any error other than Unavailable also counts as such a failure."""
         _log.warning("%s: keys not indexed, tried again later: %s", file.path, error)
         self._metrics.count(INDEX_FAILURES_METRIC, 1, topic=file.topic, queue_id=file.queue_id)
         if is_own or not isinstance(error, Unavailable):

@@ -22,12 +22,11 @@ from tieredstore.tier.reading import run
 
 SEARCHED_AT_ONCE: Final = 4096
 SEARCHED_MESSAGES: Final = 1 << 16
-"""Number of messages after a damaged one that an upload round searches for an undamaged message."""
+"""Number of messages after a damaged one among which a round searches for an undamaged one."""
 
 
 class DamagedRecord(Corrupt):
-    """Raised if the record at a queue offset (`offset`) cannot be read, or does not match its
-    unit."""
+    """Raised if the record at queue offset `offset` cannot be read, or does not match its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,8 @@ class LocalCopies:
     def read(
         self, path: str, first_offset: int, count: int, commit_log_offset: int
     ) -> tuple[Buffer, Buffer] | None:
-        """Return `count` messages of a queue starting at `first_offset`, in the form of the tier's
-        commit log, with their units. Returns None if some are missing. See
+        """Return `count` messages of a queue starting at `first_offset`, as the tier's commit log
+        has them, and their units. Returns None if some messages are missing. See
         `contracts.gathering.LocalCopy`."""
         _, topic, queue_id = path.split("/")
         key = QueueKey(topic, int(queue_id))

@@ -24,7 +24,7 @@ _MOST_DOUBLINGS: Final = 16
 
 
 class Backoff:
-    """Pause before a failed operation is retried. The pause doubles after each failure, up to ten
+    """Pause before a failed operation is retried. It doubles with each failure, up to ten
     minutes."""
 
     __slots__ = ("_clock", "_failures", "_until_ms")
@@ -51,9 +51,9 @@ class Backoff:
 
 class DispatchStatus(enum.Enum):
     """Status of an upload round. UPLOADED: messages were committed. STORED: messages are stored,
-    and will be committed after the next fence check. HELD: group commit waits for more messages, or
-    until its time is over. IDLE: no new messages. BUSY: another thread uploads the queue. FILTERED,
-    DISABLED, UNKNOWN, STOPPED: nothing to do. FAILED: see the error."""
+    and will be committed after the next fence check. HELD: messages wait for further messages, or
+    for the end of the commit interval. IDLE: no new messages. BUSY: another thread uploads the
+    queue. FILTERED, DISABLED, UNKNOWN, STOPPED: nothing to do. FAILED: see the error."""
 
     UPLOADED = "uploaded"
     STORED = "stored"
@@ -69,9 +69,9 @@ class DispatchStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
-    """An upload that is stored and waits for a fence check. `ends`: stored ends of the files.
-    `batches`: its messages. `size_bytes`: their size. `keys`: puts the messages' keys into the
-    index afterwards, or None."""
+    """Upload that is stored and waits for a fence check. `ends`: ends of the stored bytes of the
+    queue's files. `batches`, `size_bytes`: its messages and their size. `keys`: object that puts
+    the keys of the messages into the index after the commit, or None."""
 
     file: FlatMessageFile
     ends: StoredEnds
@@ -85,9 +85,9 @@ class DispatchOutcome:
     """Outcome of an upload round. `messages`, `size_bytes`: number and bytes of the messages that
     the round has committed, even if an error ended it later. `hole`: [first missing, next existing)
     queue offsets that the local store had deleted. `left_out`: messages whose local records are
-    damaged. `more`: whether there is more work that need not wait. `stored`: with STORED, the
-    upload that `QueueUpload.finish` commits. `room_bytes`: the queue first needs new segments with
-    room for this number of bytes (0: because of their age)."""
+    damaged. `more`: whether more messages can be uploaded immediately. `stored`: with STORED, the
+    upload that `QueueUpload.finish` commits. `room_bytes`: if set, the queue first needs new
+    segments with room for this number of bytes (0: because of the age of the old ones)."""
 
     key: QueueKey
     status: DispatchStatus
@@ -103,17 +103,15 @@ class DispatchOutcome:
 
 @dataclass(slots=True)
 class QueueState:
-    """State of a queue between upload rounds.
-
-    `file`: the file of this state. `verified`: whether the last message in the tier was compared
-    with the local message. `position`: position of that message in the local log, bytes, -1 if
-    unknown. `indexed`: whether no key above the watermark is known to be missing. `oldest_offset`,
-    `oldest_ms`: first message not uploaded, and its store time. `waiting_bytes`: size of the
-    messages from the oldest up to `weighed_offset`. `bytes_per_s`: rate of the last upload, 0
-    before the first upload. `unconfirmed`: the last upload, while it is only stored.
-    `damaged_until`: all local records from the first that is not uploaded up to this queue offset
-    are damaged. `index_backoff`: set while missing keys of the queue cannot be read back.
-    """
+    """State of a queue between upload rounds. `file`: the queue's file, to which this state
+    belongs. `verified`: whether the last message in the tier was compared with the local message.
+    `position`: position of that message in the local log (bytes), or -1 if unknown. `indexed`:
+    whether no key above the watermark is known to be missing. `oldest_offset`, `oldest_ms`: first
+    message not uploaded, and its store time. `waiting_bytes`: size of the messages from the oldest
+    up to `weighed_offset`. `bytes_per_s`: rate of the last upload, 0 before the first upload.
+    `unconfirmed`: the last upload, while it is only stored. `damaged_until`: all local records from
+    the first that is not uploaded up to this queue offset are damaged. `index_backoff`: set while
+    missing keys of the queue cannot be read back."""
 
     file: FlatMessageFile
     verified: bool = False

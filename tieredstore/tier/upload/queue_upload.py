@@ -59,10 +59,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
-    """Options of an upload round. `force`: upload without waiting for a batch to fill. `max_bytes`:
-    pause after about this number of bytes. `defers`: if the last upload of the round is small, only
-    store it, and leave its commit to `finish`. `may_roll`: whether new segments may be begun. If
-    not, the outcome reports that they are needed (`room_bytes`)."""
+    """Options of an upload round. `force`: whether to upload without waiting for a full batch.
+    `max_bytes`: the round pauses after about this number of bytes. `defers`: whether the last
+    upload of the round, if it is small, is only stored, and later committed by `finish`.
+    `may_roll`: whether new segments may be begun. If not, the outcome reports that they are needed
+    (`room_bytes`)."""
 
     force: bool = False
     max_bytes: int | None = None
@@ -73,8 +74,9 @@ class RoundOptions:
 class Step(enum.Enum):
     """Steps of an upload round. COMMIT: commit the messages that an earlier round has stored.
     INDEX: put missing keys. CHECK: compare the end of the queue with the local store, and roll.
-    UPLOAD: upload one write. GIVE_WAY: let other threads have the queue. HOLD: end, nothing more is
-    due. PAUSE: end, more is due. END: end, the dispatcher acts next."""
+    UPLOAD: upload one write. GIVE_WAY: let other threads use the queue. HOLD: end the round,
+    because nothing more is due. PAUSE: end it, although more is due. END: end it, because the
+    dispatcher must act next."""
 
     BEGIN = enum.auto()
     COMMIT = enum.auto()
@@ -92,9 +94,9 @@ _LAST_STEPS = (Step.HOLD, Step.PAUSE, Step.END)
 
 @dataclass(slots=True)
 class UploadRound:
-    """One upload round of a registered queue. The caller holds the queue's lock, once. `available`:
-    range of the messages in the local store. `keys`: puts keys into the index, or None. `done`: the
-    last step."""
+    """One upload round of a registered queue. The caller holds the queue's lock exactly once.
+    `available`: range of the messages in the local store. `keys`: object that puts keys into the
+    index, or None. `done`: the last step that was executed."""
 
     key: QueueKey
     file: FlatMessageFile
@@ -114,8 +116,8 @@ OnCommitted: TypeAlias = Callable[[FlatMessageFile, Sequence[RecordBatch]], obje
 
 class QueueUpload:
     """Uploads queues, one round at a time. The state of a queue is in its `QueueState`.
-    `on_committed`: called with most batches when they are committed. It may miss batches that were
-    committed before an error or a stop."""
+    `on_committed`: function that is called with batches when they are committed, except some that
+    were committed just before an error or a stop."""
 
     def __init__(
         self,
@@ -157,9 +159,10 @@ class QueueUpload:
     # A round: plan a step, execute it
 
     def run(self, round: UploadRound) -> DispatchOutcome:
-        """Upload the due messages. Between two writes other threads may use the queue. Returns the
-        outcome, with the error that ended the round. Messages that were committed before the error
-        stay committed. The other messages are read again in the next round."""
+        """Upload the messages of a queue that are due. Between two writes, other threads may use
+        the queue. Returns the outcome, with the error that ended the round. Messages that were
+        committed before the error stay committed. The other messages are read again in the next
+        round."""
         outcome = round.outcome
         try:
             while round.done not in _LAST_STEPS:
@@ -179,7 +182,7 @@ class QueueUpload:
         return outcome
 
     def _plan(self, round: UploadRound) -> Step:
-        """Return the next step, according to the result of the last one."""
+        """Return the next step of a round, which depends on the result of the last step."""
         file, outcome, max_bytes = round.file, round.outcome, round.options.max_bytes
         if round.done is Step.BEGIN:
             return Step.COMMIT
@@ -232,9 +235,9 @@ class QueueUpload:
     def finish(
         self, outcome: DispatchOutcome, state: QueueState, problem: TieredStoreError | None = None
     ) -> None:
-        """Commit a STORED upload after a fence check that began after the round. `problem`: why the
-        check failed. The next round then commits the stored bytes. No-op for an upload that a later
-        round has committed, or whose topic was deleted."""
+        """Commit a STORED upload. The caller has made a fence check that began after the round.
+        `problem`: error of the check, if it failed. The next round then commits the stored bytes.
+        No-op for an upload that a later round has committed, or whose topic was deleted."""
         stored, outcome.stored = outcome.stored, None
         assert stored is not None
         committed = 0
@@ -279,7 +282,8 @@ class QueueUpload:
                 round.outcome.messages += file.consume_queue_commit_offset - committed
 
     def _give_way(self, round: UploadRound) -> None:
-        """Let waiting threads use the queue, then continue as at the beginning of a round."""
+        """Let waiting threads use the queue. Then commit what another round has stored, as at the
+        beginning of a round."""
         round.file.give_way()
         if not round.file.is_closed:
             self._commit_stored(round)
@@ -391,8 +395,8 @@ class QueueUpload:
         return batches
 
     def _write(self, round: UploadRound, size_bytes: int) -> StoredEnds | None:
-        """Commit the gathered batches, or store them for a later fence check and return their
-        ends."""
+        """Commit the batches that were appended. Or only store them, and return the ends of the
+        files for a later fence check."""
         file = round.file
         is_last = file.consume_queue_max_offset >= round.available.max_offset
         ends: StoredEnds | None = None
@@ -406,8 +410,8 @@ class QueueUpload:
         return ends
 
     def _leave_out(self, round: UploadRound, error: DamagedRecord) -> None:
-        """Skip a damaged local record and the damaged records after it. This leaves a hole. Raises
-        the error if no undamaged record follows."""
+        """Skip a damaged local record and the damaged records after it, which leaves a hole in the
+        queue. Raises the error if no undamaged record follows."""
         key, file, state = round.key, round.file, round.state
         first = file.consume_queue_max_offset
         available = self._source.queue_range(key)

@@ -31,10 +31,10 @@ def register_queues(
     is_ending: Callable[[], bool],
 ) -> Registered:
     """Register the queues that the metadata lacks, until `is_ending` returns True. `find_first`:
-    returns the queue offset at which a new queue begins. A new queue may need a request to the
+    returns the queue offset at which a new queue begins. Each new queue may need a request to the
     backend. If the backend was unavailable for GIVE_UP_AFTER new queues in a row, the other new
-    queues are left for later. Raises the errors of the write. After such an error nothing is
-    registered."""
+    queues are registered in a later scan. Raises the errors of the metadata. After such an error
+    nothing is registered."""
     registered = Registered()
     new: list[FlatMessageFile] = []
     unavailable = 0
@@ -83,9 +83,9 @@ def is_gone(source: DispatchSource, key: QueueKey) -> bool:
 
 
 def roll_together(full: Mapping[QueueKey, int], flat_files: FlatFileStore) -> Registered:
-    """Begin new segments of queues, and register all of them in one write. (A tier that Java can
-    open needs a write of the whole metadata.) `full`: number of bytes that each queue needs. If the
-    write fails, nothing is appended to any of the segments."""
+    """Begin new segments of queues, and register all of them in one write of the metadata, because
+    in a tier that Java can open each write includes the whole metadata. `full`: number of bytes
+    that each queue needs. If the write fails, nothing is appended to any of the segments."""
     files: dict[QueueKey, FlatMessageFile] = {}
     failed: dict[QueueKey, TieredStoreError] = {}
     try:

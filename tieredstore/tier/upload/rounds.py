@@ -1,6 +1,6 @@
 """Selection of the queues of a scan, and their distribution among its workers. Often only a few of
-100,000 queues have new messages since the last scan. If the source reports changes, a queue is
-checked when it has changed, and again in each scan until it has no more work."""
+100,000 queues have new messages since the last scan. If the local store reports changes, only
+queues that have changed are checked, and then in each scan until they have no more work."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, QueueState
 
 GIVE_UP_AFTER = 16
-"""Maximum number of consecutive upload rounds that find the backend unavailable. After them the
-scan ends."""
+"""Number of consecutive upload rounds that find the backend unavailable after which a scan ends."""
 FAILING_MS = 5_000
-"""Time (ms) that a scan spends on queues that have failed before, once the backend answers
-again."""
+"""Maximum time (ms) that a scan spends on queues whose last round failed, after the backend has
+answered again."""
 STORED_TOGETHER = 16
-"""Maximum number of small uploads that wait in memory for one fence check. Uploads that share one
-object wait until the object is full."""
+"""Maximum number of small uploads that share one fence check, and wait for it in memory. Uploads
+that share one object wait until the object is full."""
 ROLL_WAIT_MS = 5_000
 """Time for which a queue waits for other queues that need new segments too, ms."""
 
@@ -56,7 +55,7 @@ class PendingQueues:
 
     def find(self, failing: Iterable[QueueKey], keys: KeyUpload | None) -> list[QueueKey]:
         """Return the queues that need a round now. `failing`: queues whose last round failed.
-        `keys`: puts keys in the index, None while no keys are put."""
+        `keys`: object that puts keys into the index, or None while no keys are put."""
         failing = set(failing)
         candidates = self._take_candidates(keys is not None)
         candidates.update(dict.fromkeys(failing))
@@ -105,11 +104,11 @@ class PendingQueues:
 class UploadRounds:
     """Upload rounds of one scan. Thread-safe. A queue with more work is moved to the end. A queue
     that needs new segments waits until `take_full` returns it, and is added again with `retry`.
-    `failing`: queues whose last round failed, ordered by waiting time, longest first. They come
-    after all other queues, so that they do not delay the others. After a round that finds the
-    backend unavailable, the next queue is taken from elsewhere in the list, so that the queues of
-    one broken topic do not end the scan. `gathered_bytes`: size of uploads that are stored
-    together, 0 if each is stored separately."""
+    `failing`: queues whose last round failed, ordered by waiting time, longest first. These queues
+    are tried after all other queues, so that they delay no other queue. After a round that finds
+    the backend unavailable, the next queue is taken from another part of the list, so that the
+    queues of one broken topic do not end the scan. `gathered_bytes`: size of uploads that are
+    stored together, 0 if each is stored separately."""
 
     def __init__(
         self,
@@ -156,7 +155,8 @@ class UploadRounds:
             return self._failing.popleft()
 
     def put_stored(self, outcome: DispatchOutcome) -> list[DispatchOutcome]:
-        """Add a stored upload. Returns all uploads that the caller must confirm now, if any."""
+        """Add a stored upload. If enough uploads are stored, returns all of them, and the caller
+        must confirm them now."""
         with self._lock:
             self._stored.append(outcome)
             self._stored_bytes += outcome.stored.size_bytes if outcome.stored is not None else 0
@@ -186,7 +186,7 @@ class UploadRounds:
             return full
 
     def retry(self, key: QueueKey) -> None:
-        """Move a queue to the end."""
+        """Move a queue to the end of the list."""
         with self._lock:
             self._queue.append(key)
 
