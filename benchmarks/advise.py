@@ -59,8 +59,8 @@ PAGE = DOCS / "adr" / "0016-measurements.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
 LONG_MS = LATENCY_MS / 2
-"""Duration of a get (ms) above which the benchmark assumes that the get waited for the backend. A
-shorter get may have been delayed by other work of the machine."""
+"""Duration of a get (ms) above which the benchmark assumes that the get waited for the backend.
+Gets below this duration may have been delayed by other work of the machine instead."""
 MEMORY_BYTES_PER_S = 2e9
 """Throughput of an object store in memory, bytes per second."""
 TOPIC = "Simulated"

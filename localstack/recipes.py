@@ -48,8 +48,8 @@ class Recipe:
     """Recipe of one server.
 
     `prepare`: install what `launch` needs into the cache, if necessary and permitted. `launch`: the
-    command for a port and a data folder. `healthy`: whether an endpoint answers as this server.
-    `fill`: create the bucket on a healthy server.
+    command for a port and a data folder. `healthy`: return whether this server answers at an
+    endpoint. `fill`: create the bucket on a healthy server.
     """
 
     prepare: Callable[[bool], Path]

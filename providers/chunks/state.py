@@ -122,9 +122,9 @@ class SegmentState:
             return self._manifest
 
     def note_write(self, extent: Extent) -> None:
-        """Add a stored write to the end of the segment manifest. If the manifest is unknown, or
-        does not end where the write begins, the manifest is discarded. The next use of the segment
-        then lists it."""
+        """Add a stored write to the end of the segment manifest. A manifest that does not end where
+        the write begins is discarded. If no manifest is known afterwards, the next use of the
+        segment lists it."""
         with self._manifest_lock:
             manifest = self._manifest
             if manifest is not None:

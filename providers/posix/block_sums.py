@@ -132,8 +132,8 @@ class BlockSums:
 
     def is_of(self, head: Buffer) -> bool:
         """Return whether the checksums belong to a segment that begins with the bytes `head`. If
-        they do, other bytes that differ from their checksum are damaged. The first bytes of a
-        segment contain times of a message or an index file, and these times identify the
+        they do, bytes of the segment that differ from their checksum are damaged. The first bytes
+        of a segment contain times of a message or an index file, and these times identify the
         segment."""
         pairs = zip(self.head, head, strict=False)
         differs = [at for at, (known, found) in enumerate(pairs) if known != found]

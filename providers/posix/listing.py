@@ -95,8 +95,9 @@ def _list_folder(
 def _read_expected(
     directory: str, queue_ids: Sequence[str], calls: PosixCalls
 ) -> list[tuple[str, FileSegmentType, list[os.DirEntry[str]]]] | None:
-    """List the files of a topic's expected queues without listing the folders above the files.
-    Returns None if the topic may have other folders, or if a folder cannot be read."""
+    """List the files of a topic's expected queues. Only the folders that contain these files are
+    read, not the folders above them. Returns None if the topic may have other folders, or if a
+    folder cannot be read."""
     found = []
     try:
         if calls.stat(directory).st_nlink != _OWN_LINKS + len(queue_ids):

@@ -227,9 +227,10 @@ class SegmentSums:
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
         """Return whether checksums that do not match may belong to an earlier segment of the same
-        name, which Java has deleted and recreated. Such a segment was modified after its checksums
-        were written, and begins with other times than the earlier segment. A consume queue has no
-        time at its beginning, so only its modification time is compared. Raises OSError."""
+        name, which Java has deleted and recreated. In this case the segment was modified after the
+        checksums were written, and does not begin with the times that the checksum file records. A
+        consume queue has no time at its beginning, so only its modification time is compared.
+        Raises OSError."""
         if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
             return False
         if self._id.type is FileSegmentType.CONSUME_QUEUE:

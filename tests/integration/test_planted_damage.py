@@ -128,7 +128,8 @@ def is_told(planted: Planted, found: Finding) -> bool:
 
 
 def follows(planted: Planted, found: Finding, owners: Callable[[Finding], StoredAt | None]) -> bool:
-    """Return whether an unexpected finding is a consequence of the same damage."""
+    """Return whether a finding that is not the expected one is another consequence of the planted
+    damage."""
     if found.kind not in planted.also:
         return False
     if found.kind == "index-item" and found.segment is not None:

@@ -471,10 +471,11 @@ def test_w78_a_copy_from_before_a_deletion_does_not_bring_the_topic_back(
 def test_w79_nothing_is_uploaded_behind_a_gap_that_an_older_tier_leaves(
     shared: SharedTier, kind: str, starts: int, held: int
 ) -> None:
-    """An older copy of the tier leaves a gap, and nothing is uploaded after the gap. The copy is
-    from the same epoch, so its marks match. The local store has all messages. `held` is the number
-    of the queue's messages in the copy. `starts` is the number of starts after which messages are
-    uploaded and the local store is cleaned."""
+    """The tier is replaced by an older copy, which lacks messages of a queue. No later message of
+    the queue is uploaded before these, so that no message is lost. The copy is from the same epoch,
+    so its marks match. The local store has all messages. `held` is the number of the queue's
+    messages in the copy. `starts` is the number of starts after which messages are uploaded and the
+    local store is cleaned."""
     bodies = [b"%d" % number + bytes(500) for number in range(45)]
     broker = shared.root / "broker"
     open_store = make_opener(kind, shared)

@@ -160,8 +160,8 @@ class Journal:
 
 
 def _lock(path: Path) -> int:
-    """Lock a journal. Waits briefly, because a listing of journals locks each journal for a moment.
-    Raises Busy."""
+    """Lock a journal. If it is locked, try once more after 50 ms, because a listing of journals
+    locks each journal for a moment. Raises Busy."""
     for pause_seconds in (0.05, None):
         try:
             return lock_file(path, 0o600)

@@ -33,8 +33,8 @@ or because the target of the export records where to continue."""
 _NAME = re.compile(r"([a-z][a-z-]*)-[0-9a-f]{16}", re.ASCII)
 _PIECE_BYTES = 1 << 20
 _PLACES = ("target", "to", "table", "tier")
-"""Arguments that identify a job in a list of journals. The list shows the first of these that the
-job has."""
+"""Names of job arguments. A list of journals shows, for each job, the first of these arguments that
+the job has."""
 
 
 @dataclass(frozen=True, slots=True)

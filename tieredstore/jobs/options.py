@@ -338,7 +338,7 @@ class RestoreOptions:
 
 
 def list_names(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple. A single name may be given without a list."""
+    """Return the given names as a tuple. `given`: a list of names, or a single name."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 

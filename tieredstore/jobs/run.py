@@ -22,8 +22,9 @@ JobReport = dict[str, Any]
 
 
 class SizedTask(Protocol):
-    """Piece of a job. Picklable. `key`: unique among the tasks of the stage, and the same for the
-    same work in another run. `size_bytes`: approximate bytes that the task reads or writes."""
+    """Task of a job. Picklable. `key`: text that is unique among the tasks of a stage. The same
+    work has the same key in every run. `size_bytes`: approximate bytes that the task reads or
+    writes."""
 
     @property
     def key(self) -> str: ...
@@ -60,8 +61,8 @@ ProgressCallback = Callable[[JobProgress], None]
 
 
 FailureCallback = Callable[[TieredStoreError], None]
-"""Callback for each error that prevented a part of the work. The report has the text of the
-error."""
+"""Function that is called for each error that prevented a part of the work. The report contains
+only the text of the error."""
 
 
 def ignore_progress(progress: JobProgress) -> None:
@@ -162,7 +163,8 @@ class JobRun:
             raise Stopped
 
     def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
-        """Record a stage that the job has done without the runner."""
+        """Add a stage to the report that the job itself has carried out, without tasks for the
+        runner."""
         self.stages.append(StageReport(stage, tasks, 0, size_bytes, round(seconds, 3)))
 
     def report(self, result: dict[str, object]) -> dict[str, object]:
@@ -188,8 +190,9 @@ def make_row(part: Any) -> dict[str, object]:
 def gather_groups(
     items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int, most_items: int = 1000
 ) -> Iterator[tuple[Item, ...]]:
-    """Group neighbours, up to `most_bytes` or `most_items` a group, so that many small queues
-    become one task. A larger item forms its own group."""
+    """Divide the items into groups of consecutive items, so that many small queues become one task.
+    A group has at most `most_items` items and `most_bytes` bytes. An item above `most_bytes` is a
+    group of its own."""
     group: list[Item] = []
     total = 0
     for item in items:

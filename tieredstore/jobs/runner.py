@@ -36,11 +36,11 @@ class Runner(Protocol):
         tasks: Sequence[Task],
         on_done: Callable[[int, Result], None],
     ) -> None:
-        """Call `work` for each of `tasks`. Calls `on_done` in the caller's process with the index
-        and the result of each task, once, in the order in which tasks end. Calls of `on_done` do
-        not overlap. `work`, tasks and results are pickled. The first error ends the run and is
-        raised, even an error of `on_done`. After Stopped, `on_done` may still be called for tasks
-        that were running."""
+        """Call `work` for each of `tasks`. `on_done` is called once for each task, with the index
+        and the result of the task. These calls are made in the caller's process, in the order in
+        which tasks end. Calls of `on_done` do not overlap. `work`, tasks and results are pickled.
+        The first error ends the run and is raised, even an error of `on_done`. After Stopped,
+        `on_done` may still be called for tasks that were running."""
 
 
 class LocalRunner:
@@ -124,7 +124,8 @@ def _feed(
     on_done: Callable[[int, Result], None],
     most: int,
 ) -> None:
-    """Submit new tasks when other tasks end, so that only a few tasks are pickled at a time."""
+    """Run tasks in a pool. At most `most` tasks are submitted at a time, and a new one when another
+    ends, so that only a few pickled tasks are in memory."""
     waiting: dict[Any, int] = {}
     following = iter(enumerate(tasks))
     while True:
@@ -148,8 +149,8 @@ def _feed(
 
 
 def _end_tasks_in_hand(waiting: dict[Any, int]) -> Iterator[tuple[int, Any]]:
-    """Begin no further task. Yield index and result of running tasks as they end. A failed task
-    fails again when the job continues."""
+    """Cancel the tasks that have not begun. Yield index and result of each running task when it
+    ends. Failed tasks are ignored here, because they fail again when the job is continued."""
     in_hand = [future for future in waiting if not future.cancel()]
     for future in as_completed(in_hand):
         if future.exception() is None:

@@ -36,7 +36,7 @@ class Sealed:
 @dataclass(slots=True)
 class Sealer:
     """Owns the writer epoch of each broker prefix during a verification, so that no other writer is
-    active. A context manager. All findings must be passed to it."""
+    active. A context manager. The caller passes all findings of the verification to `tell`."""
 
     provider: SegmentProvider
     checked: BlockCovering | None
@@ -68,8 +68,8 @@ class Sealer:
         self._held.close()
 
     def tell(self, finding: Finding) -> None:
-        """Note a finding. A damaged index file or queue will not be sealed. Wrong time records of a
-        queue will be rebuilt."""
+        """Take note of a finding, for `seal`. Damaged queues and index files are not sealed. Time
+        records of a queue that are wrong are rebuilt."""
         segment = finding.segment
         if segment is not None and finding.kind == WRONG_TIMES:
             self._wrongly_timed.add(segment.path)

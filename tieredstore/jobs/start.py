@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedTier(Protocol):
-    """Result of `tieredstore.open`."""
+    """An opened tier, such as `tieredstore.open` returns."""
 
     @property
     def location(self) -> TierLocation: ...

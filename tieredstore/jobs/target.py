@@ -39,7 +39,7 @@ class TierTarget:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the tier, or None if the tier is not in a folder."""
+        """Folder of a tier on a file system, or None for a tier on another backend."""
         return Path(self.config.tier_file_path) if self.url.startswith("file:") else None
 
     @property

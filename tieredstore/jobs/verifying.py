@@ -24,8 +24,9 @@ MOST_FINDINGS = 10_000
 
 @dataclass(slots=True)
 class _Pinned:
-    """Input of the job, pinned by its first run. `metadata_error`: reason why only the tier is
-    checked, without metadata."""
+    """Input of a job, which stays the same when the job is continued. `facts`: facts from the
+    listing and the metadata. `metadata_error`: reason why the tier is checked without its
+    metadata."""
 
     facts: TierFacts
     metadata_error: str | None = None

@@ -89,8 +89,8 @@ version have no mark."""
 
 
 def describe_mark(mark: WriterMark | None) -> dict[str, object]:
-    """Return the keys and values with which an epoch object stores a writer's mark. None for a job,
-    because a job has no mark."""
+    """Return the keys and values with which an epoch object stores a writer's mark. `mark`: None
+    for a job, because a job has no mark."""
     if mark is None:
         return {"kind": WriterKind.JOB.value}
     return {"tier": mark.identity, "kind": mark.kind.value, "store": mark.store}

@@ -56,9 +56,9 @@ class _Sent(NamedTuple):
 class _Gathered:
     """Gathered writes of one writer epoch. Writes are numbered.
 
-    `taken`: writes that were accepted and are in no group yet, by path of the queue. `sent`: groups
-    that are not known to be stored. `taken_number`: number of the last accepted write.
-    `stored_number`: all writes up to this one are stored.
+    `taken`: writes that were accepted and are in no group yet, by path of the queue. `sent`: the
+    group object that was or will be sent, and is not known to be stored, or None. `taken_number`:
+    number of the last accepted write. `stored_number`: all writes up to this one are stored.
     """
 
     flush_lock: threading.Lock

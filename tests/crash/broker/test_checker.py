@@ -1,4 +1,5 @@
-"""The queue checker finds the faults that a test adds to a history, and reports no others."""
+"""The queue checker reports each fault that a test adds to a recorded history of clients, and
+nothing else."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from tieredstore.message.hosts import LOCALHOST
 LOG_BYTES = 1 << 20
 MOST_ALLOCATIONS = 1_000
 ENOUGH_OK = 10
-"""A test ends after this number of consecutive successful puts. A put succeeds if it makes fewer
-allocations than the number of the allocation that would fail."""
+"""A test ends after this number of consecutive successful puts. The allocation that should fail
+then comes after the last allocation of a put."""
 FIRST_OFFSET = 1_000_000
 """First queue offset. It is large, because Python allocates no memory for small integers."""
 

@@ -1,6 +1,6 @@
-"""The disk is lost at any write with which a deletion changes the tier. A restore never gives an
-already used offset to another message. Each scenario runs once, and the tier is copied before and
-after each change. Each copy is then restored separately."""
+"""The local disk is lost just before or after any change that a deletion makes in the tier. A
+restore never gives an already used offset to another message. Each scenario runs once, and the tier
+is copied before and after each change. Each copy is then restored separately."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def test_j56_the_command_has_the_option_and_the_count(store: Path) -> None:
 def test_j73_waiting_keys_of_another_capacity_are_found_without_a_configuration(
     store: Path,
 ) -> None:
-    """Keys in a waiting index file are found without a configuration, even if the file's capacity
-    is not the default. The metadata has the capacity."""
+    """Keys in an index file that is not uploaded yet are found without a configuration. The file's
+    capacity need not be the default, because the metadata has it."""
     conf = {"tieredStoreIndexFileMaxHashSlotNum": "10", "tieredStoreIndexFileMaxIndexNum": "1000"}
     assert offload_store(options(store, properties=conf)).keys_waiting == COUNT
     state = store.parent / "state"

@@ -154,10 +154,10 @@ def test_duplicates_of_two_runs_into_a_bucket(
 def test_o01_bodies_that_end_late_are_not_taken_for_requests(
     form: Format, versitygw: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server never takes the end of a request's body for another request. With pyarrow's client
-    it does: this client sends a signed body inside a chunked body, and versitygw answers when the
-    inner body ends. If the end of the outer body arrives later, the server answers it with 400, and
-    the client takes this for the answer to its next request."""
+    """An export sends no body whose end a server could take for another request. pyarrow's client
+    does: it sends a signed body inside a chunked body, and versitygw answers when the inner body
+    ends. If the end of the outer body arrives later, versitygw answers it with 400, and pyarrow
+    takes this for the answer to its next request."""
     tier = small_tier(tmp_path / "source")
     monkeypatch.setattr(storage, "MAX_ATTEMPTS", 1)
     with LateEnds(versitygw.endpoint) as proxy:

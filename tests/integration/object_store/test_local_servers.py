@@ -18,7 +18,7 @@ def test_a_second_up_finds_the_running_server_whatever_it_holds(
     servers: Servers, object_store: ObjectStore
 ) -> None:
     """A second `up` finds the running server even if the server cannot list its objects. moto
-    cannot while a multipart upload has a part."""
+    cannot list them while a multipart upload has a part."""
     client = object_store.client()
     upload = client.create_multipart_upload(Bucket=object_store.bucket, Key="k")["UploadId"]
     client.upload_part(

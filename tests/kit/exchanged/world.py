@@ -95,8 +95,8 @@ class World:
     # Checks
 
     def check(self) -> None:
-        """Check that all expected messages can be read, and that each queue assigns a new offset
-        next."""
+        """Check that all expected messages can be read, and that the next message of each queue
+        gets an unused offset."""
         source = self.broker.local.dispatch_source
         for topic, life in join(self.local, self.tier).items():
             for queue_id, queue in life.queues.items():

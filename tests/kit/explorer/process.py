@@ -157,8 +157,8 @@ class Process:
             self._go(task)
 
     def check_former(self, former: Situation, answered: int) -> None:
-        """Raise AssertionError if a task other than `answered` waits for another request than in
-        the state `former`. The program would then not be repeatable."""
+        """Raise AssertionError if a task other than `answered` waits for a different request than
+        in the state `former`. The program would then not be repeatable."""
         for number, request in former.waiting.items():
             task = self._tasks[number]
             assert number == answered or task.request == request, (

@@ -83,7 +83,8 @@ class _ReplayedSegment:
         return self.queue.make(self.file_type, position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return None, so that the fetcher reads the bytes through the model of the cache."""
+        """Return None, so that the fetcher calls `read`. The model decides itself which bytes are
+        in memory."""
         del position, length
         return None
 

@@ -25,7 +25,7 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier.sure_writes import write_surely
 
 WRITE_BYTES = 16 << 20
-"""Minimum size of one write, bytes. A smaller segment is written at once."""
+"""Minimum size of one write, bytes. A segment below this size is written in one write."""
 _WRITE_ATTEMPTS = 4
 
 

@@ -86,7 +86,8 @@ def stage_rows(
 def read_times(
     provider: SegmentProvider, file: StagedFile, first: int, count: int
 ) -> npt.NDArray[np.int64]:
-    """Return the store times of rows [first, first + count). Raises Invalid, Unavailable."""
+    """Read the store times of rows [first, first + count) from a staged file (int64, epoch ms).
+    Raises Invalid, Unavailable."""
     size = TIME_DTYPE.itemsize
     data = read_staged(provider, file, first * size, count * size)
     return np.frombuffer(data, TIME_DTYPE).astype(np.int64)
@@ -95,7 +96,8 @@ def read_times(
 def read_rows(
     provider: SegmentProvider, file: StagedFile, rows: int, first: int, count: int
 ) -> npt.NDArray[np.void]:
-    """Return ROW_DTYPE[count] from row `first` of `rows`. Raises Invalid, Unavailable."""
+    """Read rows [first, first + count) from a staged file, as ROW_DTYPE[count]. `rows`: number of
+    rows in the file. Raises Invalid, Unavailable."""
     size = ROW_DTYPE.itemsize
     start = rows * TIME_DTYPE.itemsize + first * size
     return np.frombuffer(read_staged(provider, file, start, count * size), ROW_DTYPE)

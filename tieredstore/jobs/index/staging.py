@@ -44,7 +44,8 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A staging location, and the name of the job's folder in it. Picklable."""
+    """Location at which the tasks of a job exchange files. `folder`: name of the job's own folder
+    there. Picklable."""
 
     location: TierLocation
     folder: str
@@ -73,8 +74,8 @@ class Staging:
 
 
 def _pieces(blocks: Iterable[Buffer]) -> Iterator[bytes]:
-    """Join the pieces into fewer pieces with the same bytes, because an object store creates one
-    object per piece."""
+    """Join small blocks of bytes into larger ones, because an object store creates one object for
+    each block."""
     waiting = bytearray()
     for block in blocks:
         waiting += block
@@ -102,7 +103,7 @@ def read_staged(provider: SegmentProvider, file: StagedFile, position: int, leng
 
 @dataclass(frozen=True, slots=True)
 class StagedIndex:
-    """A staged index file (or one in a tier), in the form of an `UploadableIndex`."""
+    """An index file in a staging location or in a tier, with the methods of `UploadableIndex`."""
 
     file: StagedFile
     begin_ms: int
@@ -122,9 +123,9 @@ class StagedIndex:
 
 @contextmanager
 def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator[Staging]:
-    """Yield the staging location of a run: `url`, or without it a folder beside the run's journal.
-    The location is emptied when the block succeeds. After an error the files stay for the next run,
-    unless the run has no journal. Raises Invalid."""
+    """Yield the staging location of a run: `url` or, without a URL, a folder beside the run's
+    journal. If the block succeeds, the job's files there are deleted. After an error they stay for
+    the next run, unless the run has no journal. Raises Invalid."""
     journal = run.journal.path
     folder = uuid.uuid4().hex if journal is None else journal.stem
     with ExitStack() as stack:

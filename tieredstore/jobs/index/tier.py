@@ -29,8 +29,9 @@ from tieredstore.tier.index.service import DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class OldIndex:
-    """An index segment in the tier or in the metadata. `size_bytes`: the larger of its sizes in
-    tier and metadata. `begin_ms`: from the metadata, -1 if unknown."""
+    """An index segment that existed before the job, in the tier or only in the metadata.
+    `size_bytes`: the larger of its sizes in tier and metadata. `is_there`: whether it is in the
+    tier. `begin_ms`: begin time in the metadata, -1 if unknown."""
 
     base_offset: int
     size_bytes: int
@@ -131,7 +132,8 @@ class IndexTier:
         return IndexSummary(index.base_offset, size, slots, header.items, *times)
 
     def check_slots(self, files: Iterable[IndexSummary]) -> None:
-        """Raise Invalid if files have another number of slots than brokers are configured for."""
+        """Raise Invalid if the number of hash slots of any file differs from the configuration of
+        the brokers."""
         configured = self.config.index_file_max_hash_slot_num
         if other := sorted({file.slots for file in files} - {configured}):
             raise Invalid(
@@ -173,7 +175,8 @@ class IndexTier:
         return bases
 
     def adopt(self, old: Iterable[OldIndex]) -> None:
-        """Register all old segments in the metadata, so that new files follow them."""
+        """Register all existing index segments in the metadata, so that new index files get offsets
+        after them."""
         self.confirm_writer()
         with self.metadata.batch():
             for index in old:
@@ -245,9 +248,9 @@ def open_index_tier(
 
 
 def _lacks_queues(catalogue: TierCatalogue, broker: str) -> bool:
-    """Return whether the queues of a broker are unknown. A broker without queues counts as known if
-    it has index files, or metadata that names its queues. In this case all its messages have
-    expired."""
+    """Return whether the broker's queues cannot be found in the tier. A broker whose messages have
+    all expired has no queues in the tier. This is not an error if the broker has index files, or
+    metadata that lists its queues."""
     if any(queue.broker == broker for queue in catalogue.queues):
         return False
     is_known = broker in catalogue.indexes or bool(catalogue.known_queues)

@@ -19,8 +19,8 @@ _MAX_BLOCKS = 64
 
 
 class EndsReader(QueueReader):
-    """A `QueueReader` that reads whole blocks, because small reads that are close together can
-    share them."""
+    """A `QueueReader` that reads and caches whole blocks, so that several small reads of one block
+    need only one request."""
 
     def __init__(self, provider: SegmentProvider, queue: QueueFiles) -> None:
         super().__init__(provider, queue)
@@ -28,14 +28,15 @@ class EndsReader(QueueReader):
         self._consume_queue = _Blocks(provider, queue.consume_queue)
 
     def list_damage(self) -> list[Corrupt]:
-        """Return the errors of blocks that cannot be read as a whole, at most one for each file. If
-        a block cannot be read, only the requested bytes are read."""
+        """Return the errors of blocks that could not be read as a whole, at most one for each file.
+        In place of such a block, only the requested bytes were read."""
         files = (self.commit_log, self._consume_queue)
         return [file.damage for file in files if isinstance(file, _Blocks) and file.damage]
 
 
 class _Blocks(ExtentReader):
-    """Blocks of a segment, counted from its end, so that one read covers the tail."""
+    """Reads segments in whole blocks. Blocks are counted from the end of a segment, so that one
+    read covers the segment's end."""
 
     def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
         super().__init__(provider, extents)
@@ -69,9 +70,10 @@ _AT_EACH_END = 2
 
 
 def probes_of(reader: EndsReader, messages: tuple[int, int], spread: int) -> list[Probe]:
-    """Create probes: messages whose keys are looked up in the index. They are small messages at
-    both ends of the queue offsets [from, until), or `spread` messages that are evenly distributed
-    over this range. Unreadable messages are skipped. Raises Unavailable."""
+    """Create probes: messages whose keys are looked up in the index. `messages`: queue offsets
+    [from, until). The probes are small messages at both ends of this range or, if `spread` is above
+    0, `spread` messages that are evenly distributed over it. Unreadable messages are skipped.
+    Raises Unavailable."""
     first, until = messages
     if first >= until:
         return []

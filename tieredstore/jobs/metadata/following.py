@@ -36,8 +36,9 @@ UNREADABLE = "queue-unreadable"
 
 
 class Changes(NamedTuple):
-    """Changes that a refresh found: changed queues that no store has loaded yet, whether index
-    segments have changed, and the listing of the broker's part of the tier."""
+    """Changes that a refresh found. `queues`: changed queues that no store has loaded yet.
+    `has_index`: whether index segments have changed. `listings`: listing of the broker's part of
+    the tier."""
 
     queues: list[QueueKey]
     has_index: bool
@@ -124,8 +125,9 @@ class TierFollower:
     def _look_at_index(
         self, provider: SegmentProvider, extents: Sequence[SegmentExtent], new_topics: set[str]
     ) -> None:
-        """Search the index for topic ids: new index segments for the ids of all topics, and old
-        index segments for the ids of new topics."""
+        """Search the index for topic ids. New index segments are searched for the ids of all
+        topics. Index segments that were searched before are searched again only for the ids of new
+        topics."""
         sizes = {extent.base_offset: extent.size_bytes for extent in extents}
         self._index = {
             base: index

@@ -33,7 +33,7 @@ class FormerMetadata:
 
     @classmethod
     def of(cls, metadata: MetadataStore, broker: str, taken_ms: int) -> FormerMetadata:
-        """Extract the useful facts from loaded metadata."""
+        """Return the facts in loaded metadata that the tier itself does not contain."""
         ids = {topic.topic: topic.topic_id for topic in metadata.topics()}
         queues = {}
         filled = set()
@@ -70,8 +70,8 @@ class FormerMetadata:
 def make_segments(
     broker: str, ends: Mapping[QueueKey, FormerEnds], now_ms: int
 ) -> Iterator[FileSegmentMetadata]:
-    """Yield metadata entries of empty segments, at the ends of queues whose last messages have
-    expired or are lost."""
+    """Yield metadata entries of empty segments. Each begins at the end offset of a queue whose last
+    messages have expired or are lost."""
     for key, end in ends.items():
         for kind, offset in zip(_KINDS, end, strict=True):
             yield FileSegmentMetadata(

@@ -40,7 +40,7 @@ class Found:
     former: FormerMetadata = NOTHING_FORMER
 
     def fill(self, store: MetadataStore) -> None:
-        """Put all results into an empty store, in one write."""
+        """Put the rebuilt metadata into an empty metadata store, in one write."""
         with store.batch():
             for topic, topic_id in sorted(self.ids.ids.items(), key=lambda item: item[1]):
                 _add_topic(store, topic, topic_id)
@@ -91,20 +91,21 @@ class Found:
             yield self._index_entry(index)
 
     def _is_short(self, queue: FoundQueue) -> bool:
-        """Return whether former metadata records messages after the last valid message of a queue.
-        New messages continue after those records."""
+        """Return whether the former metadata lists messages after the last valid message of a
+        queue. If it does, new messages get offsets after the listed ones."""
         former = self.former.queues.get(queue.key)
         return former is not None and former.consume_queue > queue.max_offset * UNIT_SIZE
 
     def _is_emptied(self, queue: FoundQueue) -> bool:
-        """Return whether an interrupted deletion removed all units of a queue. The rest of the
-        commit log is then deleted. A queue whose units are damaged or lost is not emptied."""
+        """Return whether an interrupted deletion has removed all units of a queue, so that the
+        remaining commit log has to be deleted too. False for a queue whose units are damaged or
+        lost."""
         has_units = queue.max_offset or queue.listed.consume_queue
         return not has_units and self._is_short(queue) and queue.key not in self.former.filled
 
     def _index(self) -> list[FoundIndex]:
-        """Return the complete index segments, and the last segment, because the next upload
-        completes it."""
+        """Return the complete index segments. The last segment is included even if it is
+        incomplete, because the next upload completes it."""
         last = max((index.base_offset for index in self.index), default=0)
         return [i for i in self.index if i.damage is None or i.base_offset == last]
 
@@ -223,9 +224,10 @@ def _is_unreadable(queue: FoundQueue) -> bool:
 
 
 def _pass_by(listed: FormerEnds, former: FormerEnds) -> FormerEnds:
-    """Return the end offsets at which a queue continues after the loss of its last messages. They
-    lie after all bytes of the queue's files. One more unit is skipped, so that the invalid units
-    before it do not count."""
+    """Return the offsets at which a queue continues after the loss of its last messages. They are
+    after all existing bytes of the queue's files and after the `former` ends. One unit is left out
+    between the existing units and the new ones, so that readers ignore the existing invalid
+    units."""
     units = listed.consume_queue + UNIT_SIZE - listed.consume_queue % UNIT_SIZE
     return FormerEnds(*map(max, listed._replace(consume_queue=units), former))
 

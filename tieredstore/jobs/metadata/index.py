@@ -34,7 +34,7 @@ SPREAD = 32
 _MOST_TOPICS = 1 << 24
 """Maximum number of topics of a broker. An item with a higher id is damaged."""
 Vote = tuple[str, int, int]
-"""A topic, an id that index items of its messages have, and the number of such items."""
+"""Topic, topic id, and number of items of this topic's messages with this id in an index file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class FoundIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Index segments to search. `known_until_ms`: skip the items of segments that end before this
-    time, epoch ms, because their topic ids are known."""
+    """Task that searches index segments. `known_until_ms`: only the headers of segments that end
+    before this time (epoch ms) are read, because no new topic has messages in them."""
 
     location: TierLocation
     extents: tuple[SegmentExtent, ...]
@@ -88,7 +88,8 @@ class Tally:
 
     @property
     def topic_ids(self) -> tuple[int, ...]:
-        """Return all ids that an undamaged item can have."""
+        """Return the topic ids that occur in the items, without impossible ones from damaged
+        items."""
         return tuple(sorted(found for found in self._topic_ids if 0 <= found < _MOST_TOPICS))
 
     @property
@@ -164,7 +165,8 @@ class TopicIds:
 
 
 def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) -> list[str]:
-    """Return the topics without a vote, if the index has ids without a topic."""
+    """Return the topics whose messages were not found in the index. Return none of them if every id
+    in the index belongs to a known topic."""
     voted = {topic for index in found for topic, _, _ in index.votes}
     named = {topic_id for index in found for _, topic_id, _ in index.votes}
     unnamed_ids = {topic_id for index in found for topic_id in index.topic_ids} - named
@@ -222,9 +224,9 @@ _FOLDER = "tiered_index_file"
 
 
 def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iterator[FoundIndex]:
-    """Yield the topic ids in each unsealed index file. Files whose capacity is unknown are left
-    out, because neither the watermarks nor the configuration nor Java's defaults fit them. Raises
-    Unavailable."""
+    """Yield the topic ids in each unsealed index file. A file is left out if its capacity is
+    unknown: its size fits neither the recorded capacity, nor the configuration, nor Java's
+    defaults. Raises Unavailable."""
     configured = config.index_file_max_hash_slot_num, config.index_file_max_index_num
     states = load_file_states(state / _FOLDER)
     for path in sorted((state / _FOLDER).glob("[0-9]*")):

@@ -132,8 +132,8 @@ def _list_present(
 
 
 def _do_nothing() -> None:
-    """Do nothing. A dry run calls this instead of the ownership check, and instead of writing the
-    identity record."""
+    """Do nothing. A dry run calls this function in place of the ownership check, and in place of
+    the write of the identity record."""
 
 
 def _find_queues(

@@ -32,8 +32,8 @@ from tieredstore.scan.verify.topic_probes import Probe
 
 _THREADS = 32
 _WITNESSES = 4
-"""Maximum number of units whose messages are read to find a store time. After them the time counts
-as unknown."""
+"""Maximum number of units whose messages are read to find a store time. If none of these messages
+is readable, the time is unknown."""
 _MOST_FINDINGS = 20
 
 
@@ -70,9 +70,9 @@ class FoundQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueuesTask:
-    """Queues to examine. `exact_times`: read every message for the times of segments, not only the
-    first and last. `spread`: number of probes, evenly distributed over each queue. With 0, only the
-    ends of queues are probed."""
+    """Task that examines queues. `exact_times`: whether every message is read to find the lowest
+    and highest time of a segment, and not only its first and last message. `spread`: number of
+    probes, evenly distributed over each queue. With 0, only the ends of queues are probed."""
 
     location: TierLocation
     queues: tuple[QueueFiles, ...]
@@ -184,7 +184,8 @@ def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
 
 @dataclass
 class _Finder:
-    """Finds the metadata of one queue. `listed`: the queue with its empty segments."""
+    """Finds the metadata of one queue. `listed`: all segments of the queue, including the empty
+    ones, which `reader` lacks."""
 
     provider: SegmentProvider
     reader: EndsReader
@@ -237,7 +238,8 @@ class _Finder:
     # Which segments, and how much of them
 
     def _find_tail(self) -> QueueTail | None:
-        """Read the queue's tail, even if its whole commit log is gone."""
+        """Find the end of the queue's last valid message, even if the queue has no commit log any
+        more."""
         found = find_tail(self.reader)
         queue = self.reader.queue
         spans = queue.unit_spans()
@@ -369,8 +371,8 @@ class _Finder:
     def _find_front_time(
         self, commit_log: Sequence[SegmentExtent], messages: tuple[int, int]
     ) -> int | None:
-        """Return the store time of the commit log's first message, if its unit has already expired.
-        None if it still has a unit, or if the log has no message."""
+        """Return the store time of the commit log's first message if the unit of this message has
+        already expired. None if the unit still exists, or if the log has no message."""
         first, units = messages
         if not commit_log or first >= units:
             return None
@@ -396,8 +398,9 @@ class _Finder:
         return units
 
     def _step_back(self, low: int, high: int, offset: int) -> int:
-        """Return the start of the run of units, at the end of [low, high), that refer to bytes at
-        or after the commit log offset `offset`. An unreadable unit also ends the run."""
+        """Go back from queue offset `high` to `low`, while units refer to bytes at or after the
+        commit log offset `offset`. Return the queue offset of the first of these units. The search
+        ends at an unreadable unit."""
         while low < high:
             try:
                 row = self.reader.read_units(high - 1, 1)[0]

@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class StoreBackup:
-    """Backup of an offload. It copies changes in the store's `config/` and the tier's metadata, at
-    the end of a run and every `tieredStoreBackupInterval` while following."""
+    """Backs up the store's `config/` and the tier's metadata to the tier if they have changed. An
+    offload does this at the end of a run and, in follow mode, every `tieredStoreBackupInterval`."""
 
     def __init__(
         self,
@@ -59,14 +59,15 @@ class StoreBackup:
         return self.found.contents
 
     def tick(self) -> None:
-        """Copy changes if the interval has passed. Raises Fenced, Unavailable."""
+        """Back up changes if the interval since the last backup has passed. Raises Fenced,
+        Unavailable."""
         now_ms = self._clock.monotonic_ms()
         if self._backup.is_enabled and now_ms >= self._due_ms:
             self._due_ms = now_ms + self._interval_ms
             self._backup.run_once()
 
     def finish(self) -> None:
-        """Copy changes. A failure is kept in `error`."""
+        """Back up changes at the end of a run. An error is not raised, but stored in `error`."""
         if not self._backup.is_enabled:
             return
         try:

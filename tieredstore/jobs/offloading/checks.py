@@ -21,7 +21,8 @@ from tieredstore.scan.location import find_conf_beside, refuse_memory
 from tieredstore.timestamps import format_time
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
-"""File that exists in a Java store if a controller changes the role of its broker."""
+"""Name of a file in the store of a Java broker whose role (master or slave) is assigned by a
+controller."""
 
 
 def offload_target(options: OffloadOptions) -> TierTarget:
@@ -82,8 +83,8 @@ def _check_role(options: OffloadOptions, target: TierTarget) -> None:
 
 
 def _read_conf_beside(options: OffloadOptions) -> dict[str, str]:
-    """Read the settings of a store's own broker.conf if no configuration was given. They contain
-    the role."""
+    """Return the settings of the broker.conf beside the store, among them the broker's role. Return
+    no settings if the user has given a configuration, or if that file names another store."""
     path = find_conf_beside(options.store_path) if options.config_path is None else None
     if path is None:
         return {}

@@ -96,9 +96,9 @@ def _follow_round(
     progress: ProgressCallback | None,
     start: float,
 ) -> TieredStoreError | None:
-    """Copy new messages. Returns the reason for a failure, or None. `failing`: queues whose last
-    upload failed, with reasons. `tried`: queues with an upload in this run. The call updates both.
-    Raises Unavailable, Refused if all queues fail, Fenced."""
+    """Make one round: copy new messages. Returns the reason for a failure, or None. The call
+    updates `failing` (queues whose last upload failed, with reasons) and `tried` (queues with an
+    upload in this run). Raises Unavailable, Refused if all queues fail, Fenced."""
     job.store.refresh()
     job.source.look_again()
     outcomes = job.dispatcher.scan()

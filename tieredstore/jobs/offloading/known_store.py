@@ -29,9 +29,10 @@ class _FirstRecord(msgspec.Struct, frozen=True):
 
 
 def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord | None:
-    """Return the first record of the store's log, for `remember_store`. Raises Invalid if the log
-    has another record at the position of the record in the state directory. A record that has
-    expired, or is damaged, proves nothing."""
+    """Return the first record of the store's log, for `remember_store`. The state directory
+    contains position and digest of an earlier first record. Raises Invalid if the log has a
+    different record at this position. If the record there has expired or is damaged, the check is
+    skipped."""
     path = state / KNOWN_STORE_FILE
     known = find_note(path, _FirstRecord)
     if known is not None and known.position >= store.commit_log.min_offset:

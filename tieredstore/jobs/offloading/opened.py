@@ -75,7 +75,7 @@ class Job:
     segments_before: int = 0
 
     def stop(self) -> None:
-        """Accept no more messages, and stop within the provider's time limit."""
+        """Stop the upload of messages within the provider's time limit."""
         begin_stop(self.flat_files.provider)
         self.dispatcher.stop()
 
@@ -90,8 +90,8 @@ class Job:
         return measure_behind(self.store, self.source, self.flat_files, self.clock, why_waiting)
 
     def name_held_back(self, report: OffloadReport) -> None:
-        """Report as failed the messages that are in no queue of the store and later than its
-        checkpoint. Needed because no other step reports a queue without files."""
+        """Report as failed the messages that are later than the store's checkpoint and in no
+        consume queue. If a queue has no files, no other step reports them."""
         is_taken = self.source.make_topic_choice()
         for key, found in sorted(self.store.find_held_back_without_unit().items()):
             if is_taken(key.topic):
@@ -122,8 +122,9 @@ class Job:
         report.keys_waiting = self.index.count_waiting()
 
     def describe_tier(self, behind: Behind) -> TierStatus:
-        """Describe the tier with the lag `behind`. Metrics and report use this lag, because it
-        includes only chosen queues, and also messages that may not be copied yet."""
+        """Return the state of the tier, with the lag `behind` in place of the dispatcher's lag.
+        `behind` includes only chosen queues, and also messages that may not be copied yet. The
+        report shows the same lag."""
         tier = describe_tier(
             self.flat_files, self.store, self.topic_filter, self.clock, self.dispatcher
         )

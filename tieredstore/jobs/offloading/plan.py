@@ -21,7 +21,8 @@ from tieredstore.scan.listing import load_catalogue
 _UNITS_PER_READ = 1 << 16
 _SAMPLE_BYTES = 32 << 20
 MAX_RATE_BYTES_PER_SECOND = 200e6
-"""Maximum upload rate to assume in an estimate, even if the store can be read faster."""
+"""Highest upload rate that an estimate assumes, bytes per second, even if the store can be read
+faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def _plan_queue(
 
 def roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
     """Return the number of new segments that messages of the given sizes need, and the bytes in the
-    last segment. `used`: bytes in the segment before them, -1 without a segment."""
+    last segment. `used`: bytes in the last existing segment, or -1 without one. `most`: maximum
+    size of a segment."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     made = done = at = 0
     if used >= 0:

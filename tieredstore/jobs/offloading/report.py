@@ -51,7 +51,8 @@ class OffloadReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether another run of the same store would have nothing to report."""
+        """Whether the run copied everything and found no fault, so that another run over the
+        unchanged store would have nothing to do or report."""
         copied = (self.holes, self.damaged, self.wrong_bodies)
         faults = (*copied, self.failed, self.unread, self.stopped)
         is_good = not any(faults) and self.backup_error is None

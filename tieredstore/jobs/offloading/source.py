@@ -34,9 +34,9 @@ class WrongBodies:
 
 @dataclass
 class OffloadSource:
-    """A DispatchSource that filters another DispatchSource. `topics`: shell patterns, empty for
-    all. `wrong_bodies`: messages that were read with a wrong body CRC, by queue. Messages that were
-    in the tier before this job are not included."""
+    """View of another DispatchSource that shows only the chosen topics. `topics`: shell patterns,
+    empty for all. `wrong_bodies`: messages whose body does not match its CRC, by queue, without
+    messages that were in the tier before this job."""
 
     source: DispatchSource
     topics: Sequence[str]
@@ -137,8 +137,8 @@ class OffloadSource:
         return records
 
     def _count_wrong(self, key: QueueKey, offset: int) -> None:
-        """Count a message whose body has a wrong CRC. A later read of the same message does not
-        count, because uploads read a queue in the order of its offsets."""
+        """Count a message whose body has a wrong CRC. Uploads read a queue in the order of its
+        offsets, so a message at a lower offset was counted before, and is not counted again."""
         if offset < self._done.get(key, 0):
             return  # only compared
         found = self.wrong_bodies.setdefault(key, WrongBodies(offset))

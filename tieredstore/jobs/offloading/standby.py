@@ -84,7 +84,8 @@ class TakeOverOrder:
         return True
 
     def note_done(self, now_ms: int) -> None:
-        """Record durably that ownership was taken and the state directory describes the tier."""
+        """Record durably that the order was carried out: the epoch was taken, and the metadata in
+        the state directory was rebuilt from the tier."""
         with wrap_os_errors("write", self.path):
             FILES.replace_file(self.path, b"%s %d\n" % (_DONE, now_ms))
 
@@ -112,10 +113,10 @@ def await_coverage(
     stop: StopSignal,
     clock: Clock,
 ) -> None:
-    """Wait until a replica's store has, or had, the last message that each queue has in the tier.
-    Then the next messages of the store follow the last messages of the tier. While a broker runs on
-    the store, its checkpoint gets time to catch up. Raises Corrupt, with the queue and the offset,
-    if the log ends before the tier's end or differs from the tier."""
+    """Wait until the replica's store has reached the tier's end in each queue, so that the store's
+    next messages can follow the last messages of the tier. If a broker runs on the store, its
+    checkpoint gets time to catch up. Raises Corrupt, with the queue and the offset, if the log ends
+    before the tier's end or differs from the tier."""
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     while not stop.event.is_set():
         behind, other = _find_faults(source, flat_files)

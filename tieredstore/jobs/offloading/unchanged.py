@@ -53,7 +53,7 @@ from tieredstore.tier.state_files import is_held
 SEEN_FILE: Final = "tieredstore.offloaded.json"
 """Name of the file with the digests, in a state directory. Java ignores the file."""
 _FORMAT: Final = 1
-"""Version of the content of SEEN_FILE, and of the rules for the messages to upload."""
+"""Version of the content of SEEN_FILE, and of the rules that decide which messages are uploaded."""
 _HEAD: Final = struct.Struct(">iI")
 _MOST_RECORDS: Final = 10_000
 """Maximum number of records that the search for the last record reads. The search begins at the
@@ -147,9 +147,9 @@ def _compare(seen: _Seen, options: OffloadOptions, target: TierTarget) -> Offloa
 
 @dataclass
 class LastLook:
-    """Digests taken by a run for the next run. The tier's writer calls, in this order: `forget`
-    before other writes, `see` after the upload, `leave` if no data are left to upload, `keep` after
-    the last change of the metadata."""
+    """Digests that a run computes for the next run. The tier's writer calls the methods in this
+    order: `forget` before its first write, `see` after the upload, `leave` if nothing remains to be
+    uploaded, and `keep` after the last change of the metadata."""
 
     options: OffloadOptions
     target: TierTarget
@@ -168,8 +168,8 @@ class LastLook:
             FILES.unlink(self._path)
 
     def see(self, store: ReadOnlyMessageStore, source: OffloadSource) -> None:
-        """Record the current state. The lag must be measured later, so that it covers all messages
-        of this state."""
+        """Compute the digests of the current state. Measure the lag only after this call, so that a
+        lag of 0 proves that all messages of this state are in the tier."""
         config = self.target.config
         is_in_files = (
             self.provider.capabilities.rewritable
@@ -276,8 +276,8 @@ def _sign_settings(options: OffloadOptions, target: TierTarget) -> str:
 
 
 def _sign_store(options: OffloadOptions, target: TierTarget, last: _Last) -> str:
-    """Compute the digest of a store: its folder, topics, files of log and queues, and its last
-    record if no bytes follow it."""
+    """Compute the digest of a store: its folder, its topics, its backed-up files, the files of its
+    log and its queues, and the last record of the log."""
     root = options.store_path
 
     def look() -> Iterator[object]:

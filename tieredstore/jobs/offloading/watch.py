@@ -47,8 +47,8 @@ class OffloadWatch:
         self.metrics.gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
 
     def note_progress(self) -> None:
-        """Record that messages were read from the store. This has no effect before the first
-        round."""
+        """Record that the job makes progress, because messages were read from the store. No effect
+        before the job is open."""
         if self._moved_ms is not None:
             self._moved_ms = self.clock.monotonic_ms()
             self._has_worked = True

@@ -41,8 +41,8 @@ class Effect:
         messages: int,
         listings: Mapping[SegmentId, SegmentListing],
     ) -> None:
-        """Add segments of a queue. A segment that is missing in the tier counts as a metadata
-        entry."""
+        """Add the deleted segments of one queue. A segment that exists only in the metadata is
+        counted, but has no objects and no bytes."""
         found = QueueEffect(key, messages=messages)
         for segment in segments:
             found.segments += 1

@@ -71,8 +71,9 @@ def _add(
 def _count_messages(
     file: FlatMessageFile, units: Sequence[FlatSegment], log: Sequence[FlatSegment]
 ) -> int:
-    """Count the messages that become unreadable when segments are deleted. A message counts if the
-    segment of its unit or the segment of its record is deleted."""
+    """Count the messages that become unreadable when the given segments are deleted. `units`,
+    `log`: the first segments of the consume queue and of the commit log. A message is lost if its
+    unit or its record is in one of them."""
     end = units[-1].end_offset // UNIT_SIZE if units else 0
     if log:
         left = run(file.offset_of_position(log[-1].end_offset))

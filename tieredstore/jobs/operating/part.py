@@ -37,8 +37,9 @@ from tieredstore.tier_url import show_url
 
 @dataclass(frozen=True, slots=True)
 class TierPart:
-    """All queues of one broker, opened. `listings`: segments of the queues in the tier at the
-    start. `listed`: the same segments by path. `is_writer`: whether changes are allowed."""
+    """One broker's part of a tier, with all its queues open. `listings`: segments that the tier had
+    when it was opened. `listed`: the same segments, by path of the queue. `is_writer`: whether
+    changes are allowed."""
 
     url: str
     state: Path
@@ -196,9 +197,9 @@ def remove_segments(
     part: TierPart, keys: Sequence[QueueKey], before_ms: int = NEVER_WRITTEN_MS
 ) -> dict[str, TieredStoreError]:
     """Delete those segments of queues that contain only messages older than `before_ms`. By default
-    delete all segments. A queue that cannot be opened is skipped. Each group of deletions is
-    recorded on disk before an object is deleted. Returns failures by path. Raises Fenced, as
-    `FlatFileStore.require_restore_point`, and the errors of the metadata."""
+    delete all segments. A queue that cannot be opened is skipped. The deletions of several queues
+    are recorded in the metadata before any of their objects is deleted. Returns failures by path.
+    Raises Fenced, as `FlatFileStore.require_restore_point`, and the errors of the metadata."""
     failed: dict[str, TieredStoreError] = {}
     for begin in range(0, len(keys), _TOGETHER):
         victims: list[FileSegment] = []

@@ -19,7 +19,7 @@ from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.read.batches import BATCH_BYTES, UNITS_PER_READ
 
 _WRITE_BYTES = 8 << 20
-"""Size of an upload to an object store. Smaller writes are gathered up to this size."""
+"""Size of one upload to an object store that the estimate assumes."""
 _SCAN_S = 20
 """Interval of the dispatcher's scans."""
 _MERGED = 16
@@ -28,8 +28,9 @@ _MERGED = 16
 
 @dataclass(slots=True)
 class Cost:
-    """Cost of a queue in US dollars: a month of storage, one read of all messages, and a month of
-    writes at the past rate. For reads and writes, the number of requests is given too."""
+    """Costs of a queue in US dollars: storage for a month, one read of all messages, and the writes
+    of a month at the rate of the past. For reads and writes, the numbers of requests are also
+    included."""
 
     storage_usd_month: float = 0.0
     read_requests: int = 0
@@ -77,7 +78,8 @@ def queue_cost(
 
 
 def read_requests(queue: QueueFiles) -> int:
-    """Count the range requests of a scan of the whole queue. Each object is read separately."""
+    """Count the requests for ranges that a read of the whole queue needs. A request never covers
+    more than one object."""
     found = 0
     for extents, size in (
         (queue.commit_log, BATCH_BYTES),
@@ -111,8 +113,8 @@ def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
 
 
 def broker_cost(objects: int, prices: Prices) -> Cost:
-    """Estimate the cost of a writing broker's sweeps. A sweep lists all `objects` objects of the
-    tier."""
+    """Estimate what the maintenance sweeps of a running broker cost in a month. Each sweep lists
+    all objects of the tier. `objects`: number of these objects."""
     model: RequestModel = registry.object_store_model()
     month = [(kind[0], 30 * count) for kind, count in model.count_a_day(objects).items()]
     return Cost(

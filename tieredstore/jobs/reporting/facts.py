@@ -63,8 +63,9 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class ValueFacts:
-    """Values of one kind (KINDS) in the messages that were read. `frequent`: the most frequent
-    values, and the number of all values. `distinct`: estimated number of distinct values."""
+    """Summary of the values of one kind, such as tags (KINDS), in the messages that were read.
+    `frequent`: the most frequent values with their counts, and the number of all values.
+    `distinct`: estimated number of distinct values."""
 
     frequent: HeavyHitters = field(default_factory=HeavyHitters)
     distinct: Distinct = field(default_factory=Distinct)

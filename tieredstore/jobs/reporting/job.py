@@ -36,7 +36,8 @@ PAGE = "report.html"
 
 @dataclass(slots=True)
 class Pin:
-    """Input of the job, pinned by its first run: the time, and the end offset of each queue."""
+    """Input of a job, which stays the same when the job is continued. `now_ms`: time of the report.
+    `ends`: end offset of each queue."""
 
     now_ms: int
     ends: dict[str, int] = field(default_factory=dict)
@@ -114,9 +115,9 @@ def _tasks(
 
 
 def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
-    """Cut a queue into pieces to read, of about TASK_BYTES each, and return also the gaps between
-    the pieces. The cut uses the listing alone and reads nothing, because a tier may have very many
-    queues."""
+    """Divide a queue into ranges of which a task reads about TASK_BYTES, and ranges of messages
+    that no segment has. This needs only the listing and reads no bytes, because a tier may have
+    very many queues."""
     spans = [(low, min(high, until)) for low, high in queue.unit_spans() if low < until]
     messages = sum(high - low for low, high in spans)
     log_bytes = sum(extent.size_bytes for extent in queue.commit_log)

@@ -68,7 +68,7 @@ class Distinct:
     limit: int = DISTINCT_HASHES
 
     def add(self, values: pa.Array) -> None:
-        """Add the values of string[n] without nulls."""
+        """Add the values of a text array. The array must not contain nulls."""
         self._take(text_hashes(values))
 
     def merge(self, other: Distinct) -> None:
@@ -99,7 +99,7 @@ class Sizes:
     buckets: dict[int, int] = field(default_factory=dict)
 
     def add(self, sizes: npt.NDArray[np.int64]) -> None:
-        """Add sizes. Each is at least 0."""
+        """Add sizes to the distribution. No size may be negative."""
         if len(sizes):
             places, counts = np.unique(_bucket_of(sizes), return_counts=True)
             buckets = dict(zip(places.tolist(), counts.tolist(), strict=True))
@@ -151,9 +151,10 @@ _FACTORS = np.random.default_rng(20_260_101).integers(0, 1 << 64, _LONGEST, np.u
 
 
 def text_hashes(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Return 63-bit hashes of string[n] without nulls, the same in every process. Each byte is
-    multiplied by the factor of its position, and the products are added modulo 2^64 (multilinear
-    hashing). The end of SplitMix64 then mixes the bits, so that each bit depends on all."""
+    """Return the 63-bit hash of each value of a text array without nulls. A value has the same hash
+    in every process. Each byte is multiplied by the factor of its position, and the products are
+    added modulo 2^64 (multilinear hashing). The last steps of SplitMix64 then mix the bits, so that
+    each bit of the hash depends on all bits of the sum."""
     ends, data = content(texts)
     lengths = np.diff(ends)
     sums = np.zeros(int(ends[-1] - ends[0]) + 1, np.uint64)

@@ -198,7 +198,8 @@ def _ages(topics: Iterable[_Sums]) -> Iterable[Row]:
 def _share_index(
     topics: Mapping[str, _Sums], facts: Mapping[str, TopicFacts], size_bytes: int, prices: Prices
 ) -> None:
-    """Divide the index files among topics by each topic's share of all keys or messages."""
+    """Attribute the bytes of the index files to topics, in proportion to the estimated number of
+    keys of each topic. If no keys were read, the number of messages is used."""
     weights: Counter[str] = Counter()
     for name, topic in topics.items():
         found = facts.get(name, TopicFacts())

@@ -40,7 +40,8 @@ def queue_name(queue: QueueFiles) -> str:
 
 
 def topic_name(queue: QueueFiles) -> str:
-    """Return the name of a topic over all brokers, in the form of `queue_name`."""
+    """Return a queue's topic as text for JSON, without the broker. The name may contain any
+    bytes."""
     return quote(queue.topic, errors="surrogateescape")
 
 
@@ -74,7 +75,7 @@ def look(task: ReportTask) -> Facts:
 
 
 def _look_at_range(provider: SegmentProvider, scan_range: ScanRange, task: ReportTask) -> Facts:
-    """Return the facts of a range, without messages that expire during the run."""
+    """Examine a range. Messages that expire in the meantime are left out."""
     look_at = _look_at_gap if scan_range.is_lost else _look_at
     name = queue_name(scan_range.queue)
     for left in reversed(range(_REPETITIONS)):
@@ -161,9 +162,9 @@ def _look_at_gap(
 def _age_borders(
     reader: QueueReader, scan_range: ScanRange, now_ms: int, queue: QueueFacts
 ) -> list[int]:
-    """For each limit of AGES, oldest first, return the first offset of the range whose message is
-    not older than the limit. Store times must ascend. The first and the last store time are
-    recorded in `queue`."""
+    """Return, for each age limit in AGES from the oldest on, the queue offset of the first message
+    that is not older than the limit. The store times must ascend. The first and the last store time
+    are also recorded in `queue`."""
 
     @cache
     def time_of(offset: int) -> int:

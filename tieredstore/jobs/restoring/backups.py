@@ -92,8 +92,8 @@ def find_former_metadata(
 
 
 def read_former_metadata_of(location: TierLocation) -> FormerMetadata:
-    """Return the facts of a tier's last metadata, about queues that have no messages now. Raises
-    Invalid for a tier of several brokers, Unavailable."""
+    """Return facts from the newest metadata backup of a tier, such as the end offsets of queues
+    whose messages have all expired. Raises Invalid for a tier of several brokers, Unavailable."""
     with closing(location.connect()) as provider:
         broker = location.broker or find_only_broker(provider)
         config = msgspec.structs.replace(location.config, broker_name=broker)
@@ -123,9 +123,9 @@ _Queues = dict[str, int]
 
 @dataclass(slots=True)
 class FittedOffsets:
-    """Result for a file of offsets. `kept`: unchanged offsets. `dropped`: offsets of topics that
-    are not in a tier, because these topics start from the beginning. `lowered`: reduced offsets,
-    one row each."""
+    """Changes in a file of consumer offsets. `kept`: number of unchanged offsets. `dropped`: number
+    of removed offsets. Their topics are not in the tier, and are therefore empty after the restore.
+    `lowered`: one row for each offset that was lowered."""
 
     kept: int = 0
     dropped: int = 0

@@ -68,7 +68,8 @@ def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[bool]:
 
 
 def _note_source(store: Path, fd: int, source: bytes) -> bool:
-    """Record the source. Returns whether the source was recorded before."""
+    """Record the source of the restore in the open file `fd`. Returns whether an earlier restore
+    had recorded it. Raises Invalid for another source."""
     found = cut_zeros(os.pread(fd, _MAX_BYTES, 0))
     if not source.startswith(found):  # A prefix of it is a record that was written partially.
         raise Invalid(

@@ -39,7 +39,7 @@ _COUNTRIES: Final = ("DE", "FR", "NL", "PL", "US")
 _CHANNELS: Final = ("web", "web", "app", "shop")
 _METHODS: Final = ("card", "card", "card", "paypal", "transfer")
 _HOURS: Final = (1, 1, 1, 1, 1, 2, 4, 8, 10, 9, 8, 10, 12, 10, 8, 8, 8, 9, 10, 9, 7, 5, 3, 2)
-"""Relative load of each hour of a day."""
+"""Relative number of visits in each hour of a day."""
 _EVENTS: Final = ("view", "view", "view", "search", "cart")
 
 

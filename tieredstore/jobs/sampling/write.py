@@ -19,7 +19,7 @@ from tieredstore.timestamps import format_time
 START: Final = datetime(2026, 3, 2, tzinfo=UTC)
 """Default first day, a Monday."""
 _PROCESSING_MS: Final = 4
-"""Difference between the producer's clock and the broker's clock, ms."""
+"""Time from the creation of a message by the producer to its storage by the broker, ms."""
 
 
 class _SampleClock(SystemClock):

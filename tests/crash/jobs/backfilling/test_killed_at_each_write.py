@@ -23,7 +23,7 @@ from tieredstore.tier.reading import run as read
 
 CASES_OF_THE_DAILY_LANE = 6
 LATER = [9, pytest.param(3, marks=pytest.mark.slow)]
-"""Number of additional writes after which each run is killed, compared with the run before it."""
+"""Each run is killed this number of writes later than the run before it."""
 MESSAGES = 45
 
 Whole = tuple[dict[str, object], list[str]]

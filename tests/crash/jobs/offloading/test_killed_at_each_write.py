@@ -15,7 +15,7 @@ from tests.kit.tier.contents import tier_contents
 
 CASES_OF_THE_DAILY_LANE = 15
 LATER = [15, pytest.param(5, marks=pytest.mark.slow)]
-"""Number of additional writes after which each run is killed, compared with the run before it."""
+"""Each run is killed this number of writes later than the run before it."""
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,8 @@ SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 1_200_000]
 WHEN = ["before", "after", "lost"]
 CLOCKS = ("server", "zombie", "successor")
 WHICH = [("server", "successor"), ("successor",), CLOCKS]
-"""Clocks that run while the first writer is paused and its successor takes over. The other clocks
-stand still. For example, the paused writer's clock stops if its machine is paused."""
+"""Sets of clocks that run while the first writer is paused and its successor takes over. The other
+clocks stand still. For example, the paused writer's clock stops if its machine is paused."""
 EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
 """Stride of the requests at which another writer takes over. The slow run tests each length of the
 pause at every request. The daily run tests each length only at every third request."""

@@ -44,8 +44,8 @@ def open_tier(client: MemoryObjectClient, clock: ManualClock) -> ChunkProvider:
 
 
 class Scenario:
-    """One writer, and the promises that it got. `sure` has the confirmed bytes. `tried` has bytes
-    that may be partly written. `deleting` is a queue whose deletion has begun."""
+    """One writer, and the state of its bytes. `sure`: confirmed bytes. `tried`: bytes that may be
+    partly written. `deleting`: queue whose deletion has begun."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -23,14 +23,14 @@ OLD = [content(20, seed) for seed in range(1, 5)]
 NEW = [content(20, seed) for seed in range(11, 17)]
 EVERY = [4, pytest.param(1, marks=pytest.mark.slow)]
 """Stride of the tested combinations of switch and request. The slow run tests every combination.
-The daily run tests every fourth combination. They still include each request, each length of the
+The daily run tests every fourth combination. These still include each request, each length of the
 pause and each set of clocks."""
 
 
 @dataclass(frozen=True)
 class Scenario:
     """Work of two writers. `prepare`: work of the first writer before the second one takes over.
-    `act`: work of the first writer, of which a request takes effect late. `succeed`: work of the
+    `act`: work of the first writer in which one request takes effect late. `succeed`: work of the
     second writer. `is_made_anew`: the segment is recreated, so the first writer's bytes must not
     exist afterwards. `looks`: the first writer makes a fence check before it counts bytes as
     written."""

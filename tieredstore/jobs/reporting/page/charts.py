@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """A coloured piece of a bar. `series`: number of the series. `start`, `width`: per cent of the
-    whole width."""
+    """A coloured part of a bar. `series`: number of the series, which determines the colour.
+    `start`, `width`: position and width in per cent of the chart's width."""
 
     series: int
     start: float
@@ -41,8 +41,8 @@ def stack(
     *,
     whole: float | None = None,
 ) -> list[Bar]:
-    """Build stacked bars. `values`: by bar and series. `whole`: value of a full-width bar, None for
-    the longest bar."""
+    """Build stacked bars. `values`: for each bar, the value of each series. `whole`: sum of values
+    to which the full width corresponds, or None for the sum of the longest bar."""
     longest = max((sum(row) for row in values), default=0.0) if whole is None else whole
     bars = []
     for label, row, text in zip(labels, values, texts, strict=True):

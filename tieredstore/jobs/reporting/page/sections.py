@@ -40,12 +40,13 @@ _KIND_TITLES = {
     "TAGS": ("Tags", "The tags by which consumers filter."),
 }
 _ENOUGH_TRAFFIC_S = 86_400.0
-"""Minimum time span of the messages on which a monthly estimate is based: one day."""
+"""Minimum time between the first and last message (one day, in seconds) for which a monthly
+estimate is shown without a warning."""
 
 
 class Section(NamedTuple):
-    """Section of the page. `name`: name of its anchor. `more`: note about rows that only the
-    Parquet file has."""
+    """Section of the page. `name`: HTML anchor. `more`: note about rows that are only in the
+    Parquet file."""
 
     name: str
     title: str
@@ -111,8 +112,8 @@ def _table(
     what: str = "topics",
 ) -> tuple[tuple[str, ...], list[list[Cell]], str]:
     """Return the column titles, the cells of the first rows, and a note about the other rows.
-    `columns`: for each title, a function that makes a cell from a value, and the name of the value
-    in a row."""
+    `columns`: for each column title, a function that converts a value to a cell, and the key of the
+    value in a row."""
     cells = [[show(row[name]) for show, name in columns.values()] for row in rows[:most]]
     left = len(rows) - most
     return tuple(columns), cells, f"{left:,} more {what} are in {what}.parquet." if left > 0 else ""
