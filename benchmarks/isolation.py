@@ -76,7 +76,8 @@ def make_history(store: TieredMessageStore, count: int) -> None:
 def put_for(
     store: TieredMessageStore, ready: list[Message], rate: int, seconds: float, side: Side
 ) -> None:
-    """Put messages at a fixed rate. A late slice is caught up immediately."""
+    """Put messages at a fixed rate, in slices of `SLICE_S`. A slice that is late is put without a
+    wait."""
     a_slice = max(round(rate * SLICE_S), 1)
     total = round(rate * seconds)
     calls = np.zeros(total, np.int64)

@@ -170,7 +170,8 @@ class Run:
         gc.callbacks.append(trace.note_collection)
 
     def put_paced(self, rate: float, seconds: float) -> None:
-        """Put messages at a fixed rate. A late slice is caught up immediately."""
+        """Put messages at a fixed rate. Messages that are late are put immediately, one after the
+        other."""
         clock = time.perf_counter_ns
         begun = clock()
         done = 0

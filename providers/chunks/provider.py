@@ -1,7 +1,5 @@
-"""ChunkProvider: a tier as logs of immutable objects, over any ObjectClient.
-
-Layout and algorithms: `docs/formats/chunk-log.md`.
-"""
+"""ChunkProvider: a tier as logs of immutable objects, over any ObjectClient. Layout and algorithms:
+`docs/formats/chunk-log.md`."""
 
 from __future__ import annotations
 
@@ -152,12 +150,10 @@ class ChunkProvider(RecordingProvider):
         return self.client.url
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """List the segments. `token` is the segment manifest (`SegmentManifest`).
-
-        The size of a segment with a hole is the end of its last object. Reading the hole raises
-        Corrupt, with its offsets. Acquiring an epoch lists the broker. The first call for this
-        broker reuses that listing.
-        """
+        """List the segments. `token` is the segment manifest (`SegmentManifest`). The size of a
+        segment with a hole is the end of its last object. Reading the hole raises Corrupt, with its
+        offsets. Acquiring an epoch lists the broker. The first call for this broker reuses that
+        listing."""
         manifests = self._views.list_manifests(prefix, may_be_known=True)
         for id, manifest in manifests.items():  # noqa: A001 - the contract's name
             self._maintenance.notice_listed(id, manifest)

@@ -22,18 +22,18 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
     fencing: Annotated[str, Meta(pattern="^(epoch|none)$")] = field(
         name="tieredStoreChunkFencing", default="epoch"
     )
-    """Ours. `epoch`: a writer proves by conditional creates that it is the only one. `none`: no
-    proof, for stores without conditional creates."""
+    """Ours. How a second writer is excluded. `epoch`: each writer proves by conditional creates
+    that it is the only one. `none`: not at all, for stores without conditional creates."""
     take_over_epoch: Annotated[int, Meta(ge=0, le=2**62)] = field(
         name="tieredStoreChunkTakeOverEpoch", default=_PLAIN.take_over_epoch
     )
     """Ours. Number of the writer epoch to take over from its owner. The error that names the owner
-    shows it. 0: none. Any other epoch is left alone."""
+    shows this number. No other epoch is taken over. 0: none."""
     take_over_after_ms: Annotated[int, Meta(ge=0, le=_DAYS_MS)] = field(
         name="tieredStoreChunkTakeOverAfter", default=_PLAIN.take_over_after_ms
     )
-    """Ours. A writer epoch is taken over when its owner has not renewed it for this time, ms. 0:
-    never. An owner with this key renews its epoch four times within this time, with one request
+    """Ours. Time without a renewal after which a writer epoch is taken over from its owner, ms. 0:
+    never. A writer with this key renews its own epoch four times within this time, with one request
     each."""
     group_bytes: Annotated[int, Meta(ge=0, le=1 << 28)] = field(
         name="tieredStoreChunkGroupSize", default=_PLAIN.group_bytes

@@ -51,12 +51,10 @@ class Authority(Protocol):
 class SegmentState:
     """State of one segment. `write_lock` serialises changes of the segment's end. `work_lock`
     serialises merging, sealing and deletion. A thread that needs both takes `work_lock` first.
-    `manifest` is the segment manifest. It is read and replaced as a whole.
-
-    Setting the manifest means that this process changes the segment. A listing that began before
-    the last change, or that runs while the segment is deleted, is not cached. The manifest cached
-    under a held epoch is therefore exact.
-    """
+    `manifest` is the segment manifest. It is read and replaced as a whole. Setting the manifest
+    means that this process changes the segment. A listing that began before the last change, or
+    that runs while the segment is deleted, is not cached. The manifest cached under a held epoch is
+    therefore exact."""
 
     __slots__ = (
         "__weakref__",

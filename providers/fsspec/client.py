@@ -1,9 +1,7 @@
-"""Objects of a chunk log on any fsspec filesystem (`docs/fsspec.md`).
-
-The client uses only features of every filesystem: whole objects, ranges, `info`, listings. The
-client never appends and never uses a listing cache. No conditional create is portable:
-`limits.conditional` is false, and there must be a single writer.
-"""
+"""Objects of a chunk log on any fsspec filesystem (`docs/fsspec.md`). The client uses only features
+of every filesystem: whole objects, ranges, `info`, listings. The client never appends and never
+uses a listing cache. No conditional create is portable: `limits.conditional` is false, and there
+must be a single writer."""
 
 from __future__ import annotations
 

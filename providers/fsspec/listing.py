@@ -1,10 +1,7 @@
 """Listing of an fsspec filesystem. A folder that cannot be listed is an error, and is never left
-out.
-
-`find` of fsspec's base class walks folder by folder, and silently skips a folder whose listing
+out. `find` of fsspec's base class walks folder by folder, and silently skips a folder whose listing
 fails. `find` is used only where a filesystem has its own `find` (one flat listing). For other
-filesystems, this module walks the folders.
-"""
+filesystems, this module walks the folders."""
 
 from __future__ import annotations
 
@@ -50,11 +47,9 @@ def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[
 
 
 def _find(filesystem: AbstractFileSystem, folder: str) -> object:
-    """List with the filesystem's own `find`.
-
-    fsspec's memory filesystem iterates over a dict of all files. If another thread adds a file in
-    the meantime, the call fails with RuntimeError. The call is then retried.
-    """
+    """List with the filesystem's own `find`. fsspec's memory filesystem iterates over a dict of all
+    files. If another thread adds a file in the meantime, the call fails with RuntimeError. The call
+    is then retried."""
     for _ in range(_FIND_TRIES):
         with suppress(RuntimeError):
             return filesystem.find(folder, detail=True, withdirs=False)

@@ -69,11 +69,9 @@ def parse_options(text: str) -> dict[str, object]:
 
 
 def url_options(query: Mapping[str, str], shown_url: str) -> dict[str, object]:
-    """Return the storage options among the parameters of a URL: `option.<name>=<value>`.
-
-    true, false, none and whole numbers are converted. Any other value is text. Raises Invalid for a
-    likely secret, because a URL must not contain secrets.
-    """
+    """Return the storage options among the parameters of a URL: `option.<name>=<value>`. true,
+    false, none and whole numbers are converted. Any other value is text. Raises Invalid for a
+    likely secret, because a URL must not contain secrets."""
     found: dict[str, object] = {}
     for parameter, value in query.items():
         if not parameter.startswith(OPTION):

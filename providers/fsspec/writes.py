@@ -1,8 +1,7 @@
 """Writes of whole objects to an fsspec filesystem. Each object appears completely or not at all.
-
 fsspec does not define the result of an interrupted write. For each supported filesystem, this
-module uses a way of writing that is known to be safe. Tiers on all other filesystems are read-only.
-"""
+module uses a way of writing that is known to be safe. Tiers on all other filesystems are
+read-only."""
 
 from __future__ import annotations
 

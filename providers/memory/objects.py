@@ -1,8 +1,6 @@
-"""MemoryObjectClient: an object store in this process's memory, for tests and experiments.
-
-The client keeps an object store's promises: atomic create if absent, strongly consistent listings
-in key order, read in pages, and multipart uploads that stay open after a crash of their client.
-"""
+"""MemoryObjectClient: an object store in this process's memory, for tests and experiments. The
+client keeps an object store's promises: atomic create if absent, strongly consistent listings in
+key order, read in pages, and multipart uploads that stay open after a crash of their client."""
 
 from __future__ import annotations
 
@@ -48,13 +46,10 @@ class _Store:
 class MemoryObjectClient:
     """An object store in memory, as one client sees it. `now_ms`: the server's clock. `page_keys`:
     function that returns the number of keys in the next page of a listing. `beside`: client whose
-    objects this client shares.
-
-    A subclass overrides `request`, which runs before each request is carried out, and `reply`,
-    which runs after it. An error that they raise is the result of the request. Operations: PUT,
-    GET, HEAD, LIST (one for each page), DELETE, CREATE_UPLOAD, PUT_PART, COPY_PART,
-    COMPLETE_UPLOAD, LIST_UPLOADS, ABORT_UPLOAD.
-    """
+    objects this client shares. A subclass overrides `request`, which runs before each request is
+    carried out, and `reply`, which runs after it. An error that they raise is the result of the
+    request. Operations: PUT, GET, HEAD, LIST (one for each page), DELETE, CREATE_UPLOAD, PUT_PART,
+    COPY_PART, COMPLETE_UPLOAD, LIST_UPLOADS, ABORT_UPLOAD."""
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
-"""Checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`).
-
-A reader accepts a file of checksums after any crash: an entry that is torn, damaged or missing
-covers no bytes, and never contradicts the bytes of the segment.
-"""
+"""Checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`). A reader accepts a
+file of checksums after any crash: an entry that is torn, damaged or missing covers no bytes, and
+never contradicts the bytes of the segment."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Verified reads of a segment. Whole blocks are read, and the requested bytes are returned.
-
-The first small read of a block verifies the whole block and learns the checksums of its pieces.
-Later reads read only the pieces that they touch. A block that does not match is read again with new
+"""Verified reads of a segment. Whole blocks are read, and the requested bytes are returned. The
+first small read of a block verifies the whole block and learns the checksums of its pieces. Later
+reads read only the pieces that they touch. A block that does not match is read again with new
 checksums, because the segment may have been cut, or deleted and recreated, since the checksums were
-read.
-"""
+read."""
 
 from __future__ import annotations
 

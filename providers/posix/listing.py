@@ -1,10 +1,8 @@
-"""Segments of a Posix tier, found by their names in one walk.
-
-Most folders of a tier hold one or two known folders and no other entry. Some file systems count a
-folder's subfolders in its number of links. On such a file system, one call shows that a folder has
-no other subfolders, while a read of the folder takes five calls. The folder is read if its number
-of links differs, or if the file system does not count subfolders.
-"""
+"""Segments of a Posix tier, found by their names in one walk. Most folders of a tier hold one or
+two known folders and no other entry. Some file systems count a folder's subfolders in its number of
+links. On such a file system, one call shows that a folder has no other subfolders, while a read of
+the folder takes five calls. The folder is read if its number of links differs, or if the file
+system does not count subfolders."""
 
 from __future__ import annotations
 

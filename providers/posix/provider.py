@@ -152,11 +152,9 @@ class PosixProvider(RecordingProvider):
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> own_files.PosixWriterEpoch:
-        """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
-
-        `take_over` and the claims of `record` have no effect. The system releases a lock when its
-        owner ends, so an owner that the error names is alive and must be stopped.
-        """
+        """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`. `take_over` and the
+        claims of `record` have no effect. The system releases a lock when its owner ends, so an
+        owner that the error names is alive and must be stopped."""
         del take_over
         naming.check_name(broker_name, "broker name")
         directory = f"{self._cluster_directory}/{broker_name}"

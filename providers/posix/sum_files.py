@@ -1,10 +1,8 @@
-"""File of checksums beside a segment's file.
-
-The checksums are written after the segment's bytes, so after a crash they may cover fewer bytes
-than the segment has, and never more. Only a truncation changes the checksums first. They are not
-synced, so after a power cut they may cover even fewer bytes. `docs/formats/block-checksums.md` has
-the format, and shows why no state of this file makes good bytes unreadable.
-"""
+"""File of checksums beside a segment's file. The checksums are written after the segment's bytes,
+so after a crash they may cover fewer bytes than the segment has, and never more. Only a truncation
+changes the checksums first. They are not synced, so after a power cut they may cover even fewer
+bytes. `docs/formats/block-checksums.md` has the format, and shows why no state of this file makes
+good bytes unreadable."""
 
 from __future__ import annotations
 

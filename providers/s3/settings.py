@@ -35,9 +35,9 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
     path_style: Annotated[str, Meta(pattern="^(auto|path|virtual|true|false)$")] = field(
         name="tieredStoreS3PathStyle", default="auto"
     )
-    """Ours. `path` (or `true`): the bucket in the path. `virtual` (or `false`): in the host name.
-    `auto`: path with an endpoint that is an IP address or localhost, or a bucket whose name no host
-    can have."""
+    """Ours. Position of the bucket's name in URLs. `path` (or `true`): in the path. `virtual` (or
+    `false`): in the host name. `auto`: in the path if the endpoint is an IP address or localhost,
+    or if no host can have the bucket's name."""
 
     dialect: Annotated[str, Meta(pattern="^(auto|s3|oss|cos|obs|google)$")] = field(
         name="tieredStoreS3Dialect", default="auto"
@@ -80,8 +80,9 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
     checksums: Annotated[str, Meta(pattern="^(auto|required|off)$")] = field(
         name="tieredStoreS3Checksums", default="auto"
     )
-    """Ours. `auto`: a CRC-32 with every write (an MD5 where the dialect is not `s3`). `required`:
-    the answer must also confirm it. `off`: no checksum, for endpoints that refuse checksums."""
+    """Ours. Checksums of writes. `auto`: a CRC-32 with every write (an MD5 where the dialect is not
+    `s3`). `required`: as `auto`, but the answer must confirm the checksum. `off`: none, for
+    endpoints that refuse checksums."""
 
     # Behaviour
     read_timeout_ms: Annotated[int, Meta(ge=1, le=_MS)] = field(

@@ -70,8 +70,8 @@ TOGETHER = [
     *dict.fromkeys(WHOLE),
     *(kind for kind in KINDS if kind not in WHOLE and kind != "topic-id"),
 ]
-"""Kinds of damage that are planted together. A doubled topic id is planted alone, because it makes
-the index items of two topics doubtful."""
+"""Kinds of damage that are planted together. A topic id that two topics have is planted alone,
+because the index items of both topics are then ambiguous."""
 SEEDS = (1, 2)
 
 

@@ -114,8 +114,8 @@ def test_earliest_and_store_times_are_those_of_the_messages(
 def test_defects_d05_d10_d14_d16_d27_where_javas_recorded_answers_are_wrong(
     oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """Java's answers in the fixture are wrong for known reasons only. The test counts them by the
-    number of the defect in `docs/differences.md`."""
+    """All wrong answers of Java in the fixture have a known reason. The test counts the wrong
+    answers by the number of the defect in `docs/differences.md`."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "broker"),
         "time, tiered": kit.java_wrong_times(public_a_manifest, oracle, "tiered"),

@@ -66,8 +66,8 @@ def test_every_local_key_query_is_answered_right(
 def test_difference_e20_where_javas_recorded_local_answers_are_wrong(
     oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """Answers of Java's local store are wrong for a known reason only. The test counts them by the
-    number of the difference in `docs/differences.md`."""
+    """All wrong answers of Java's local store have a known reason. The test counts the wrong
+    answers by the number of the difference in `docs/differences.md`."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "local"),
         "time": kit.java_wrong_times(public_a_manifest, oracle, "local"),

@@ -228,8 +228,8 @@ def test_o09_a_tier_with_random_damage_is_never_read_short_in_silence(
 
 @pytest.mark.parametrize("units_before", range(3))
 def test_o09_zeros_over_where_the_expired_units_end_are_told(copy: Copy, units_before: int) -> None:
-    """Zeros over the end of the expired units are reported as damage, although the rest of the last
-    unit may look like a unit of an expired message."""
+    """Damage is reported if zeros overwrite the last units of expired messages and a part of the
+    next unit. The remaining bytes of that unit may look like the unit of an expired message."""
     topic = "pub_expire"
     files = copy.topics()[topic]
     tier = copy.opened(with_state=True)

@@ -1,5 +1,5 @@
-"""Because of holes in the tier or damage in the local log, only the local store or only the tier
-has some messages. Reads cover them all."""
+"""Some messages are only in the local store, because the tier has holes. Other messages are only in
+the tier, because the local log is damaged. Reads return all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Java opens our stores. Some had topics deleted, and some were adopted for an existing tier."""
+"""The Java broker opens stores of this project in which topics were deleted, and stores that were
+begun for an existing tier."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """One call per job. Each returns the job's JSON report (`docs/jobs.md`), as the command line prints
-it.
-
-The first argument is the tier: its URL, or the result of `tieredstore.open`. That result also has
-the calls as methods. The other arguments are the fields of a dataclass of
+it. The first argument is the tier: its URL, or the result of `tieredstore.open`. That result also
+has the calls as methods. The other arguments are the fields of a dataclass of
 `tieredstore.jobs.options`. Each call raises Invalid, Busy (the same job is running), Unavailable,
-Stopped, and the errors named in its docstring.
-"""
+Stopped, and the errors named in its docstring."""
 
 from __future__ import annotations
 
@@ -87,10 +84,8 @@ def _with_arguments_of(kind: Callable[_P, _Options]) -> _Decorator[_P, _Options]
 
 @_with_arguments_of(ExportOptions)
 def export(tier: Tier, options: ExportOptions) -> JobReport:
-    """Export the messages that the target lacks, each exactly once.
-
-    Raises Corrupt, Fenced (another export committed in the meantime).
-    """
+    """Export the messages that the target lacks, each exactly once. Raises Corrupt, Fenced (another
+    export committed in the meantime)."""
     with _require_arrow("export"):
         from tieredstore.jobs.exporting.following import follow_exports, parse_interval
         from tieredstore.jobs.exporting.job import export_topics, measure_left, run_export
@@ -130,12 +125,10 @@ def export(tier: Tier, options: ExportOptions) -> JobReport:
 
 @_with_arguments_of(CompactExportOptions)
 def compact_export(options: CompactExportOptions) -> JobReport:
-    """Merge small files of a plain Parquet target, the folder `to` of `export`.
-
-    Runs of at least `min_files` consecutive files below `target_file_bytes` in a partition are
-    merged, up to about that size. Rows stay in order. Exports into the target may run at the same
-    time. Raises Corrupt, Fenced (another compaction committed in the meantime).
-    """
+    """Merge small files of a plain Parquet target, the folder `to` of `export`. Runs of at least
+    `min_files` consecutive files below `target_file_bytes` in a partition are merged, up to about
+    that size. Rows stay in order. Exports into the target may run at the same time. Raises Corrupt,
+    Fenced (another compaction committed in the meantime)."""
     with _require_arrow("compact export"):
         from tieredstore.jobs.exporting.compaction import run_compact_export
 
@@ -183,11 +176,9 @@ def report(tier: Tier, to: str | Path, options: ReportOptions) -> JobReport:
 
 @_with_arguments_of(RebuildMetadataOptions)
 def rebuild_metadata(tier: Tier, state: str | Path, options: RebuildMetadataOptions) -> JobReport:
-    """Rebuild the metadata of a tier in the directory `state`, from the tier alone.
-
-    The end offsets of queues without messages come from the newest metadata backup in the tier.
-    Raises Fenced (a writer is active).
-    """
+    """Rebuild the metadata of a tier in the directory `state`, from the tier alone. The end offsets
+    of queues without messages come from the newest metadata backup in the tier. Raises Fenced (a
+    writer is active)."""
     from tieredstore.jobs.metadata.job import run_rebuild_metadata
     from tieredstore.jobs.restoring.backups import read_former_metadata_of
 
@@ -220,10 +211,8 @@ def restore(tier: Tier, store: str | Path, options: RestoreOptions) -> JobReport
 
 @_with_arguments_of(RebuildIndexOptions)
 def rebuild_index(tier: Tier, options: RebuildIndexOptions) -> JobReport:
-    """Rebuild the index files of a broker's part of a tier from its messages.
-
-    Raises Fenced (a broker runs), Corrupt.
-    """
+    """Rebuild the index files of a broker's part of a tier from its messages. Raises Fenced (a
+    broker runs), Corrupt."""
     from tieredstore.jobs.index.rebuild import run_rebuild_index
 
     location = find_location(tier)
@@ -238,11 +227,9 @@ def rebuild_index(tier: Tier, options: RebuildIndexOptions) -> JobReport:
 
 @_with_arguments_of(CompactIndexOptions)
 def compact_index(tier: Tier, options: CompactIndexOptions) -> JobReport:
-    """Upload the index files of a state directory to the tier, and merge small index files.
-
-    The tier must be opened with its `state`. Raises Fenced (a broker runs), Corrupt (a damaged
-    index file).
-    """
+    """Upload the index files of a state directory to the tier, and merge small index files. The
+    tier must be opened with its `state`. Raises Fenced (a broker runs), Corrupt (a damaged index
+    file)."""
     from tieredstore.jobs.index.compact import run_compact_index
 
     location, staging = find_location(tier), options.staging
@@ -254,10 +241,7 @@ def compact_index(tier: Tier, options: CompactIndexOptions) -> JobReport:
 @_with_arguments_of(BackfillTierOptions)
 def backfill(tier: str, table: str | Path, options: BackfillTierOptions) -> JobReport:
     """Append the messages of a Parquet table (a file or a folder) to the queues of a tier. The tier
-    is created if missing.
-
-    Raises Fenced (a broker runs), Corrupt.
-    """
+    is created if missing. Raises Fenced (a broker runs), Corrupt."""
     with _require_arrow("backfill"):
         from tieredstore.jobs.backfilling.job import find_segment_bytes, run_backfill
         from tieredstore.jobs.backfilling.table_files import fingerprint, list_table
@@ -283,11 +267,9 @@ def backfill(tier: str, table: str | Path, options: BackfillTierOptions) -> JobR
 
 @_with_arguments_of(OffloadOptions)
 def offload(options: OffloadOptions) -> JobReport:
-    """Copy messages of a broker's `store` (its storePathRootDir) that a tier lacks.
-
-    The job needs no journal, because the tier shows where to continue. A failure of one queue is in
-    the report. Raises Fenced (another writer), Corrupt.
-    """
+    """Copy messages of a broker's `store` (its storePathRootDir) that a tier lacks. The job needs
+    no journal, because the tier shows where to continue. A failure of one queue is in the report.
+    Raises Fenced (another writer), Corrupt."""
     from tieredstore.jobs.offloading.job import run_offload
 
     how = RunOptions(progress=options.progress)
@@ -297,10 +279,8 @@ def offload(options: OffloadOptions) -> JobReport:
 
 @_with_arguments_of(CopyTierOptions)
 def copy(tier: Tier, options: CopyTierOptions) -> JobReport:
-    """Copy a broker's part of a tier to the URL `to`: segments, metadata, index.
-
-    Needs no journal: the target shows where to continue. Raises Fenced (another writer), Corrupt.
-    """
+    """Copy a broker's part of a tier to the URL `to`: segments, metadata, index. Needs no journal:
+    the target shows where to continue. Raises Fenced (another writer), Corrupt."""
     from tieredstore.jobs.copying.ends import run_copy
 
     how = RunOptions(progress=options.progress)

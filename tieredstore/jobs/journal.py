@@ -1,8 +1,6 @@
-"""Journal of the finished steps of a job, so that a run after a kill does not repeat them.
-
-One file of JSON lines: first the identity of the job, then a line for each finished step. A line is
-synced before the step counts as done. An incomplete last line does not count.
-"""
+"""Journal of the finished steps of a job, so that a run after a kill does not repeat them. One file
+of JSON lines: first the identity of the job, then a line for each finished step. A line is synced
+before the step counts as done. An incomplete last line does not count."""
 
 from __future__ import annotations
 

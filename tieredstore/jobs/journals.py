@@ -1,10 +1,8 @@
-"""Journals of interrupted jobs: listing and expiry.
-
-A job that succeeds deletes its journal. The remaining journals belong to jobs that were killed,
-stopped or failed, and the same command continues with them. Old journals in the user's state
-directory expire, except for jobs that write into a tier. Only the journal records the finished
-steps of such a job, so a run without the journal may repeat them.
-"""
+"""Journals of interrupted jobs: listing and expiry. A job that succeeds deletes its journal. The
+remaining journals belong to jobs that were killed, stopped or failed, and the same command
+continues with them. Old journals in the user's state directory expire, except for jobs that write
+into a tier. Only the journal records the finished steps of such a job, so a run without the journal
+may repeat them."""
 
 from __future__ import annotations
 

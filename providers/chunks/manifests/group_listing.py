@@ -1,12 +1,8 @@
-"""Listings of the bytes of segments in group objects.
-
-The groups are listed before the segments. If bytes are moved from a group to a segment's own folder
-in the meantime, the listing finds them in that folder, because a group is deleted only after the
-moved object exists. The index of a group never changes, so it is read once.
-
-A lost group, or a group with a damaged index, is reported and skipped. Only the segments with bytes
-in this group then have holes.
-"""
+"""Listings of the bytes of segments in group objects. The groups are listed before the segments. If
+bytes are moved from a group to a segment's own folder in the meantime, the listing finds them in
+that folder, because a group is deleted only after the moved object exists. The index of a group
+never changes, so it is read once. A lost group, or a group with a damaged index, is reported and
+skipped. Only the segments with bytes in this group then have holes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Segment manifest: the list of extents of one segment of a chunk log
-(`docs/formats/chunk-log.md`).
-
-The manifest is read from a listing, under one epoch manifest. It contains the bytes of older
-generations that the epoch manifest names, and all writes of its own epoch since the last tombstone.
-"""
+(`docs/formats/chunk-log.md`). The manifest is read from a listing, under one epoch manifest. It
+contains the bytes of older generations that the epoch manifest names, and all writes of its own
+epoch since the last tombstone."""
 
 from __future__ import annotations
 

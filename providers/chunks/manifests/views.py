@@ -1,11 +1,9 @@
 """Views: a view is the set of a broker's segments that are visible under its newest epoch manifest.
-
 A reader takes the newest epoch manifest, lists the segments, and checks that the manifest is still
 the newest. If so, no earlier epoch can have added valid bytes during the listing, and the listing
 includes all generations of the newest epoch. The owner of an epoch uses its own manifest, which it
 creates before its first write. It also runs a fence check, because a later owner deletes garbage
-that an earlier view still shows.
-"""
+that an earlier view still shows."""
 
 from __future__ import annotations
 

@@ -230,11 +230,9 @@ def cut_ranges(
 
 
 class ChunkReader:
-    """Reader of ranges. `written`: cached contents of objects, by key, which need no request.
-
-    If units are read from a small write, its messages are read too. The messages are usually needed
-    next, and one request for both takes no longer than a request for the units alone.
-    """
+    """Reader of ranges. `written`: cached contents of objects, by key, which need no request. If
+    units are read from a small write, its messages are read too. The messages are usually needed
+    next, and one request for both takes no longer than a request for the units alone."""
 
     def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
         self._client = client

@@ -53,12 +53,10 @@ PlannedPart = Copied | Sent
 
 
 def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]:
-    """Plan the parts for the content of adjacent extents, in order.
-
-    A long extent is copied on the server. An extent that is too short for a part is sent, together
-    with enough bytes of the next extent to reach the minimum size of a part. Only the last part may
-    be shorter. Raises Invalid if an upload cannot have enough parts.
-    """
+    """Plan the parts for the content of adjacent extents, in order. A long extent is copied on the
+    server. An extent that is too short for a part is sent, together with enough bytes of the next
+    extent to reach the minimum size of a part. Only the last part may be shorter. Raises Invalid if
+    an upload cannot have enough parts."""
     least, most = limits.min_part_bytes, limits.max_part_bytes
     parts: list[PlannedPart] = []
     sent_start: int | None = None

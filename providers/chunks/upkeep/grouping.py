@@ -1,17 +1,11 @@
-"""GroupUpkeep: sorts bytes in group objects by queue, and moves them to the queues' own folders.
-
-A group object of writes contains the writes of one minute, with few bytes of each queue. All groups
+"""GroupUpkeep: sorts bytes in group objects by queue, and moves them to the queues' own folders. A
+group object of writes contains the writes of one minute, with few bytes of each queue. All groups
 are therefore rewritten from time to time, sorted by queue, as group objects of runs. When a queue
 has many or old bytes in groups, they become a run in the queue's own folder. Like merging, both
 steps change only which objects contain the bytes, and never the bytes. A group that no segment
-needs is deleted.
-
-Damaged bytes stay in their group. Their move is retried at growing intervals. All other bytes of
-the queue are moved.
-
-The bytes are read from this machine's own disk, if they exist on that disk and match the stored
-bytes. Otherwise they are read from the groups.
-"""
+needs is deleted. Damaged bytes stay in their group. Their move is retried at growing intervals. All
+other bytes of the queue are moved. The bytes are read from this machine's own disk, if they exist
+on that disk and match the stored bytes. Otherwise they are read from the groups."""
 
 from __future__ import annotations
 

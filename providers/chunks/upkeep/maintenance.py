@@ -144,12 +144,10 @@ class MaintenanceReport:
 
 
 class Maintenance:
-    """Does the work that segments report, and that sweeps over the listings of brokers find.
-
-    At most one thread works on a segment, so that a slow segment blocks only one thread. Failed
-    work is retried after twice the previous delay, up to ten minutes for passing errors, and up to
-    the sweep interval for all others.
-    """
+    """Does the work that segments report, and that sweeps over the listings of brokers find. At
+    most one thread works on a segment, so that a slow segment blocks only one thread. Failed work
+    is retried after twice the previous delay, up to ten minutes for passing errors, and up to the
+    sweep interval for all others."""
 
     def __init__(
         self,

@@ -1,10 +1,8 @@
-"""Appending to a chunk log: one conditional create, and the interpretation of its responses.
-
-The key of a write is its generation and its position. A generation belongs to one epoch, so no
-other process creates that key. After a request without a response the next write uses a new
-generation. Without an epoch all writers share one generation, and the store's own condition decides
-between them.
-"""
+"""Appending to a chunk log: one conditional create, and the interpretation of its responses. The
+key of a write is its generation and its position. A generation belongs to one epoch, so no other
+process creates that key. After a request without a response the next write uses a new generation.
+Without an epoch all writers share one generation, and the store's own condition decides between
+them."""
 
 from __future__ import annotations
 
@@ -315,13 +313,10 @@ class CarryingAppender:
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> PairResult | None:
         """Write messages and units in one object. Returns None if that is impossible, before
-        anything is sent.
-
-        Each segment must end where its new bytes begin, and the authority must have an epoch.
-        Without an epoch, this writer shares its generation with other writers. They can exclude
-        each other only by the names of objects with a single write. Raises the errors of
-        `ChunkAppender.write`, and Unavailable if certainly nothing was written.
-        """
+        anything is sent. Each segment must end where its new bytes begin, and the authority must
+        have an epoch. Without an epoch, this writer shares its generation with other writers. They
+        can exclude each other only by the names of objects with a single write. Raises the errors
+        of `ChunkAppender.write`, and Unavailable if certainly nothing was written."""
         if not (authority.number and log.length and units.length):
             return None
         manifests = self.find_open_ends(log, units, authority)

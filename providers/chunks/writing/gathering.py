@@ -1,11 +1,9 @@
-"""Small commits of many queues, stored together in one group object.
-
-A write that may wait is accepted, and stored together with other writes when they have enough
-bytes. At the latest the write is stored before the fence check of the next confirmation. If the
-create of a group gets no response, it is sent again with the same bytes and name until the store
-answers. Until then the queues in the group write nothing else, so their generations stay valid, and
-groups are added in order.
-"""
+"""Small commits of many queues, stored together in one group object. A write that may wait is
+accepted, and stored together with other writes when they have enough bytes. At the latest the write
+is stored before the fence check of the next confirmation. If the create of a group gets no
+response, it is sent again with the same bytes and name until the store answers. Until then the
+queues in the group write nothing else, so their generations stay valid, and groups are added in
+order."""
 
 from __future__ import annotations
 

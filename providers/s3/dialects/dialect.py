@@ -1,9 +1,6 @@
 """Dialects of conditional create: the request that creates an object only if it is absent, and the
-refusal (`docs/s3.md` has each vendor's promises, with sources).
-
-The client uses Amazon's dialect (`If-None-Match: *`, refusal 412). Only this module knows the other
-dialects.
-"""
+refusal (`docs/s3.md` has each vendor's promises, with sources). The client uses Amazon's dialect
+(`If-None-Match: *`, refusal 412). Only this module knows the other dialects."""
 
 from __future__ import annotations
 

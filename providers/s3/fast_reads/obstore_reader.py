@@ -1,10 +1,8 @@
 """ObstoreReader: reads small ranges of S3 objects by obstore, in a fraction of boto3's processor
-time (`docs/adr/0004-obstore.md`).
-
-The reader makes one attempt. It accepts only two answers: the bytes of the requested range that the
-object has, and a proof that the object does not exist. With any other result it returns NO_ANSWER.
-The caller then repeats the read with boto3, which reports the error.
-"""
+time (`docs/adr/0004-obstore.md`). The reader makes one attempt. It accepts only two answers: the
+bytes of the requested range that the object has, and a proof that the object does not exist. With
+any other result it returns NO_ANSWER. The caller then repeats the read with boto3, which reports
+the error."""
 
 from __future__ import annotations
 

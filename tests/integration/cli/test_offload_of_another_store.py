@@ -29,8 +29,9 @@ def offload(store: Path) -> Ran:
 
 @pytest.mark.parametrize(("topic", "queue_id"), [("orders", 0), ("orders", 1), ("billing", 0)])
 def test_t76_messages_of_two_stores_never_mix(tmp_path: Path, topic: str, queue_id: int) -> None:
-    """A tier never gets messages of two stores. The second store has the same queue, another queue
-    of the topic, or another topic."""
+    """An offload of a second store to the same tier is refused, and changes nothing in the tier.
+    The second store has messages in the same queue, in another queue of the topic, or in another
+    topic."""
     first = write(tmp_path / "first", "orders", 0)
     assert offload(first).code == 0
     before = sorted((tmp_path / "tier").rglob("*"))

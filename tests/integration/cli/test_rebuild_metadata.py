@@ -89,9 +89,10 @@ def test_an_offload_goes_on_with_metadata_that_was_made_anew(conf: Path, tmp_pat
 def test_items_of_a_former_life_are_no_damage_when_a_topic_comes_again(
     conf: Path, tmp_path: Path
 ) -> None:
-    """Index items of a deleted topic do not count as damage after the topic is recreated. All its
-    messages expired, the metadata was lost, and no backup has the ends of its queues. The recreated
-    topic has another id and reuses the offsets."""
+    """Index items of a deleted topic do not count as damage after the topic is recreated. All
+    messages of the deleted topic had expired, the metadata was lost, and no backup has the ends of
+    the topic's queues. The recreated topic therefore has another id, and uses the same offsets
+    again."""
     offload = ("offload", tmp_path / "store", "--upload-index")
     rebuild = ("rebuild", "metadata", "--work", tmp_path / "work", "--workers", "1", "--quiet")
     put(conf, 0, 30)

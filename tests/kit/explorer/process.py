@@ -166,14 +166,14 @@ class Process:
             )
 
     def end(self) -> None:
-        """End the run early."""
+        """End all tasks of the process before the program is finished."""
         self.is_ended = True
         for task in self._tasks:
             while not task.is_done:
                 self._go(task)
 
     def raise_if_ended(self) -> None:
-        """Raise `_Ended` in a task whose run was ended early."""
+        """Raise `_Ended` if `end` was called."""
         if self.is_ended:
             raise _Ended
 
@@ -186,7 +186,7 @@ class Process:
 
 
 class _Ended(BaseException):
-    """Raised in the tasks of a run that was ended early."""
+    """Raised in each task when its process is ended before the program is finished."""
 
 
 class _Task:
@@ -243,7 +243,7 @@ class _Task:
 
 
 class _Lock:
-    """A lock between tasks."""
+    """A lock for the tasks of a process. A task that waits for the lock lets other tasks run."""
 
     def __init__(self, *, is_reentrant: bool) -> None:
         self._is_reentrant = is_reentrant

@@ -1,9 +1,7 @@
-"""Target tier of a backfill: opens the tier as writer, registers segments, commits units.
-
-The order of writes keeps the tier consistent at any moment: first entries in the metadata, then
-commit log segments, then the units that refer to them. Readers see a message only after its unit is
-written.
-"""
+"""Target tier of a backfill: opens the tier as writer, registers segments, commits units. The order
+of writes keeps the tier consistent at any moment: first entries in the metadata, then commit log
+segments, then the units that refer to them. Readers see a message only after its unit is
+written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Copies the data that a `restore` from the copy needs in addition to the segments: the ends of
-expired queues, the runs of lite topics, and the backups. The backup of topics, groups and
-offsets is copied from the origin. The backup of the metadata is made from the metadata of the
-copy."""
+expired queues, the runs of lite topics, and the backups. The backup of topics, groups and offsets
+is copied from the origin. The backup of the metadata is made from the metadata of the copy."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""The part of an origin that can be copied: a consistent prefix of each queue, and its index.
-
-The origin may have an active writer. That writer writes the commit log, then the consume queue,
-then the index. A later listing of the commit log therefore includes all bytes that an earlier
-listing of the consume queue refers to. So index segments are listed before queues, and a queue's
-commit log is listed again if its consume queue refers to bytes beyond the listing.
-"""
+"""The part of an origin that can be copied: a consistent prefix of each queue, and its index. The
+origin may have an active writer. That writer writes the commit log, then the consume queue, then
+the index. A later listing of the commit log therefore includes all bytes that an earlier listing of
+the consume queue refers to. So index segments are listed before queues, and a queue's commit log is
+listed again if its consume queue refers to bytes beyond the listing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Rows of an index, one per key of a message, and their staged form.
-
-A staged file has the store times of all rows (int64 each), then the rows (24 bytes each, the first
-fields of an item). Both are in ascending time order, so an index file is built from ranges of rows.
-"""
+"""Rows of an index, one per key of a message, and their staged form. A staged file has the store
+times of all rows (int64 each), then the rows (24 bytes each, the first fields of an item). Both are
+in ascending time order, so an index file is built from ranges of rows."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """Detects that store, tier and state are unchanged since a complete run. If nothing has changed, a
-run reports this without opening the queues.
-
-A file in the state directory has digests of store, tier and state. It only serves to prove that
-nothing has changed. After a change, or an unreadable file, all queues are opened as if the file
-were missing, and their last messages are compared before anything is uploaded. The file is only
-used for a store without an owner whose tier and metadata are files.
-"""
+run reports this without opening the queues. A file in the state directory has digests of store,
+tier and state. It only serves to prove that nothing has changed. After a change, or an unreadable
+file, all queues are opened as if the file were missing, and their last messages are compared before
+anything is uploaded. The file is only used for a store without an owner whose tier and metadata are
+files."""
 
 from __future__ import annotations
 

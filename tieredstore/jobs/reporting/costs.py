@@ -1,8 +1,5 @@
 """Computes the cost of queues on an object store, by the rules of `docs/cost.md`, for one queue at
-a time.
-
-A tier on another backend is priced as if it were on an object store.
-"""
+a time. A tier on another backend is priced as if it were on an object store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Builds rows from facts: one per queue, per topic, per frequent value, and per topic and age.
-
-Sizes are bytes, times epoch ms, costs US dollars. Unknown values are None.
-"""
+Sizes are bytes, times epoch ms, costs US dollars. Unknown values are None."""
 
 from __future__ import annotations
 

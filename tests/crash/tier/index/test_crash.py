@@ -120,8 +120,8 @@ def found_in(index: IndexStoreService, number: int) -> list[bool]:
 
 
 class Scenario:
-    """A run that puts, checkpoints, uploads and stops. `done` is the number of batches put before
-    the crash."""
+    """A process that puts keys, makes checkpoints, uploads and stops. `done`: number of batches
+    that were put before the crash."""
 
     def __init__(self, root: Path, sketch: bool) -> None:
         self.root = root

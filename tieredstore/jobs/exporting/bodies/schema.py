@@ -1,7 +1,5 @@
-"""Schema of JSON bodies as text: `id BIGINT, at TIMESTAMP, city STRUCT<name: STRING>`.
-
-The types are the types of Spark's DDL that Parquet, Delta and Iceberg support.
-"""
+"""Schema of JSON bodies as text: `id BIGINT, at TIMESTAMP, city STRUCT<name: STRING>`. The types
+are the types of Spark's DDL that Parquet, Delta and Iceberg support."""
 
 from __future__ import annotations
 

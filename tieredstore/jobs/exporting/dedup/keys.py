@@ -1,10 +1,7 @@
 """Hashes the keys of messages and stages them in files, so that one task finds all messages of a
-key.
-
-A file has the positions of its sections, then records sorted by hash. A section contains the
+key. A file has the positions of its sections, then records sorted by hash. A section contains the
 records whose hashes have the same first bits. The hash is BLAKE2b of topic and UNIQ_KEY, of 128
-bits. Collisions are not expected in any store.
-"""
+bits. Collisions are not expected in any store."""
 
 from __future__ import annotations
 

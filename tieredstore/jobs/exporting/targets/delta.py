@@ -1,13 +1,9 @@
-"""A Delta table, written without a JVM. The log's application transaction identifies the state.
-
-The `txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
+"""A Delta table, written without a JVM. The log's application transaction identifies the state. The
+`txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
 through any cleanup. The version of the action is the number of the state's file below
 `_tieredstore/`. That file is written before the commit. The upper bits of the number are the
-sequence, the lower bits are random.
-
-Data files are in Hive-style folders, because some readers take partition values from folder names
-instead of the log.
-"""
+sequence, the lower bits are random. Data files are in Hive-style folders, because some readers take
+partition values from folder names instead of the log."""
 
 from __future__ import annotations
 
