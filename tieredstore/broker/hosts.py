@@ -32,8 +32,8 @@ def name_host(address: str) -> str:
 
 
 class HostShares:
-    """Slots of one limit, by host. `limit`: number of slots, or None if the caller passes the
-    number of free slots."""
+    """Slots of one limit (such as connections) that each host holds. `limit`: number of slots, or
+    None if the caller passes the number of free slots."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit

@@ -27,8 +27,8 @@ ALL_QUEUES: Final = -1
 Queues: TypeAlias = Sequence[AssignedQueue]
 Strategy: TypeAlias = Callable[[str, Queues, Sequence[str]], list[AssignedQueue]]
 """Function that returns the queues of one client. Its parameters are the client's id, the queues
-and the client ids of the members. Both sequences are sorted, and not empty. A client that is not
-among the members gets no queue."""
+and the client ids of the members. Queues and client ids are sorted, and neither is empty. A client
+that is not among the members gets no queue."""
 
 
 def allocate_averagely(

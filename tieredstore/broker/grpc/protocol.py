@@ -126,8 +126,8 @@ def convert_put_status(status: PutMessageStatus) -> Code:
 
 
 def join_statuses(statuses: Sequence[Status]) -> Status:
-    """Return the status of a call with several parts: the status of the parts if their codes are
-    equal, otherwise MULTIPLE_RESULTS."""
+    """Return the status of an answer with several results: their status if all codes are equal,
+    otherwise MULTIPLE_RESULTS."""
     codes = {status.code for status in statuses}
     return statuses[0] if len(codes) == 1 else make_status(Code.MULTIPLE_RESULTS)
 

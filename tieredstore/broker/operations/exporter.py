@@ -265,7 +265,7 @@ class Deltas:
         ]
 
     def note_sent(self, series: Sequence[Series]) -> None:
-        """Record series as sent. `series`: the series before `subtract`."""
+        """Record series as sent. `series`: their values before `subtract`."""
         self._sent = {_find_key(one): one.value for one in series if one.counts}
 
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalCalls:
-    """System calls on the open journal. Tests replace this object to inject faults."""
+    """System calls on the open journal file. Tests replace this object to inject faults."""
 
     def write(self, fd: int, data: bytes) -> int:
         return os.write(fd, data)

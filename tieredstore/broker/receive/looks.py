@@ -21,8 +21,8 @@ _RECHECK_MS: Final = 1_000
 
 
 class Peeked(msgspec.Struct, frozen=True):
-    """New messages of the requested queues, and the number of all new messages of these queues.
-    `rest` includes `messages`."""
+    """New messages of the requested queues. `rest`: number of all new messages of these queues,
+    including `messages`."""
 
     messages: list[StoredMessage]
     rest: int

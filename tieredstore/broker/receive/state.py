@@ -427,6 +427,6 @@ class ReceiveState:
                 yield attempted
 
     def _save(self, progress: QueueProgress) -> None:
-        """Add a queue to the snapshot in progress before the queue changes."""
+        """Write a queue into the snapshot that is being made, before the queue changes."""
         if self._unsaved.pop(progress.number, None) is not None:
             self._saved += progress.snapshot()

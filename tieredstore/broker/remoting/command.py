@@ -42,7 +42,8 @@ def encode_start(header_type: int, header: bytes, body_size: int) -> bytes:
 
 class FrameReader:
     """Splits a stream of bytes into frames. Call `add` with the received bytes, then `take` until
-    it returns None. The reader holds at most one unfinished frame and the bytes of one call."""
+    it returns None. The object holds at most one unfinished frame and the bytes of one call of
+    `add`."""
 
     __slots__ = ("_data", "_limit", "_needed", "_position", "_rest")
 

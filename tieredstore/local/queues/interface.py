@@ -149,8 +149,8 @@ class ConsumeQueueStoreInterface(Protocol):
         """End of the last message in any queue."""
 
     def find_last_message(self) -> tuple[int, int] | None:
-        """Return (physical offset, size) of the last message that any queue contains, by the order
-        of the log."""
+        """Return (physical offset, size) of the message that is last in the log among those in
+        queues."""
 
     def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueueInterface]:
         """Return the queues that have a message ending after `physical_offset`."""
