@@ -49,7 +49,7 @@ property WAIT=false. Their promised durability is reached when the put returns."
 
 
 class BoundaryType(enum.Enum):
-    """Which message a search by time returns. LOWER: the first message at or after the time. UPPER:
+    """Message that a search by time returns. LOWER: the first message at or after the time. UPPER:
     the last message at or before the time."""
 
     LOWER = "lower"
