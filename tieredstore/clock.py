@@ -131,7 +131,7 @@ class RetentionClock:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the wall clock is ahead of the retention clock, which does not follow it yet."""
+        """Whether the retention clock has not accepted yet that the wall clock jumped ahead."""
         return self._ahead_since_ms is not None
 
 

@@ -208,8 +208,8 @@ class Parts:
             main.write_bytes(main.read_bytes() + b"\n")
 
     def _put_as_java(self, folder: Path) -> None:
-        """Put a message without the tiered store, as a broker would that does not know this
-        project's files."""
+        """Put a message without the tiered store, like a broker that does not know this project's
+        files."""
         keys = {**POSIX, **self._keys, "messageStorePlugIn": ""}
         store = registry.message_store(conf(folder, **keys), self.shared.clock)
         store.load()

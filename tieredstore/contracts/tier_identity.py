@@ -102,7 +102,7 @@ class EpochRecord(Protocol):
 
     @property
     def mark(self) -> WriterMark | None:
-        """Mark that the next epoch leaves in the tier. None for a job that keeps no state."""
+        """The mark (an id) that the next epoch writes to the tier. None for a job without state."""
 
     def load(self) -> Sequence[str]:
         """Return the claims, oldest first. Empty if the directory is a copy of another directory.

@@ -256,7 +256,7 @@ class WrittenKeeper:
             self.keep()
 
     def keep(self) -> None:
-        """Write the file, unless no number has changed. On a full disk the old file stays."""
+        """Write the file if one of its numbers has changed. On a full disk the old file stays."""
         self._kept_s = time.monotonic()
         usage = read_usage(self._provider)
         if usage is None or usage.written == self._kept:

@@ -213,8 +213,8 @@ class TierWriter:
             state_files.note_records(self._state, records)
 
     def leave_clean_records(self, records: Mapping[str, DeletedTopic], newest: str) -> None:
-        """Save the records of deleted topics in the state directory for the next epoch, when this
-        epoch is released. `newest`: name of their newest version in the tier."""
+        """Save the list of deleted topics in the state directory for the next epoch, when this
+        epoch is released. `newest`: name of the list's newest version in the tier."""
         self._left_records = dict(records), newest
 
     def _find_proven_state(self) -> Path | None:

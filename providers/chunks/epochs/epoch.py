@@ -56,9 +56,9 @@ def make_own_name(now_ms: int) -> str:
 
 @dataclass(slots=True)
 class UnheldAuthority:
-    """Write authority of a process without an epoch. `view`: number of the epoch whose manifest
-    decides which bytes are valid. If it is None, the process uses the first epoch manifest that it
-    finds."""
+    """Replaces the write authority in a process that owns no epoch, such as a reader. `view`:
+    number of the epoch whose manifest decides which bytes are valid. If it is None, the process
+    uses the first epoch manifest that it finds."""
 
     stamp: str
     number: int = 0

@@ -79,9 +79,10 @@ def map_side_by_side(
 def find_carried(
     objects: Iterable[ObjectInfo], queue_folder: str, path: str
 ) -> dict[SegmentId, list[Extent]]:
-    """Return the units in objects of a queue's commit log, as unordered extents of each consume
-    queue segment. An object that is listed twice counts once. `path`: logical path of the queue.
-    Other objects, and objects whose length does not match their name, are ignored."""
+    """Return the consume queue units that are stored in the objects of a queue's commit log, as
+    unordered extents by consume queue segment. An object that is listed twice counts once. Other
+    objects, and objects whose length does not match their name, are ignored. `path`: logical path
+    of the queue."""
     found: dict[SegmentId, dict[str, Extent]] = {}
     for info in objects:
         carrier = info.key.removeprefix(f"{queue_folder}/")

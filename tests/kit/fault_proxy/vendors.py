@@ -37,9 +37,8 @@ _MULTIPART = frozenset(
 
 
 class _Store:
-    """Base of the imitations of all vendors. `asked` counts the requests with a condition in the
-    vendor's headers. `refused` counts those of these requests that failed because the key existed.
-    """
+    """Base class of the simulated vendors. `asked` counts conditional requests, with the vendor's
+    headers. `refused` counts the conditional requests that failed because the key existed."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials

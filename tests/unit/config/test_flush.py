@@ -1,5 +1,5 @@
-"""Tests of the keys that control flushes: the length of the waits of puts, and the times between
-flushes."""
+"""Tests of the keys that control flushes: how long a put waits for a flush, and how often a flush
+begins."""
 
 from __future__ import annotations
 

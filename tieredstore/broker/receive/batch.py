@@ -382,8 +382,8 @@ def is_of_another_group(progress: QueueProgress, message: StoredMessage) -> bool
 
 
 def find_source(progress: QueueProgress, topic: str) -> Source:
-    """Return the source (topic or retry topic) of a queue's messages in an answer to a request for
-    `topic`."""
+    """Return whether the messages of a queue come from `topic` itself or from its retry topic, as a
+    response for `topic` says it."""
     return (
         Source.TOPIC if progress.topic == topic else split_source(progress.group, progress.topic)[1]
     )

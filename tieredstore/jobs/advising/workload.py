@@ -94,7 +94,7 @@ class Arrivals:
 
     @property
     def is_steady(self) -> bool:
-        """Whether messages arrive at a nearly constant rate, compared over about a dozen parts."""
+        """Whether messages arrive at a nearly constant rate, by the rates of about 12 intervals."""
         count = min(len(self.times_ms), _COMPARED_PARTS + 1)
         times = np.linspace(self.times_ms[0], self.times_ms[-1], count)
         rates = np.diff(np.interp(times, self.times_ms, self.offsets)) / np.diff(times)

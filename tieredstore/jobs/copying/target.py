@@ -121,9 +121,9 @@ class CopyTarget:
         self, writer: TierWriter, records: Mapping[str, DeletedTopic], *, is_told: bool
     ) -> bool:
         """Record the origin's deletions of topics in the target, and delete the target's segments
-        of the deleted topics. Returns whether the target had one of these topics. Raises Invalid if
-        the target had one of these topics and `is_told` is False, Fenced, Unavailable. `is_told`:
-        whether the user permits the deletion."""
+        of the deleted topics. Returns whether the target had one of these topics. `is_told`:
+        whether the user permits the deletion. Raises Fenced, Unavailable. Raises Invalid if the
+        target had one of these topics and `is_told` is False."""
         deleted = DeletedTopics(self.provider, self.metadata, self.broker, self.clock)
         deleted.begin(writer)
         stale = [

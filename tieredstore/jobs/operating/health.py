@@ -94,8 +94,8 @@ def check_health(
 
 
 def _knows_segments(provider: SegmentProvider, metadata: MetadataStore, broker: str) -> bool:
-    """Return whether one of a few segments in the metadata is in the tier. Each check is one
-    request."""
+    """Check a few segments of the metadata, with one request each. Return whether at least one of
+    them is in the tier."""
     entries = (
         entry.id
         for entry in metadata.segments()

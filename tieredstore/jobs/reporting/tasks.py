@@ -40,8 +40,8 @@ def queue_name(queue: QueueFiles) -> str:
 
 
 def topic_name(queue: QueueFiles) -> str:
-    """Return a queue's topic as text for JSON, without the broker. The name may contain any
-    bytes."""
+    """Return a queue's topic, without the broker's name, as text for JSON. The topic may contain
+    any bytes."""
     return quote(queue.topic, errors="surrogateescape")
 
 

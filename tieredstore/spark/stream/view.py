@@ -96,8 +96,8 @@ class QueueView:
         return self._witnesses[witness][0]
 
     def witness_of(self, then: Incarnation) -> Witness | None:
-        """Return the witness by which readers of a batch recognise the queue of the identity
-        `then`. Return None if the message of the identity was not read."""
+        """Return the message by which the readers of a batch check that the queue still is the
+        incarnation `then`. Return None if that message was not read."""
         return self._witnesses.get(-1 if then.message is None else then.message, (then, None))[1]
 
     def first_at(self, offset: int) -> int:

@@ -87,7 +87,7 @@ class Block:
 
     @property
     def unread(self) -> int:
-        """Number of queue offsets after the last offset that a reader has reached."""
+        """Number of queue offsets that were read ahead and that no reader has reached yet."""
         return self.end - self.read_to
 
     def take(

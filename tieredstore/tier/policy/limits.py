@@ -197,8 +197,8 @@ class LimitedSegment(WrapperSegment):
             raise
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return bytes that can be read without blocking, if the limits allow this without a wait.
-        Otherwise return None, and the caller waits in a blocking read."""
+        """Return bytes that can be read at once, within the limits. Return None if the caller must
+        wait, in a blocking read."""
         found = self.wrapped.read_nowait(position, length)
         if found is None or not self._reads.passes_now(length):
             return None

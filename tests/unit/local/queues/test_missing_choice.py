@@ -1,4 +1,4 @@
-"""Tests of the choice of the units that a queue lacks, after deletions of its topic, and with
+"""Tests that the right missing units are added to a queue, after deletions of its topic, and with
 damaged queue offsets."""
 
 from __future__ import annotations

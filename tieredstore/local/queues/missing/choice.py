@@ -1,4 +1,4 @@
-"""Chooses the units that a queue lacks, from the log's records without a unit."""
+"""Chooses the log records without a unit whose units must be added to a queue."""
 
 from __future__ import annotations
 

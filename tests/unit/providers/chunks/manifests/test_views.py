@@ -1,4 +1,4 @@
-"""Tests of readers during which epochs begin and end."""
+"""Tests of reads while epochs begin and end."""
 
 from __future__ import annotations
 
