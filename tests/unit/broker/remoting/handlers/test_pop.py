@@ -220,7 +220,7 @@ def test_after_the_last_delivery_a_message_is_a_dead_letter(tmp_path: Path) -> N
             clock.advance(60_000)
         assert (await pop(client)).code == EMPTY
         store = broker.services.store
-        assert store.get_max_offset_in_queue(f"%DLQ%{GROUP}", 0) == 1
+        await wait_for(lambda: store.get_max_offset_in_queue(f"%DLQ%{GROUP}", 0) == 1)
         assert broker.services.offsets.query_offset(GROUP, TOPIC, 0) == 1
 
     run(tmp_path, scenario, clock)
