@@ -232,7 +232,7 @@ class LocalDispatchSource:
             yield name, self._store.get_max_offset_in_queue(name, 0)
 
     def count_light_queues(self, prefix: str) -> int:
-        return sum(1 for _ in self.list_light_queues(prefix))
+        return sum(name.startswith(prefix) for name, _ in self._list_queues())
 
     def find_excluded_topics(self) -> dict[str, str]:
         table = self._topics()

@@ -14,6 +14,7 @@ from tieredstore.broker.receive.polls import PollKey
 from tieredstore.broker.receive.progress import QueueProgress
 from tieredstore.broker.receive.requests import ReceiveRequest
 from tieredstore.broker.receive.state import ReceiveState
+from tieredstore.broker.state.groups import MAX_LITE_EVENTS
 from tieredstore.clock import Clock
 from tieredstore.contracts.dispatch_source import find_light
 from tieredstore.contracts.message_store import MessageStore
@@ -139,7 +140,7 @@ class LiteQueues:
             found = find_light(self.store.dispatch_source).list_light_queues(parent, after)
         else:
             names = sorted(queue for queue in wanted if queue > after)
-            found = ((name, self.store.get_max_offset_in_queue(name, 0)) for name in names)
+            found = ((name, 0) for name in names)
         looked = 0
         for queue, found_end in itertools.islice(found, looks):
             looked, ready.after = looked + 1, queue
@@ -202,7 +203,9 @@ class LiteQueues:
     def _find_ready(self, client: LiteClient) -> _Ready:
         if client not in self._ready:
             group = self.state.groups.find_group(client.group)
-            self._ready[client] = _Ready(100 if group is None else group.max_lite_events)
+            self._ready[client] = _Ready(
+                MAX_LITE_EVENTS if group is None else group.max_lite_events
+            )
         return self._ready[client]
 
     def _wake(self, client: LiteClient, queue: str) -> None:

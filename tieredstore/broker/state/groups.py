@@ -71,6 +71,8 @@ LITE_RESETS_UNSUBSCRIBED: Final = "lite.sub.reset.offset.unsubscribe"
 LITE_QUOTA: Final = "lite.sub.client.quota"
 LITE_EVENTS: Final = "lite.sub.client.max.event.cnt"
 LITE_WILDCARD: Final = "lite.sub.wildcard"
+MAX_LITE_EVENTS: Final = 100
+"""Default of LITE_EVENTS, as in Java: the number of lite topics that are noted for a client."""
 GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     "consumeFromWhere": _one_of(_FROM_WHERE),
     PRIORITY_FACTOR: _between(0, 100),
@@ -196,8 +198,8 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def max_lite_events(self) -> int:
-        """Maximum number of lite topics that are noted for a client. The default is Java's."""
-        return int(self.attributes.get(LITE_EVENTS, 100))
+        """Maximum number of lite topics that are noted for a client."""
+        return int(self.attributes.get(LITE_EVENTS, MAX_LITE_EVENTS))
 
     def resets_lite(self, attribute: str) -> bool:
         """Return whether the group has an attribute with the value true. `attribute`: names a case

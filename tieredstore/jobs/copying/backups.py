@@ -43,9 +43,8 @@ from tieredstore.message.lite_runs import (
 from tieredstore.message.names import queue_path
 from tieredstore.scan.location import load_config
 from tieredstore.tier.backup import TierBackup
-from tieredstore.tier.lite.merging import ChosenRuns, merge_part
+from tieredstore.tier.lite.merging import ChosenRuns, count_parts, find_key_range, merge_part
 from tieredstore.tier.lite.runs import LiteRun, join_covered, load_runs
-from tieredstore.tier.lite.service import PART_UNITS
 from tieredstore.tier.writing import TierWriter
 
 _log = logging.getLogger(__name__)
@@ -184,14 +183,14 @@ class BackupCopy:
         is_known = find_deletions(run.names for run in known.runs) == deleted and before == joined
         if place is None or is_known:
             return
-        parts = max(-(-sum(run.unit_count for run in whole) // PART_UNITS), 1)
+        parts = count_parts(whole)
         begins = {(one.topic_id, one.queue_id): 0 for one in joined}
         names = [BackupName(writer.epoch_number, 1 + n, BackupKind.LITE) for n in range(parts)]
         merged = tuple(str(run.name) for run in known.runs)
         chosen = ChosenRuns(whole, 1, keeps_deleted=True)
         writer.check()
         for part, name in enumerate(names):
-            low, high = (part << 64) // parts, ((part + 1) << 64) // parts
+            low, high = find_key_range(part, parts)
             here = {key: end for key, end in deleted.items() if low <= key < high}
             only = sort_units(np.zeros(0, np.uint64), np.zeros(0, UNIT_DTYPE), here)
             content = merge_contents(

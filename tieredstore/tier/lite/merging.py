@@ -16,6 +16,8 @@ from tieredstore.tier.lite.runs import LiteDirectory, LiteRun
 
 FAN_IN: Final = 8
 """Number of runs of one level that are merged into one run of the next level."""
+PART_UNITS: Final = 1 << 19
+"""Number of units of a run above which a merge divides the run into parts."""
 
 
 class ChosenRuns(NamedTuple):
@@ -40,14 +42,23 @@ def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
     return None
 
 
+def count_parts(runs: Iterable[LiteRun]) -> int:
+    """Return the number of parts into which a run with the units of these runs is divided."""
+    return max(-(-sum(run.unit_count for run in runs) // PART_UNITS), 1)
+
+
+def find_key_range(part: int, parts: int) -> tuple[int, int]:
+    """Return the range [low, high) of the keys of light queues in part number `part`. The parts are
+    equal ranges of all 64-bit keys."""
+    return (part << 64) // parts, ((part + 1) << 64) // parts
+
+
 def merge_part(
     chosen: ChosenRuns, log_begins: Mapping[tuple[int, int], int], part: int, parts: int
 ) -> RunContent:
-    """Merge one part of the light queues. The keys are divided into `parts` equal ranges, and this
-    call merges the queues in range number `part`. Messages that are no longer in the tier
-    (`log_begins`) are left out. Raises Unavailable, Corrupt."""
-    low, high = (part << 64) // parts, ((part + 1) << 64) // parts
-    contents = [run.read_keys(low, high) for run in chosen.runs]
+    """Merge the light queues of one part (`find_key_range`). Messages that are no longer in the
+    tier (`log_begins`) are left out. Raises Unavailable, Corrupt."""
+    contents = [run.read_keys(*find_key_range(part, parts)) for run in chosen.runs]
     merged = merge_contents(contents, keeps_deleted=chosen.keeps_deleted)
     return drop_dead_units(merged, log_begins)
 

@@ -16,7 +16,7 @@ from tieredstore.contracts.backups import BackupKind, BackupName, ListedBackups,
 from tieredstore.contracts.dispatch_source import QueueRange
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Fenced, Invalid, Refused, TieredStoreError
-from tieredstore.message.lite import LITE_PREFIX, parse_lite_topic
+from tieredstore.message.lite import LITE_PREFIX, find_parent, parse_lite_topic
 from tieredstore.message.lite_runs import (
     CoveredRange,
     RunContent,
@@ -31,7 +31,9 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.lite.collecting import PendingUnits, read_from_tier
 from tieredstore.tier.lite.merging import (
+    PART_UNITS,
     choose_runs,
+    count_parts,
     find_dead_runs,
     find_log_begins,
     is_covered_alive,
@@ -55,8 +57,6 @@ merge may still need them."""
 READ_BACK_BYTES: Final = 64 << 20
 """Approximate number of bytes of messages that one round of the loop reads from the tier, because
 no run has them."""
-PART_UNITS: Final = 1 << 19
-"""Number of units of a run above which a merge divides the run into parts."""
 LATE_MS: Final = 900_000
 _MAX_BACKOFF_MS: Final = 600_000
 RUNS_METRIC: Final = "rocketmq_tiered_store_x_lite_runs"
@@ -66,11 +66,6 @@ _log = logging.getLogger(__name__)
 def is_light(topic: str) -> bool:
     """Return whether a topic is the light queue of a lite topic."""
     return topic.startswith(LITE_PREFIX)
-
-
-def _find_parent(queue: str) -> str:
-    lite = parse_lite_topic(queue)
-    return "" if lite is None else lite.parent
 
 
 class LiteService:
@@ -364,7 +359,7 @@ class LiteService:
             if waiting:
                 waiting.delete({queue: one[0] for queue, one in self._unfinished.items()})
         try:
-            ends = {parent: self._find_ends(parent) for parent in {*map(_find_parent, new)}}
+            ends = {parent: self._find_ends(parent) for parent in {*map(find_parent, new)}}
             if waiting:
                 notes = RunNotes(covered=join_covered(waiting.covered))
                 self._publish([self._put(notes, waiting.sort(self.find_key))], [])
@@ -376,7 +371,7 @@ class LiteService:
             raise
         with self._lock:
             self._unfinished |= {
-                queue: (waiting.deleted[queue], ends[_find_parent(queue)]) for queue in new
+                queue: (waiting.deleted[queue], ends[find_parent(queue)]) for queue in new
             }
             self._waiting = PendingUnits()
         self._finish_deletions()
@@ -389,7 +384,7 @@ class LiteService:
         later runs need not repeat these deletions."""
         batches: dict[tuple[str, int], list[str]] = {}
         for queue, (_, ends) in self._unfinished.items():
-            batches.setdefault((_find_parent(queue), id(ends)), []).append(queue)
+            batches.setdefault((find_parent(queue), id(ends)), []).append(queue)
         for (parent, _), queues in batches.items():
             if self._is_covered(parent, self._unfinished[queues[0]][1]):
                 self._forget_deletions(set(queues) - self._pending.deleted.keys())
@@ -436,8 +431,9 @@ class LiteService:
     def _merge(self) -> None:
         """Merge runs of one level, and repeat this while a level has enough runs."""
         while not self._is_ending() and (found := choose_runs(self.directory)) is not None:
-            is_behind = any(map(self._find_gap, self._list_files()))  # of deleted queues, too
-            found = found._replace(keeps_deleted=found.keeps_deleted or is_behind)
+            if not found.keeps_deleted:  # messages in no run may be of deleted queues, too
+                is_behind = any(map(self._find_gap, self._list_files()))
+                found = found._replace(keeps_deleted=is_behind)
             begins = find_log_begins(found.runs, self._flat_files)
             covered = (
                 one
@@ -445,7 +441,7 @@ class LiteService:
                 for one in run.notes.covered
                 if is_covered_alive(one, self._flat_files)
             )
-            parts = max(-(-sum(run.unit_count for run in found.runs) // PART_UNITS), 1)
+            parts = count_parts(found.runs)
             notes = RunNotes(
                 level=found.level,
                 parts=parts,

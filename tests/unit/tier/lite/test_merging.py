@@ -11,7 +11,7 @@ import pytest
 from tests.kit.lite_tier import LiteTier, queue_of
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.tier.lite import service as lite_service
+from tieredstore.tier.lite import merging as lite_merging
 from tieredstore.tier.lite.merging import FAN_IN
 from tieredstore.tier.lite.service import RETIRED_MS
 
@@ -64,7 +64,7 @@ def test_runs_are_merged_and_the_former_ones_deleted_later(it: LiteTier) -> None
 
 
 def test_a_large_run_has_parts(it: LiteTier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lite_service, "PART_UNITS", 10)
+    monkeypatch.setattr(lite_merging, "PART_UNITS", 10)
     sent = put_rounds(it, FAN_IN, sessions=8)
     assert len(it.lite.directory.runs) == 4
     assert [run.notes.part for run in it.lite.directory.runs] == [0, 1, 2, 3]
@@ -79,7 +79,7 @@ def test_a_large_run_has_parts(it: LiteTier, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_crash_at_any_write_of_a_merge_loses_nothing(
     it: LiteTier, monkeypatch: pytest.MonkeyPatch, cut: int
 ) -> None:
-    monkeypatch.setattr(lite_service, "PART_UNITS", 10)
+    monkeypatch.setattr(lite_merging, "PART_UNITS", 10)
     sent = put_rounds(it, FAN_IN - 1, sessions=8)
     place = it.lite._place
     assert place is not None
