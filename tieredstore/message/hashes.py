@@ -163,7 +163,7 @@ def tiered_key_hash(topic: str, key: str) -> int:
     """Return the hash that a tiered index stores for a key of a topic: 0 to 2^31 - 1. For the hash
     -2^31, this function returns 0, as the local index and later versions of Java do. Java 5.5.0
     computes a negative slot from this hash, fails, and does not index the key."""
-    return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
+    return local_key_hash(topic, key)
 
 
 def tiered_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
