@@ -381,7 +381,6 @@ class TieredMessageStore(TieredReads):
             self.fetcher.cache.drop(key)
         if reload_index:
             self.index.reload()
-            self.lite.reload()
 
     # Topics
 

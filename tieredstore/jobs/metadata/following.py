@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock, ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Refused
 from tieredstore.jobs.metadata.found import Found
 from tieredstore.jobs.metadata.index import (
     SPREAD,
@@ -30,6 +30,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.listing import Listings, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation, place_tier
 from tieredstore.tier.deleted.records import DeletedTopic, find_known_records
+from tieredstore.tier.lite.runs import LiteDirectory, load_runs
 from tieredstore.tier.store import TieredMessageStore
 
 UNREADABLE = "queue-unreadable"
@@ -67,6 +68,7 @@ class TierFollower:
         self._changed: set[QueueKey] = set()
         self._has_new_index = False
         self._deleted: dict[str, DeletedTopic] = {}
+        self._named: dict[str, int] = {}
 
     @classmethod
     def open(cls, location: TierLocation, state: Path, clock: Clock = SYSTEM_CLOCK) -> TierFollower:
@@ -74,6 +76,9 @@ class TierFollower:
         with closing(location.connect()) as provider:
             broker = location.broker or find_only_broker(provider)
             follower = cls(location, broker, state, clock)
+            if location.config.enable_lmq:
+                with suppress(Refused):
+                    follower._take_ids(load_runs(provider, broker).directory)
             if not follower.look(provider).queues:
                 raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
             follower._settle()
@@ -82,10 +87,14 @@ class TierFollower:
     def follow(self, store: TieredMessageStore) -> list[QueueKey]:
         """Refresh the metadata, and update a store over that state directory. Returns the changed
         queues. The next call repairs a failed update. Raises Unavailable."""
+        # Before the listing, and in use after it, so that the messages of the runs are there.
+        runs = store.lite.find_runs()
+        self._take_ids(runs)
         changes = self.look(store.flat_files.provider)
         if changes.queues or changes.has_index:
             store.reload(changes.queues, changes.listings, reload_index=changes.has_index)
             self._settle()
+        store.lite.directory = runs
         return changes.queues
 
     def look(self, provider: SegmentProvider) -> Changes:
@@ -103,6 +112,14 @@ class TierFollower:
         if self._changed or self._has_new_index:
             self._write()
         return Changes(sorted(self._changed), self._has_new_index, listings)
+
+    def _take_ids(self, runs: LiteDirectory) -> None:
+        """Take the ids of parent topics from the runs of lite topics. The index may not have them
+        yet, and an other id would hide all lite topics of the parent."""
+        named, self._named = self._named, runs.topic_ids
+        self._changed |= {
+            key for key in self._found if named.get(key.topic) != self._named.get(key.topic)
+        }
 
     def _settle(self) -> None:
         self._changed.clear()
@@ -173,7 +190,7 @@ class TierFollower:
     def _write(self) -> None:
         now_ms = self._clock.now_ms()
         topics = sorted({key.topic for key in self._found})
-        ids = topic_ids(topics, self._list_votes(), deleted=self._deleted)
+        ids = topic_ids(topics, self._list_votes(), self._named, self._deleted)
         indexes = [self._index[base] for base in sorted(self._index)]
         queues = [self._found[key] for key in sorted(self._found)]
         found = Found(self.broker, queues, indexes, ids, now_ms)

@@ -32,6 +32,8 @@ from tieredstore.message.lite_runs import (
 
 FIRST_READ_BYTES: Final = 256 << 10
 """Number of bytes of the first read of a run. They include the whole head of most runs."""
+_MOST_LISTINGS: Final = 3
+"""Number of listings after which a listed object that does not exist is left out."""
 _log = logging.getLogger(__name__)
 
 
@@ -152,6 +154,15 @@ class LiteDirectory:
                 covered.setdefault((one.topic_id, one.queue_id), []).append(one)
         object.__setattr__(self, "covered", covered)
 
+    @property
+    def topic_ids(self) -> dict[str, int]:
+        """Return the newest id of each parent topic that the runs have."""
+        ids: dict[str, int] = {}
+        for ranges in self.covered.values():
+            for one in ranges:
+                ids[one.topic] = max(one.topic_id, ids.get(one.topic, -1))
+        return ids
+
     def find(self, key: int) -> tuple[list[FoundUnits], int]:
         """Return where each run has the units of a light queue, and the queue offset below which
         the messages of the queue are deleted."""
@@ -204,23 +215,27 @@ def load_runs(
     place = find_layer(provider, RangedBackups)
     if place is None:
         return LoadedRuns(LiteDirectory(), [])
-    if names is None:
-        names = place.list_backups(broker)
-    names = [name for name in names if name.kind is BackupKind.LITE]
     opened = {run.name: run for run in known}
-    damaged: list[BackupName] = []
+    damaged: dict[BackupName, None] = {}
 
     def open_one(name: BackupName) -> LiteRun | None:
         try:
             return opened.get(name) or LiteRun.open(place, broker, name)
         except Corrupt as error:
             _log.error("%s. Its lite topics are found again in their parents", error)
-            damaged.append(name)
+            damaged[name] = None
             return None
 
-    width = max(min(provider.capabilities.concurrent_reads, len(names)), 1)
-    with ThreadPoolExecutor(width, "tiered-lite-load") as pool:
-        every = [run for run in pool.map(open_one, sorted(names)) if run is not None]
+    for _ in range(_MOST_LISTINGS):
+        listed = place.list_backups(broker) if names is None else names
+        found = {name for name in listed if name.kind is BackupKind.LITE} - damaged.keys()
+        width = max(min(provider.capabilities.concurrent_reads, len(found)), 1)
+        with ThreadPoolExecutor(width, "tiered-lite-load") as pool:
+            every = [run for run in pool.map(open_one, sorted(found)) if run is not None]
+        opened |= {run.name: run for run in every}
+        if len(every) + len(damaged.keys() & found) == len(found):
+            break
+        names = None  # a run was merged and deleted since the listing
     groups = LiteDirectory(tuple(every)).list_groups()
     whole = [run for group in groups.values() if is_whole(group) for run in group]
     merged = {name for run in whole for name in run.notes.merged}

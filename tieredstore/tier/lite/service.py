@@ -140,11 +140,16 @@ class LiteService:
         if writer is not None:
             self._note_ends()
 
-    def reload(self) -> None:
-        """Read the current runs, because another process may have changed them. Raises the errors
-        of `load`."""
-        if self._place is not None:
-            self._load(None)
+    def find_runs(self) -> LiteDirectory:
+        """Return the current runs of the tier, which another process writes. Raises Unavailable."""
+        if self._place is None:
+            return self.directory
+        try:
+            return load_runs(
+                *(self._flat_files.provider, self._broker), known=self.directory.runs
+            ).directory
+        except Refused:  # `load` has logged it
+            return self.directory
 
     def _load(self, names: Sequence[BackupName] | None) -> None:
         provider, known = self._flat_files.provider, self.directory.runs
@@ -265,14 +270,17 @@ class LiteService:
         """Return whether the tier has messages of a parent topic that are neither in a run nor in
         the local store. `find_kept`: function that returns the first offset of a queue in the local
         store."""
-        if parent not in self._find_lite_topics():
+        is_reader = self._writer is None
+        if not is_reader and parent not in self._find_lite_topics():
             return False
         for queue in self._flat_files.metadata.queues(parent):
             file = self._flat_files.get(parent, queue.queue_id)
             if file is not None and file.is_initialised:
+                covered = self._find_covered(file)
                 end = min(file.consume_queue_commit_offset, find_kept(queue.queue_id))
-                begin = file.next_valid_offset(0)
-                if find_uncovered(self._find_covered(file), begin, end) is not None:
+                if is_reader:  # it gets the last messages with the next run
+                    end = min(end, max((one.end for one in covered), default=0))
+                if find_uncovered(covered, file.next_valid_offset(0), end) is not None:
                     return True
         return False
 
@@ -290,7 +298,7 @@ class LiteService:
         try:
             self._writer.check()
             if self._is_stale:
-                self.reload()
+                self._load(None)
             self._read_back()
             self._write()
             self._merge()
