@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -185,7 +185,12 @@ def run_parts(
         # In a thread, since the main one may wait for something that `end` needs.
         signal.signal(number, lambda *_: threading.Thread(target=running.end).start())
     with ThreadPoolExecutor(at_once) as pool:
-        ended = list(pool.map(running.run, parts))
+        futures = [pool.submit(running.run, part) for part in parts]
+        # Python handles a signal only when the main thread runs. A wait without a timeout may begin
+        # just after the signal, and the signal would have no effect.
+        while wait(futures, timeout=1).not_done:
+            pass
+        ended = [future.result() for future in futures]
     return [
         running.run(part, alone=True) if again and one.result.startswith("failed") else one
         for part, one in zip(parts, ended, strict=True)

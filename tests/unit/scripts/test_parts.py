@@ -125,7 +125,7 @@ def test_as_many_at_once_as_was_asked(tmp_path: Path) -> None:
 
 
 def test_after_the_limit_what_hangs_is_ended_and_shown() -> None:
-    parts = "good: echo one\nhangs: echo here; exec sleep 1000\nnever: echo never"
+    parts = "good: echo one\nhangs: echo here; exec sleep 100\nnever: echo never"
     code, shown, summary = run(parts, "--at-once", "1", "--minutes", "0.02", "--again")
     assert code == 1
     assert "here" in shown
@@ -143,7 +143,7 @@ def test_ended_it_interrupts_what_runs_and_shows_what_that_printed(tmp_path: Pat
     parts = (
         f"runs: trap 'echo tidied; exit 1' INT; echo before; echo > {begun}; "
         "while true; do sleep 0.1; done\n"
-        "other: sleep 1000\n"
+        "other: sleep 100\n"
         "never: echo never"
     )
     with subprocess.Popen(
