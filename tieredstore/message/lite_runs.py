@@ -22,29 +22,14 @@ FORMAT_VERSION: Final = 1
 BLOCK_UNITS: Final = 512
 """Number of units in a block. Each block of units has one checksum."""
 UNIT_DTYPE: Final = np.dtype(
-    [
-        ("offset", ">i8"),
-        ("queue_offset", ">i8"),
-        ("position", ">i8"),
-        ("time_ms", ">i8"),
-        ("size", ">i4"),
-        ("queue_id", ">i4"),
-        ("topic_id", ">i4"),
-    ]
+    [(name, ">i8") for name in ("offset", "queue_offset", "position", "time_ms")]
+    + [(name, ">i4") for name in ("size", "queue_id", "topic_id")]
 )
 """Unit of a message. `offset`: offset in the light queue. `queue_offset`, `queue_id`: place in the
 parent. `position`, `size`: bytes in the commit log of the parent's queue. `time_ms`: store time.
 `topic_id`: id of the parent in the tier's metadata."""
-NAME_DTYPE: Final = np.dtype(
-    [
-        ("key", ">u8"),
-        ("first", ">i8"),
-        ("end", ">i8"),
-        ("time_ms", ">i8"),
-        ("deleted", ">i8"),
-        ("count", ">i4"),
-    ]
-)
+_OFFSETS: Final = [(name, ">i8") for name in ("first", "end", "time_ms", "deleted")]
+NAME_DTYPE: Final = np.dtype([("key", ">u8"), *_OFFSETS, ("count", ">i4")])
 """Entry of a light queue. `first`, `end`: offset of its first unit, and after its last unit.
 `time_ms`: store time of its last message. `deleted`: messages at smaller offsets are deleted.
 `count`: number of its units."""
@@ -116,24 +101,33 @@ def sort_units(
     *,
     keeps_deleted: bool = True,
 ) -> RunContent:
-    """Sort units by light queue and offset, without duplicates and deleted messages. `keys`: key of
-    the light queue of each unit. `deleted`: offset by key, messages at smaller offsets are deleted.
-    `keeps_deleted`: whether the result contains the deletions too, because they may apply to
-    messages in other runs."""
+    """Sort units by light queue and offset, without duplicates. `keys`: key of the light queue of
+    each unit. `deleted`: offset by key, messages at smaller offsets are deleted. Of the deleted
+    messages of a light queue, only the last one of each queue of the parent keeps its unit, until
+    it expires. `keeps_deleted`: whether the result has all deletions, because they may apply to
+    messages in other runs. Otherwise it has those whose messages are not expired."""
     order = np.lexsort((units["time_ms"], units["offset"], keys))
     keys, units = keys[order], units[order]
     offsets = units["offset"].astype(np.int64)
     kept = np.ones(len(keys), dtype=bool)
     if len(keys):  # of two messages at one offset the later one counts
         kept[:-1] = (keys[1:] != keys[:-1]) | (offsets[1:] != offsets[:-1])
+    dead = keys[:0]
     marks = np.array(sorted(deleted), dtype=np.uint64)
     limits = np.array([deleted[int(key)] for key in marks], dtype=np.int64)
     if len(marks) and len(keys):
         places = np.minimum(np.searchsorted(marks, keys), len(marks) - 1)
-        kept &= (marks[places] != keys) | (offsets >= limits[places])
+        rows = np.flatnonzero(kept & (marks[places] == keys) & (offsets < limits[places]))
+        rows = rows[np.lexsort((units["position"][rows], units["queue_id"][rows], keys[rows]))]
+        is_same = (np.diff(keys[rows]) == 0) & (np.diff(units["queue_id"][rows]) == 0)
+        kept[rows[:-1][is_same]] = False
+        dead = keys[rows]
+    if not keeps_deleted:
+        is_needed = np.isin(marks, dead)
+        marks, limits = marks[is_needed], limits[is_needed]
     keys, units = keys[kept], units[kept]
     present, starts, counts = np.unique(keys, return_index=True, return_counts=True)
-    every = np.union1d(present, marks) if keeps_deleted else present
+    every = np.union1d(present, marks)
     names = np.zeros(len(every), dtype=NAME_DTYPE)
     names["key"] = every
     if len(present):
@@ -143,8 +137,7 @@ def sort_units(
         names["end"][at] = units["offset"][lasts] + 1
         names["time_ms"][at] = units["time_ms"][lasts]
         names["count"][at] = counts
-    if keeps_deleted and len(marks):
-        names["deleted"][np.searchsorted(every, marks)] = limits
+    names["deleted"][np.searchsorted(every, marks)] = limits
     return RunContent(names, units)
 
 
@@ -153,14 +146,13 @@ def join_units(tables: Iterable[Table]) -> Table:
     return np.concatenate([np.zeros(0, UNIT_DTYPE), *tables])
 
 
-def merge_contents(contents: Sequence[RunContent], *, keeps_deleted: bool) -> RunContent:
-    """Merge contents of several runs, see `sort_units`."""
+def merge_contents(contents: Sequence[RunContent]) -> RunContent:
+    """Merge contents of several runs, with all deletions, see `sort_units`."""
     keys = [np.repeat(one.names["key"].astype(np.uint64), one.names["count"]) for one in contents]
     return sort_units(
         np.concatenate([np.zeros(0, np.uint64), *keys]),
         join_units(one.units for one in contents),
         find_deletions(one.names for one in contents),
-        keeps_deleted=keeps_deleted,
     )
 
 
@@ -174,20 +166,23 @@ def find_deletions(tables: Iterable[Table]) -> dict[int, int]:
     return found
 
 
-def drop_dead_units(content: RunContent, log_begins: Mapping[tuple[int, int], int]) -> RunContent:
+def drop_dead_units(
+    content: RunContent, log_begins: Mapping[tuple[int, int], int], *, keeps_deleted: bool
+) -> RunContent:
     """Remove the units whose messages are no longer in the tier. `log_begins`: first byte of the
     commit log of each queue, by (topic id, queue id). A queue that is not in this table does not
-    exist."""
+    exist. `keeps_deleted`: see `sort_units`."""
     units = content.units
     queues = units["topic_id"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64)
     begins = np.full(len(units), np.iinfo(np.int64).max)
     for topic_id, queue_id in log_begins:
         begins[queues == (topic_id << 32 | queue_id)] = log_begins[topic_id, queue_id]
     kept = units["position"].astype(np.int64) >= begins
-    if kept.all():
+    if keeps_deleted and kept.all():
         return content
     keys = np.repeat(content.names["key"].astype(np.uint64), content.names["count"])
-    return sort_units(keys[kept], units[kept], find_deletions([content.names]))
+    deleted = find_deletions([content.names])
+    return sort_units(keys[kept], units[kept], deleted, keeps_deleted=keeps_deleted)
 
 
 def encode_run(notes: RunNotes, content: RunContent) -> bytes:

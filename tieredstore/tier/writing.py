@@ -199,11 +199,14 @@ class TierWriter:
         state = self._find_proven_state()
         return None if state is None else state_files.find_clean_records(state, self.epoch_number)
 
+    def is_up_to_date(self) -> bool:
+        """Return whether no store with another state directory has written to this tier since."""
+        return self._belonging is not None and self._belonging.is_up_to_date()
+
     def find_left_records(self) -> Mapping[str, DeletedTopic]:
         """Return the records of deleted topics in the state directory, because an older copy of the
-        tier may lack them. Returns no records if a store with another state directory has written
-        to this tier since."""
-        if self._state is None or self._belonging is None or not self._belonging.is_up_to_date():
+        tier may lack them. Returns no records if the directory is not up to date."""
+        if self._state is None or not self.is_up_to_date():
             return {}
         return state_files.find_left_records(self._state)
 

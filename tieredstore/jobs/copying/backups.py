@@ -193,9 +193,7 @@ class BackupCopy:
             low, high = find_key_range(part, parts)
             here = {key: end for key, end in deleted.items() if low <= key < high}
             only = sort_units(np.zeros(0, np.uint64), np.zeros(0, UNIT_DTYPE), here)
-            content = merge_contents(
-                [merge_part(chosen, begins, part, parts), only], keeps_deleted=True
-            )
+            content = merge_contents([merge_part(chosen, begins, part, parts), only])
             notes = RunNotes(1, str(names[0]), part, parts)
             if not part:
                 notes = msgspec.structs.replace(notes, covered=joined, merged=merged)

@@ -27,6 +27,7 @@ from tieredstore.scan.verify.topic_probes import TopicProbes, TopicVotes
 from tieredstore.tier.deleted.records import DeletedTopic, find_known_records
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 from tieredstore.tier.index.watermarks import find_capacity, load_file_states
+from tieredstore.tier.lite.runs import load_runs
 
 _ITEMS_AT_ONCE = 1 << 16
 SPREAD = 32
@@ -261,6 +262,15 @@ def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iter
         yield FoundIndex(0, 0, None, topic_ids=tally.topic_ids, votes=tally.votes)
 
 
+def find_run_votes(provider: SegmentProvider, broker: str) -> FoundIndex:
+    """Return votes for the parents of lite topics, by their runs in the tier. A parent with another
+    id would lose the deletions of its lite topics. Raises Unavailable, Invalid."""
+    runs = load_runs(provider, broker).directory.runs
+    covered = [one for run in runs for one in run.notes.covered]
+    votes = tuple((one.topic, one.topic_id, one.end - one.begin) for one in covered)
+    return FoundIndex(0, 0, None, topic_ids=tuple({vote[1] for vote in votes}), votes=votes)
+
+
 def find_topic_ids(
     provider: SegmentProvider,
     broker: str,
@@ -270,7 +280,7 @@ def find_topic_ids(
     """Find the ids of the topics of a broker's queues, from its index and the newest backup of the
     metadata (see `topic_ids`). Raises Unavailable."""
     topics = sorted({queue.topic for queue in queues})
-    votes: list[FoundIndex] = []
+    votes = [find_run_votes(provider, broker)]
     for spread in (0, SPREAD) if index else ():
         chosen = [queue for queue in queues if queue.topic in topics]
         probes = pack_probes(find_each_queue(provider, chosen, spread=spread))

@@ -21,6 +21,7 @@ from tieredstore.jobs.metadata.index import (
     IndexTask,
     TopicIds,
     find_index,
+    find_run_votes,
     find_unsealed,
     list_undecided_topics,
     pack_probes,
@@ -97,7 +98,8 @@ def run_rebuild_metadata(
         extents = catalogue.indexes.get(broker, ())
         index = _find_index(run, location, extents, "index", queues, former.taken_ms)
         former = former.drop_deleted(deleted)
-        ids = _topic_ids(run, location, state, listed, queues, extents, index, former, deleted)
+        votes = [*index, find_run_votes(provider, broker)]
+        ids = _topic_ids(run, location, state, listed, queues, extents, votes, former, deleted)
         found = Found(broker, queues, index, ids, moment_ms, former)
         kept: list[Path] = []
         if not options.dry_run:
@@ -172,7 +174,7 @@ def _topic_ids(
     listed: Sequence[QueueFiles],
     queues: Sequence[FoundQueue],
     extents: Sequence[SegmentExtent],
-    index: Sequence[FoundIndex],
+    found: Sequence[FoundIndex],
     former: FormerMetadata,
     deleted: Mapping[str, records.DeletedTopic],
 ) -> TopicIds:
@@ -180,7 +182,7 @@ def _topic_ids(
     messages are looked up, because the newest messages may not be in the index yet, and the oldest
     may have expired."""
     topics = sorted({*(queue.topic for queue in queues), *(key.topic for key in former.queues)})
-    votes = [*index, *find_unsealed(state, location.config, pack_probes(queues))]
+    votes = [*found, *find_unsealed(state, location.config, pack_probes(queues))]
     undecided = list_undecided_topics(topics, votes)
     if others := {topic for topic in undecided if topic not in former.topic_ids}:
         again = [queue for queue in listed if queue.topic in others]

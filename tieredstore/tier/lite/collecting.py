@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 @dataclass
 class PendingUnits:
     """Units that are not in a run object yet, and the ranges of queues from which they come.
-    `deleted`: for each deleted light queue, by name, the queue offset below which its messages are
-    deleted."""
+    `deleted`: for each deleted light queue, by name or key, the queue offset below which its
+    messages are deleted."""
 
     keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     units: list[Table] = field(default_factory=list)
     covered: list[CoveredRange] = field(default_factory=list)
-    deleted: dict[str, int] = field(default_factory=dict)
+    deleted: dict[str | int, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.covered or self.deleted)
@@ -65,11 +65,7 @@ class PendingUnits:
         """Record that all units for messages [begin, end) of a parent topic's queue were added."""
         place = (file.topic, file.topic_id, file.queue_id)
         last = self.covered[-1] if self.covered else None
-        if (
-            last is not None
-            and (last.topic, last.topic_id, last.queue_id) == place
-            and last.end == begin
-        ):
+        if last is not None and last == CoveredRange(*place, last.begin, begin, last.log_end):
             self.covered[-1] = CoveredRange(*place, last.begin, end, log_end)
         else:
             self.covered.append(CoveredRange(*place, begin, end, log_end))
@@ -81,7 +77,7 @@ class PendingUnits:
         self.covered += later.covered
         self.delete(later.deleted)
 
-    def delete(self, ends: Mapping[str, int]) -> None:
+    def delete(self, ends: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, int]) -> None:
         """Add deletions of light queues. `ends`: for each queue, the queue offset below which its
         messages are deleted."""
         for queue, offset in ends.items():
@@ -90,12 +86,13 @@ class PendingUnits:
     def sort(self, find_key: Callable[[str], int | None]) -> RunContent:
         """Return the content of a run with the collected units. `find_key`: function that returns
         the key of a light queue, or None if the tier does not have its parent topic."""
-        deleted = {find_key(queue): end for queue, end in self.deleted.items() if end}
-        return sort_units(
-            np.concatenate([np.zeros(0, np.uint64), *self.keys]),
-            join_units(self.units),
-            {key: end for key, end in deleted.items() if key is not None},
-        )
+        deleted: dict[int, int] = {}
+        for queue, end in self.deleted.items():
+            key = find_key(queue) if isinstance(queue, str) else queue
+            if end and key is not None:
+                deleted[key] = max(end, deleted.get(key, 0))
+        keys = np.concatenate([np.zeros(0, np.uint64), *self.keys])
+        return sort_units(keys, join_units(self.units), deleted)
 
 
 def extract_units(

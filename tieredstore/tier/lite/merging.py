@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from tieredstore.message.lite_runs import (
     CoveredRange,
     RunContent,
@@ -38,7 +40,8 @@ def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
     for level in sorted(levels):
         if len(levels[level]) >= FAN_IN:
             chosen = [run for group in levels[level][:FAN_IN] for run in group]
-            return ChosenRuns(chosen, level + 1, keeps_deleted=level < max(levels))
+            is_all = len(chosen) == len(directory.runs)
+            return ChosenRuns(chosen, level + 1, keeps_deleted=not is_all)
     return None
 
 
@@ -59,8 +62,8 @@ def merge_part(
     """Merge the light queues of one part (`find_key_range`). Messages that are no longer in the
     tier (`log_begins`) are left out. Raises Unavailable, Corrupt."""
     contents = [run.read_keys(*find_key_range(part, parts)) for run in chosen.runs]
-    merged = merge_contents(contents, keeps_deleted=chosen.keeps_deleted)
-    return drop_dead_units(merged, log_begins)
+    merged = merge_contents(contents)
+    return drop_dead_units(merged, log_begins, keeps_deleted=chosen.keeps_deleted)
 
 
 def find_log_begins(
@@ -93,17 +96,30 @@ def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
     return one.log_end > file.commit_log_min_offset
 
 
-def find_dead_runs(directory: LiteDirectory, flat_files: FlatFileStore) -> list[LiteRun]:
+def find_dead_runs(
+    directory: LiteDirectory, flat_files: FlatFileStore, *, keeps_deleted: bool
+) -> list[LiteRun]:
     """Return the objects of runs whose messages are all gone from the tier. A run that has
-    deletions of light queues is kept while other runs exist, because those may have messages of the
-    deleted queues."""
-    groups = directory.list_groups().values()
+    deletions of light queues is kept while another run has units of the deleted messages, and with
+    `keeps_deleted`."""
     dead: list[LiteRun] = []
-    for group in groups:
+    for group in directory.list_groups().values():
         covered = [one for run in group for one in run.notes.covered]
-        has_deleted = any(bool((run.names["deleted"] > 0).any()) for run in group)
         if any(is_covered_alive(one, flat_files) for one in covered):
             continue
-        if not has_deleted or len(groups) == 1:
+        others = [run for run in directory.runs if run not in group and run not in dead]
+        if not any(_has_deleted(run, others, is_any=keeps_deleted) for run in group):
             dead += group
     return dead
+
+
+def _has_deleted(run: LiteRun, others: Iterable[LiteRun], *, is_any: bool) -> bool:
+    """Return whether a run has deletions of units in other runs, or any deletions (`is_any`)."""
+    rows = run.names["deleted"] > 0
+    keys, limits = run.keys[rows], run.names["deleted"][rows]
+    for other in others if len(keys) else ():
+        _, own, its = np.intersect1d(keys, other.keys, assume_unique=True, return_indices=True)
+        names = other.names[its]
+        if bool(((names["count"] > 0) & (names["first"] < limits[own])).any()):
+            return True
+    return is_any and len(keys) > 0

@@ -127,8 +127,8 @@ class LiteReader:
             tables: list[Table] = yield self._do_all(
                 [partial(one.run.read_rows, *rows) for one, rows in zip(found, limits, strict=True)]
             )
-        except TieredStoreError:
-            self._service.note_stale()
+        except TieredStoreError as error:
+            self._service.note_stale(error)
             raise
         units = join_units(tables)
         # What a run has behind the rows that were read is not known yet.

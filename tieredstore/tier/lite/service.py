@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from msgspec import structs
@@ -15,13 +16,14 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.backups import BackupKind, BackupName, ListedBackups, RangedBackups
 from tieredstore.contracts.dispatch_source import QueueRange
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import Fenced, Invalid, Refused, TieredStoreError
+from tieredstore.errors import Corrupt, Fenced, Invalid, Refused, TieredStoreError
 from tieredstore.message.lite import LITE_PREFIX, find_parent, parse_lite_topic
 from tieredstore.message.lite_runs import (
     CoveredRange,
     RunContent,
     RunNotes,
     encode_run,
+    find_deletions,
     make_queue_key,
 )
 from tieredstore.metrics import Metrics
@@ -30,6 +32,7 @@ from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.lite.collecting import PendingUnits, read_from_tier
+from tieredstore.tier.lite.left import LeftDeletions
 from tieredstore.tier.lite.merging import (
     PART_UNITS,
     choose_runs,
@@ -105,6 +108,8 @@ class LiteService:
         self._ends: dict[str, int] = {}  # of queues, at the last round
         self._fenced: Fenced | None = None
         self._is_stale = False
+        self._damaged: set[str] = set()  # names of runs
+        self._left: LeftDeletions | None = None
         self.directory = LiteDirectory()
         """All current runs. A change replaces the whole object."""
         self._loop = ServiceThread(
@@ -130,6 +135,9 @@ class LiteService:
         if self._place is None:
             return
         self._writer = writer
+        if writer is not None:
+            state, is_known = Path(self._config.store_path_root_dir), writer.is_up_to_date()
+            self._left = LeftDeletions(state, is_known=is_known)
         listed = find_layer(self._flat_files.provider, ListedBackups)
         try:
             self._load(None if listed is None else listed.find_listed_backups(self._broker))
@@ -154,7 +162,9 @@ class LiteService:
     def _load(self, names: Sequence[BackupName] | None) -> None:
         provider, known = self._flat_files.provider, self.directory.runs
         loaded = load_runs(provider, self._broker, names, known)
-        self.directory = loaded.directory
+        retired = {name for _, names in self._retired for name in names}
+        kept = tuple(run for run in loaded.directory.runs if run.name not in retired)
+        self.directory = LiteDirectory(kept)
         self._is_stale = False
         if self._writer is None:
             return
@@ -164,12 +174,14 @@ class LiteService:
         self._sequence = max([self._sequence, *used])
         if loaded.useless:
             self._retire(loaded.useless)
+        if self._left is not None:
+            self.delete(self._left.find(run.name for run in kept))
 
     def catch_up(self) -> None:
         """Write runs for all messages of parent topics that are not in a run yet. A new local store
         needs this, because its light queues continue at the ends that the runs have. Raises
         Unavailable, Fenced."""
-        while self._writer is not None and any(map(self._find_gap, self._list_files())):
+        while self._writer is not None and self._has_gap():
             self._read_back()
             self._write()
 
@@ -218,10 +230,10 @@ class LiteService:
         if is_much and self._loop.is_running:
             self._loop.wake()
 
-    def delete(self, ends: Mapping[str, int]) -> None:
-        """Delete light queues. `ends`: offset after the last message of each. On return, readers no
-        longer find the messages of these queues. The next run records the deletion in the tier.
-        Later runs repeat it until all messages that it deletes are uploaded and in a run."""
+    def delete(self, ends: Mapping[str, int] | Mapping[int, int]) -> None:
+        """Delete light queues. `ends`: offset after the last message of each, by name or key. On
+        return, readers no longer find these messages. The next run records the deletion in the
+        tier. Later runs repeat it until all messages that it deletes are in a run."""
         with self._lock:
             self._pending.delete(ends)
 
@@ -262,7 +274,8 @@ class LiteService:
         key = self.find_key(queue)
         with self._lock:
             found, deleted = ([], 0) if key is None else self.directory.find(key)
-            waiting = (one.deleted.get(queue, 0) for one in (self._pending, self._waiting))
+            tables = (self._pending.deleted, self._waiting.deleted)
+            waiting = (table.get(name, 0) for table in tables for name in (queue, key or 0))
             deleted = max(deleted, *waiting, self._unfinished.get(queue, (0, {}))[0])
         return [one for one in found if one.end > deleted], deleted
 
@@ -284,9 +297,12 @@ class LiteService:
                     return True
         return False
 
-    def note_stale(self) -> None:
-        """Record that a run in the directory is no longer in the tier."""
+    def note_stale(self, error: TieredStoreError) -> None:
+        """Record that a run in the directory is damaged, or no longer in the tier. `error`: error
+        of a read, with the name of the run as its path."""
         self._is_stale = True
+        if isinstance(error, Corrupt) and error.path is not None:
+            self._damaged.add(error.path)
 
     # Rounds
 
@@ -299,15 +315,31 @@ class LiteService:
             self._writer.check()
             if self._is_stale:
                 self._load(None)
+                self._drop_damaged()
             self._read_back()
             self._write()
             self._merge()
             self._expire()
             self._delete_retired()
+            if self._left is not None:
+                self._left.keep_only({run.name: run.names for run in self.directory.runs})
         except Fenced as error:
             self._fenced = error
             raise
+        except Corrupt as error:
+            self.note_stale(error)
+            raise
         self._metrics.gauge(RUNS_METRIC, len(self.directory.runs))
+
+    def _drop_damaged(self) -> None:
+        """Take the runs with damaged units out of the directory, except their deletions. The
+        messages are read back."""
+        for group in self.directory.list_groups().values():
+            if not self._damaged.isdisjoint(str(run.name) for run in group):
+                _log.error("run %s of lite topics is damaged. It is made again", group[0].name)
+                self.delete(find_deletions(run.names for run in group))
+                self._hide({run.name for run in group})
+        self._damaged.clear()
 
     def _is_ending(self) -> bool:
         self._loop.report_progress()
@@ -341,6 +373,10 @@ class LiteService:
         if left <= 0:
             self._loop.wake()
 
+    def _has_gap(self) -> bool:
+        """Return whether no run has some messages that the tier has."""
+        return any(map(self._find_gap, self._list_files()))
+
     def _find_gap(self, file: FlatMessageFile) -> tuple[int, int] | None:
         # What was committed since the last round may not be noted yet.
         end = self._ends.get(file.path, 0)
@@ -363,7 +399,8 @@ class LiteService:
         """Write a run of all waiting units."""
         with self._lock:
             self._waiting, self._pending = self._pending, PendingUnits()
-            waiting, new = self._waiting, [*self._waiting.deleted]
+            waiting = self._waiting
+            new = [queue for queue in waiting.deleted if isinstance(queue, str)]
             if waiting:
                 waiting.delete({queue: one[0] for queue, one in self._unfinished.items()})
         try:
@@ -420,6 +457,8 @@ class LiteService:
         writer.check()
         self._sequence += 1
         name = BackupName(writer.epoch_number, self._sequence, BackupKind.LITE)
+        if self._left is not None:
+            self._left.keep(name, content.names)
         if not notes.group:
             notes = structs.replace(notes, group=str(name))
         data = encode_run(notes, content)
@@ -430,18 +469,13 @@ class LiteService:
         """Make written runs visible after a fence check, and hide the runs that they replace."""
         assert self._writer is not None
         self._writer.confirm()
-        gone = {run.name for run in merged}
-        kept = [run for run in self.directory.runs if run.name not in gone]
-        self.directory = LiteDirectory((*kept, *new))
-        if gone:
-            self._retire(sorted(gone))
+        self._hide({run.name for run in merged}, new)
 
     def _merge(self) -> None:
         """Merge runs of one level, and repeat this while a level has enough runs."""
         while not self._is_ending() and (found := choose_runs(self.directory)) is not None:
             if not found.keeps_deleted:  # messages in no run may be of deleted queues, too
-                is_behind = any(map(self._find_gap, self._list_files()))
-                found = found._replace(keeps_deleted=is_behind)
+                found = found._replace(keeps_deleted=self._has_gap())
             begins = find_log_begins(found.runs, self._flat_files)
             covered = (
                 one
@@ -467,11 +501,15 @@ class LiteService:
             self._publish(new, found.runs)
 
     def _expire(self) -> None:
-        dead = find_dead_runs(self.directory, self._flat_files)
-        if dead:
-            gone = {run.name for run in dead}
-            kept = (run for run in self.directory.runs if run.name not in gone)
-            self.directory = LiteDirectory(tuple(kept))
+        dead = find_dead_runs(self.directory, self._flat_files, keeps_deleted=self._has_gap())
+        self._hide({run.name for run in dead})
+
+    def _hide(self, gone: Collection[BackupName], new: Sequence[LiteRun] = ()) -> None:
+        """Replace runs in the directory, and delete them later."""
+        if gone or new:
+            kept = [run for run in self.directory.runs if run.name not in gone]
+            self.directory = LiteDirectory((*kept, *new))
+        if gone:
             self._retire(sorted(gone))
 
     def _retire(self, names: list[BackupName]) -> None:
