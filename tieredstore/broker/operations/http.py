@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
@@ -30,10 +31,10 @@ therefore always gets an answer. Otherwise an operator's tool would restart a br
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """Limits of the HTTP port. `max_connections`: above this number, a new connection replaces the
-    connection that has waited longest. `max_request_bytes`: maximum size of one request with its
-    headers. `request_s`: time in which the first request of a connection must arrive. `idle_s`:
-    time in which each later request must arrive. `answer_s`: time in which an answer must be
-    written and received by the peer."""
+    oldest one, first of those that wait for a request. `max_request_bytes`: maximum size of one
+    request with its headers. `request_s`: time in which the first request of a connection must
+    arrive. `idle_s`: time in which each later request must arrive. `answer_s`: time in which an
+    answer must be written and received by the peer."""
 
     max_connections: int = 128
     max_request_bytes: int = 16 << 10
@@ -67,7 +68,7 @@ class Fronts:
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
         self._waiting: dict[Front, None] = {}
-        self._answering: set[Front] = set()
+        self._answering: dict[Front, None] = {}
         self._by_transport: dict[asyncio.BaseTransport, Front] = {}
 
     def __len__(self) -> int:
@@ -76,39 +77,33 @@ class Fronts:
     def find(self, transport: asyncio.BaseTransport | None) -> Front | None:
         return None if transport is None else self._by_transport.get(transport)
 
-    def admit(self, front: Front, transport: asyncio.Transport) -> bool:
-        """Accept a connection. Above the limit, close the connection that has waited longest, so
-        that idle connections do not block a health check. Returns False if the new connection must
-        be refused."""
+    def admit(self, front: Front, transport: asyncio.Transport) -> None:
+        """Accept a connection. Above the limit, close the connection that has waited longest, or
+        else the one whose answer began first, so that no connections block a health check."""
         descriptor = transport.get_extra_info("socket").fileno()
         has_room = len(self) < ALWAYS_ADMITTED or count_room(descriptor) > 0
         if not has_room or len(self) >= self.limits.max_connections:
-            oldest = next(iter(self._waiting), None)
             PEERS.note(
                 "HTTP connections over the limit",
-                f"HTTP port: {len(self)} connections, "
-                + ("the oldest that waits is closed" if oldest else "another is refused"),
+                f"HTTP port: {len(self)} connections, the oldest is closed",
             )
-            if oldest is None or not has_room:
-                return False
-            oldest.abort()
+            next(chain(self._waiting, self._answering)).abort()
         self._by_transport[transport] = front
-        return True
 
     def wait(self, front: Front) -> None:
-        self._answering.discard(front)
+        self._answering.pop(front, None)
         self._waiting.pop(front, None)
         self._waiting[front] = None
 
     def answer(self, front: Front) -> None:
         """Record that the answer to a request of this connection has begun."""
         self._waiting.pop(front, None)
-        self._answering.add(front)
+        self._answering[front] = None
 
     def forget(self, front: Front, transport: asyncio.BaseTransport) -> None:
         """Remove an ended connection."""
         self._waiting.pop(front, None)
-        self._answering.discard(front)
+        self._answering.pop(front, None)
         self._by_transport.pop(transport, None)
 
 
@@ -125,9 +120,7 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made = cast("asyncio.Transport", transport)
-        if not self._fronts.admit(self, made):
-            made.abort()
-            return
+        self._fronts.admit(self, made)
         self._transport = made
         self._handler.connection_made(made)
         self._fronts.wait(self)
@@ -174,8 +167,9 @@ class Front(asyncio.Protocol):
             self._limit(self._fronts.limits.idle_s)
 
     def abort(self) -> None:
-        """Close the connection immediately."""
+        """Close the connection immediately, and make room for another."""
         if self._transport is not None:
+            self._fronts.forget(self, self._transport)
             self._transport.abort()
 
     def _limit(self, time_s: float) -> None:
