@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import io
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class StorageLevel(enum.IntEnum):
     def parse(cls, value: str) -> StorageLevel:
         """Parse the name of a level, or its number as Java does. An unknown number is DISABLE."""
         text = value.strip()
-        if text.lstrip("+-").isdigit():
+        if re.fullmatch("[+-]?[0-9]{1,10}", text):
             number = int(text)
             return cls(number) if number in cls._value2member_map_ else cls.DISABLE
         try:

@@ -100,6 +100,8 @@ def test_storage_level_takes_names_and_integers(text: str, level: int) -> None:
     ("key", "value"),
     [
         ("tieredStorageLevel", "junk"),
+        ("tieredStorageLevel", "+-1"),
+        ("tieredStorageLevel", "9" * 5000),
         ("tieredStoreGroupCommitCount", "many"),
         ("tieredStoreGroupCommitCount", "5 "),
         ("tieredStoreGroupCommitCount", "0"),

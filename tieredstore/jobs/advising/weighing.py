@@ -14,6 +14,7 @@ from tieredstore.jobs.advising.read_costs import NO_READS, MeasuredReads, ReadCo
 from tieredstore.jobs.advising.settings import ReadSettings, Settings
 from tieredstore.jobs.advising.upload_costs import Monthly, TopicUploads, UploadCosts, add_requests
 from tieredstore.jobs.advising.workload import HOUR_MS, LeavesAt, Workload
+from tieredstore.local.cleaning.service import parse_delete_when
 from tieredstore.message.consume_queue import UNIT_SIZE
 
 _DAY_MS: Final = 24 * HOUR_MS
@@ -41,7 +42,7 @@ class LocalRates:
 def find_deletion_hours(config: StoreConfig) -> list[int]:
     """Return the hours of the day (0 to 23) in which expired files are deleted, from the setting
     `deleteWhen`."""
-    hours = {int(part) % 24 for part in config.delete_when.split(";") if part.strip().isdigit()}
+    hours = {hour % 24 for hour in parse_delete_when(config.delete_when)}
     return sorted(hours) or [4]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -338,7 +339,7 @@ def parse_delete_when(text: str) -> frozenset[int]:
     """Parse `deleteWhen`: hours, separated by semicolons. An invalid hour never matches, as in
     Java."""
     words = (word.strip() for word in text.split(";"))
-    return frozenset(int(word) for word in words if word.isascii() and word.isdigit())
+    return frozenset(int(word) for word in words if re.fullmatch("[0-9]{1,9}", word))
 
 
 class CleanableLog(CommitLogReader, Protocol):

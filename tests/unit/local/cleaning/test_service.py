@@ -488,7 +488,14 @@ def test_the_topics_reserve_time_has_no_effect_here(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("04", {4}), ("4;23", {4, 23}), ("", set()), ("never; 05", {5}), ("99", {99})],
+    [
+        ("04", {4}),
+        ("4;23", {4, 23}),
+        ("", set()),
+        ("never; 05", {5}),
+        ("99", {99}),
+        ("9" * 5000, set()),
+    ],
 )
 def test_hours_are_separated_by_semicolons(text: str, hours: set[int]) -> None:
     assert parse_delete_when(text) == hours
