@@ -20,6 +20,7 @@ from tieredstore.disk.file_operations import cut_zeros
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.java_json import quote_integer_keys
 from tieredstore.local.queues.rocksdb.database import CURRENT_FILE, read_family
+from tieredstore.message.properties import parse_integer
 
 CONFIG_DIRECTORY: Final = "config"
 TOPICS_FILE: Final = "topics.json"
@@ -82,9 +83,9 @@ class TopicTable:
         is not set."""
         hours = {}
         for topic in self.attributes:
-            text = self._attribute(topic, "reserve.time")
-            if text.isdigit():
-                hours[topic] = int(text)
+            number = parse_integer(self._attribute(topic, "reserve.time").encode())
+            if number is not None and number >= 0:
+                hours[topic] = number
         return hours
 
     def storage_levels(self) -> dict[str, StorageLevel]:

@@ -24,6 +24,7 @@ TOPICS = b"""{
 \t\t"C":{"attributes":{"+cleanup.policy":"COMPACTION"},"topicName":"C"},
 \t\t"D":{"attributes":{"cleanup.policy":"DELETE","reserve.time":"-1"},"topicName":"D"},
 \t\t"E":{"attributes":null,"numbers":{1:2,-3:"4:5,6:7"},"topicName":"E"},
+\t\t"L":{"attributes":{"reserve.time":"+720"},"topicName":"L"},
 \t\t"B":{"attributes":{"queue.type":"BatchCQ"},"topicName":"B"}
 \t}
 }"""
@@ -63,7 +64,7 @@ def test_topics_with_attributes(config: Path) -> None:
         (config / "topics.json").write_bytes(TOPICS)
         source = store.dispatch_source
         assert [key.topic for key in source.queues()] == ["D", "E", "T"]
-        assert source.topic_reserve_hours() == {"T": 48}
+        assert source.topic_reserve_hours() == {"L": 720, "T": 48}
         assert source.find_excluded_topics() == {
             "B": "batch consume queue (BatchCQ)",
             "C": "compaction topic",
