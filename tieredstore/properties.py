@@ -36,7 +36,7 @@ Secret = Annotated[str, msgspec.Meta(extra=dict(SECRET))]
 """Type of a secret text."""
 
 _UNIT = re.compile("_(ms|bytes|hours)$")
-_ANY = re.compile(".*", re.DOTALL)
+_ANY = re.compile("[^\ud800-\udfff]*")  # all that can be encoded
 _JAVA_LITERALS = {
     bool: re.compile("true|false", re.IGNORECASE),
     int: re.compile(r"[+-]?\d+", re.ASCII),

@@ -73,6 +73,8 @@ def test_changes_at_run_time_are_taken_all_or_none() -> None:
         {"nobody": "1"},
         {"flushDiskType": "SYNC_FLUSH"},
         {"fileReservedTime": "x"},
+        {"fileReservedTime": "9" * 5000},
+        {"deleteWhen": "\ud800"},
     ):
         with pytest.raises(Invalid, match=f"update: {next(iter(wrong))}"):
             update_settings(

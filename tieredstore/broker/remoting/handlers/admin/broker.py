@@ -117,9 +117,11 @@ def _parse_properties(body: bytes) -> dict[str, str]:
     import javaproperties
 
     try:
-        return dict(javaproperties.loads(body.decode()))
-    except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
+        found = dict(javaproperties.loads(body.decode()))
+        "".join(found).encode()  # the answer names a wrong key
+    except (UnicodeError, javaproperties.InvalidUEscapeError) as error:
         raise Refused(Reason.INVALID_PARAMETER, f"body: {error}") from None
+    return found
 
 
 def _format_properties(settings: Mapping[str, str]) -> bytes:

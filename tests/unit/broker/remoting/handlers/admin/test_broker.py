@@ -78,6 +78,7 @@ def test_settings_are_shown_and_changed_at_run_time(tmp_path: Path) -> None:
                 b"nobody=1\n",
                 b"autoCreateTopicEnable=maybe\n",
                 b"\xff",
+                b"\\ud800=1\n",
             ):
                 answer = await client.request(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
                 assert answer.code == ResponseCode.INVALID_PARAMETER, body
