@@ -275,3 +275,21 @@ def _units(source: DispatchSource, count: int) -> list[tuple[int, int, int]]:
     while len(units) < count:
         units += source.read_units(KEY, len(units), count).tolist()
     return units
+
+
+def test_j50_messages_of_a_light_queue_that_has_its_units_are_not_lost(tmp_path: Path) -> None:
+    """The queue of a message lacks its unit, as after a kill. The light queue of the message has
+    its own."""
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    config = small_config(tmp_path / "s", store_type="default", **light)
+    with running(config) as store:
+        put_all(store, [plain(properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}) for _ in range(3)])
+    with (tmp_path / "s/consumequeue/T/0/00000000000000000000").open("r+b") as file:
+        file.seek(2 * 20)
+        file.write(bytes(20))
+    reader = open_read_only(tmp_path / "s", config)
+    found = reader.compare()
+    assert {key.topic for key in found.runs} >= {"T"}
+    assert found.unread == []
+    assert [reader.get_max_offset_in_queue(topic, 0) for topic in ("T", "%LMQ%a")] == [3, 3]
+    reader.shutdown()

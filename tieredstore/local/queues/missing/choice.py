@@ -16,6 +16,7 @@ from tieredstore.local.queues.missing.records import Unread
 from tieredstore.local.queues.missing.spilled_rows import Rows, Spill, SpilledRows
 from tieredstore.local.queues.rebuilt import ROW_DTYPE, RebuiltQueue
 from tieredstore.message.consume_queue import BLANK_SIZE_FIELD
+from tieredstore.message.names import LMQ_PREFIX
 from tieredstore.message.record import decode_record
 
 FOUND_DTYPE: Final = np.dtype([*ROW_DTYPE.descr, ("offset", np.int64)])
@@ -82,7 +83,8 @@ def choose_units(
             some = block[part]
             runs[-1].add(QueueUnits(key, offset, some["unit"], some["store_timestamp"]))
     unread = _describe_misplaced(key, np.concatenate(misplaced))
-    if queue is None and deleted_before < 0:
+    # A light queue is not compared: it may well have its first messages.
+    if queue is None and deleted_before < 0 and not key.topic.startswith(LMQ_PREFIX):
         unread += _find_lost_begin(key, runs, log)
     return runs, unread
 
