@@ -5,9 +5,7 @@ port. They also connect to a Java proxy 5.5.0 (cluster mode) in front of our bro
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,6 @@ from tests.kit.clients.grpc_lab import (
     Lab,
     start_client,
 )
-from tests.kit.clients.program import ClientFailed
 from tests.kit.clients.served import Served, knows_topic
 from tests.kit.waiting import wait_for
 
@@ -64,7 +61,7 @@ def test_a_message_is_received_as_it_was_sent_and_once(lab: Lab) -> None:
     assert sorted(message["keys"]) == ["k1", "k2"]
     assert message["properties"] == {"colour": "blue", "näme": "ü"}
     assert message["attempt"] == 1
-    assert lab.call("receive", name="c", count=32, invisible_s=30) == []
+    assert lab.receive() == []
     lab.call("stop", name="c")
     lab.call("stop", name="p")
 
@@ -85,28 +82,13 @@ def test_a_message_that_is_given_back_comes_again(lab: Lab) -> None:
     lab.start_producer(topic)
     lab.call("start_simple", name="c", group=f"other_{lab.language}", topic=topic)
     lab.send(topic, "again")
-    (first,) = receive_some(lab)
+    (first,) = lab.receive_some()
     lab.call("change_invisible", name="c", message_id=first["message_id"], seconds=1)
-    (second,) = receive_some(lab)
+    (second,) = lab.receive_some()
     assert (first["attempt"], second["attempt"]) == (1, 2)
     lab.call("ack", name="c", message_id=second["message_id"])
     lab.call("stop", name="c")
     lab.call("stop", name="p")
-
-
-def receive_some(lab: Lab, name: str = "c") -> Any:
-    for _ in range(10):
-        try:
-            found = lab.call("receive", name=name, count=32, invisible_s=30)
-        except ClientFailed as error:
-            # A Java proxy does not know the settings of a new client at once.
-            if not (lab.served.is_proxy and '"settings" is null' in error.text):
-                raise
-            time.sleep(0.5)
-            continue
-        if found:
-            return found
-    raise AssertionError("no message came")
 
 
 @has_push
@@ -153,11 +135,7 @@ def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(lab: Lab) ->
     ]
     wait_for(lambda: asyncio.run(knows_topic(lab.served.namesrv, f"%DLQ%{group}")))
     lab.call("start_simple", name="d", group=f"other_{lab.language}", topic=f"%DLQ%{group}")
-    dead: list[Any] = []
-    for _ in range(15):
-        dead = lab.call("receive", name="d", count=32, invisible_s=30)
-        if dead:
-            break
+    dead = lab.receive_some("d")
     assert bodies(dead) == ["poison"]
     lab.call("stop", name="d")
     lab.call("stop", name="c")
@@ -199,7 +177,7 @@ def test_what_a_message_group_cannot_consume_is_a_dead_letter_and_it_goes_on(lab
     assert len(found) == RETRIES + 2
     wait_for(lambda: asyncio.run(knows_topic(lab.served.namesrv, f"%DLQ%{group}")))
     lab.call("start_simple", name="d", group=f"other_{lab.language}", topic=f"%DLQ%{group}")
-    (dead,) = receive_some(lab, "d")
+    (dead,) = lab.receive_some("d")
     assert dead["body"] == "poison"
     lab.call("stop", name="d")
     lab.call("stop", name="c")
@@ -219,7 +197,7 @@ def test_a_delayed_message_comes_when_it_is_due_and_not_once_it_is_recalled(lab:
     first, second = lab.receive_bodies(2)
     assert [first["body"], second["body"]] == ["now", "later"]
     assert second["at_ms"] >= sent["at_ms"] + 3_000
-    assert bodies(lab.call("receive", name="c", count=32, invisible_s=30)) == []
+    assert bodies(lab.receive()) == []
     lab.call("stop", name="c")
     lab.call("stop", name="p")
 
@@ -233,6 +211,6 @@ def test_a_transaction_is_committed_rolled_back_or_asked_about(lab: Lab) -> None
     found = lab.receive_bodies(2)
     assert sorted(bodies(found)) == ["commit", "leave open"]
     assert set(lab.call("checked")) == {"leave open"}
-    assert bodies(lab.call("receive", name="c", count=32, invisible_s=30)) == []
+    assert bodies(lab.receive()) == []
     lab.call("stop", name="c")
     lab.call("stop", name="p")
