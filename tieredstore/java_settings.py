@@ -42,11 +42,10 @@ UNUSED_SETTINGS: Mapping[str, str] = {
     "recoverConcurrently": "a recovery reads the log once, and of a queue its end alone",
     "recoverThreadPoolNums": "see `recoverConcurrently`",
     "recheckReputOffsetFromCq": "the dispatch position is kept, and checked against the queues",
-    "maxClientEventCount": "the ready lite topics of a client are limited by its subscriptions",
-    "enableLiteEventMode": "see `maxClientEventCount`",
-    "liteEventCheckInterval": "see `maxClientEventCount`",
-    "liteEventFullDispatchDelayTime": "see `maxClientEventCount`",
-    "liteEventFullDispatchDelayTimeForWildcardGroup": "see `maxClientEventCount`",
+    "enableLiteEventMode": "the lite topics with messages are always noted for each client",
+    "liteEventCheckInterval": "lite topics above `maxClientEventCount` get turns without a pause",
+    "liteEventFullDispatchDelayTime": "see `liteEventCheckInterval`",
+    "liteEventFullDispatchDelayTimeForWildcardGroup": "see `liteEventCheckInterval`",
     "maxTopicLength": (
         "Java does not read it either: a topic has 127 bytes at most, a retry topic 255"
     ),
@@ -127,7 +126,7 @@ metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort migr
 msgTraceTopicName namesrvAddr namesrvListenPort notifyConsumerIdsChangedEnable priorityOrderAsc
 readOnlyRefreshInterval registerBrokerTimeoutMills registerNameServerPeriod rejectTransactionMessage
 liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
-maxLiteSubscriptionCount minLiteTTl
+maxClientEventCount maxLiteSubscriptionCount minLiteTTl
 serverLoadBalancerEnable shortPollingTimeMills tls.server.authClient tls.server.mode
 tls.server.need.client.auth tls.server.trustCertPath tlsCertPath tlsKeyPath traceTopicEnable
 transactionCheckInterval transactionCheckMax transactionTimeOut

@@ -216,6 +216,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True, rename=make_key):
     """Time after which a subscription to lite topics ends unless its client repeats it, ms."""
     max_lite_subscription_count: Live[Whole32] = 100_000
     """Maximum number of subscriptions to lite topics, of all clients together."""
+    max_client_event_count: Live[Int32] = 100
+    """Number of lite topics with messages that are noted for a client, unless its group sets it."""
     notify_consumer_ids_changed_enable: Live[bool] = True
     """Whether the members of a group are notified when a member joins or leaves."""
     server_load_balancer_enable: Live[bool] = True

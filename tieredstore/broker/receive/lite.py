@@ -14,7 +14,6 @@ from tieredstore.broker.receive.polls import PollKey
 from tieredstore.broker.receive.progress import QueueProgress
 from tieredstore.broker.receive.requests import ReceiveRequest
 from tieredstore.broker.receive.state import ReceiveState
-from tieredstore.broker.state.groups import MAX_LITE_EVENTS
 from tieredstore.clock import Clock
 from tieredstore.contracts.dispatch_source import find_light
 from tieredstore.contracts.message_store import MessageStore
@@ -32,14 +31,25 @@ _PAUSE_S: Final = 0.1
 class _Ready:
     """Up to `most` light queues that may have messages for a client. `after`: the light queue after
     which a search for more continues, or None. `is_cut`: whether the search has to begin again,
-    because a queue that it may have passed was left out. `pause`: timer of a search that continues
-    later, or None."""
+    because a queue that it may have passed was left out. `is_over`: whether more queues have
+    messages. If so, the search fills at least half of the places, so that every queue gets its
+    turn. `pause`: timer of a search that continues later, or None."""
 
     most: int
     queues: dict[str, None] = field(default_factory=dict)
     after: str | None = None
     is_cut: bool = False
+    is_over: bool = False
     pause: asyncio.TimerHandle | None = None
+
+    def add(self, queue: str, *, is_new: bool) -> None:
+        """Add a queue, or leave it to a search. `is_new`: whether a message has arrived."""
+        most = self.most // 2 * is_new if self.is_over else self.most
+        if queue in self.queues or len(self.queues) < most:
+            self.queues[queue] = None
+        else:
+            self.is_over = True
+            self.begin_search()
 
     def begin_search(self) -> None:
         self.is_cut |= self.after is not None
@@ -101,6 +111,8 @@ class LiteQueues:
         parent = make_parent_prefix(request.topic)
         looks, taken = MAX_LOOKS, set[str]()
         while True:
+            if ready.after is not None and looks and len(ready.queues) <= ready.most // 2:
+                looks -= self._search(client.group, ready, wanted, parent, looks)
             for queue in [queue for queue in ready.queues if queue not in taken]:
                 taken.add(queue)
                 ready.queues.pop(queue, None)
@@ -118,14 +130,13 @@ class LiteQueues:
                     raise
                 if self._is_available(progress):
                     yield progress
-            if ready.after is None or len(ready.queues) >= ready.most:
+            if ready.after is None or len(ready.queues) > ready.most // 2:
                 return
             if not looks:
                 if ready.pause is None:
                     loop = asyncio.get_running_loop()
                     ready.pause = loop.call_later(_PAUSE_S, self._resume, client, ready, parent)
                 return
-            looks -= self._search(client.group, ready, wanted, parent, looks)
 
     def _resume(self, client: LiteClient, ready: _Ready, parent: str) -> None:
         ready.pause = None
@@ -144,15 +155,19 @@ class LiteQueues:
         looked = 0
         for queue, found_end in itertools.islice(found, looks):
             looked, ready.after = looked + 1, queue
-            end = found_end or self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
-            offset = self.state.offsets.query_offset(group, queue, LITE_QUEUE_ID)
-            if end > 0 and offset != end:
+            progress = self.state.find_queues(group, queue).get(LITE_QUEUE_ID)
+            if (
+                self._is_available(progress)
+                if progress is not None
+                else not self._is_done(group, queue, found_end)
+            ):
                 ready.queues[queue] = None
                 if len(ready.queues) >= ready.most:
+                    ready.is_over = True
                     return looked
         if looked < looks:  # the last one, so queues left out before were looked at again
             ready.after = "" if ready.is_cut else None
-            ready.is_cut = False
+            ready.is_over, ready.is_cut = ready.is_cut, False
         return max(looked, 1)
 
     def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
@@ -166,7 +181,7 @@ class LiteQueues:
 
     def note_arrived(self, queue: str) -> None:
         """Note a new message in a light queue."""
-        self._mark_all(queue)
+        self._mark_all(queue, is_new=True)
 
     def mark_all(self, client: LiteClient) -> None:
         """Let the next receive of a client search all its lite topics."""
@@ -186,26 +201,23 @@ class LiteQueues:
                 self.note(progress)
         self._set_timer()
 
-    def _mark_all(self, queue: str, group: str | None = None, *, wakes: bool = True) -> None:
+    def _mark_all(
+        self, queue: str, group: str | None = None, *, is_new: bool = False, wakes: bool = True
+    ) -> None:
         for client in self.subscriptions.list_clients(queue):
             if group is None or client.group == group:
-                self._mark(client, queue, wakes=wakes)
+                self._mark(client, queue, is_new=is_new, wakes=wakes)
 
-    def _mark(self, client: LiteClient, queue: str, *, wakes: bool = True) -> None:
-        ready = self._find_ready(client)
-        if len(ready.queues) < ready.most:
-            ready.queues[queue] = None
-        elif queue not in ready.queues:
-            ready.begin_search()
+    def _mark(
+        self, client: LiteClient, queue: str, *, is_new: bool = False, wakes: bool = True
+    ) -> None:
+        self._find_ready(client).add(queue, is_new=is_new)
         if wakes:
             self._wake(client, queue)
 
     def _find_ready(self, client: LiteClient) -> _Ready:
         if client not in self._ready:
-            group = self.state.groups.find_group(client.group)
-            self._ready[client] = _Ready(
-                MAX_LITE_EVENTS if group is None else group.max_lite_events
-            )
+            self._ready[client] = _Ready(self.state.groups.find_max_lite_events(client.group))
         return self._ready[client]
 
     def _wake(self, client: LiteClient, queue: str) -> None:
@@ -239,8 +251,8 @@ class LiteQueues:
             offsets.commit_offset(group, queue, LITE_QUEUE_ID, target)
             self._mark_all(queue, group)
 
-    def _is_done(self, group: str, queue: str) -> bool:
-        end = self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
+    def _is_done(self, group: str, queue: str, found_end: int = 0) -> bool:
+        end = found_end or self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
         offset = self.state.offsets.query_offset(group, queue, LITE_QUEUE_ID)
         return end <= 0 or (offset is not None and offset == end)
 

@@ -71,8 +71,6 @@ LITE_RESETS_UNSUBSCRIBED: Final = "lite.sub.reset.offset.unsubscribe"
 LITE_QUOTA: Final = "lite.sub.client.quota"
 LITE_EVENTS: Final = "lite.sub.client.max.event.cnt"
 LITE_WILDCARD: Final = "lite.sub.wildcard"
-MAX_LITE_EVENTS: Final = 100
-"""Default of LITE_EVENTS, as in Java: the number of lite topics that are noted for a client."""
 GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     "consumeFromWhere": _one_of(_FROM_WHERE),
     PRIORITY_FACTOR: _between(0, 100),
@@ -196,11 +194,6 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
         """Maximum number of lite topics of one client. The clients check this limit."""
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
-    @property
-    def max_lite_events(self) -> int:
-        """Maximum number of lite topics that are noted for a client."""
-        return int(self.attributes.get(LITE_EVENTS, MAX_LITE_EVENTS))
-
     def resets_lite(self, attribute: str) -> bool:
         """Return whether the group has an attribute with the value true. `attribute`: names a case
         in which the group reads a lite topic again from its first message."""
@@ -259,6 +252,13 @@ class SubscriptionGroupManager(ConfigManager):
     def list_groups(self) -> Mapping[str, SubscriptionGroupConfig]:
         """Return all groups by name. The caller must not change this table."""
         return MappingProxyType(self._groups)
+
+    def find_max_lite_events(self, group: str) -> int:
+        """Return the maximum number of lite topics that are noted for a client of a group. As in
+        Java, the broker's limit counts if the group's attribute is not an int of 32 bits."""
+        config = self._groups.get(group)
+        found = 0 if config is None else int(config.attributes.get(LITE_EVENTS, 0))
+        return found if 0 < found < 1 << 31 else self._settings.max_client_event_count
 
     def update_group(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a group. Raises Invalid for an invalid number of retry queues."""

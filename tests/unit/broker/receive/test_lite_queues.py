@@ -225,3 +225,54 @@ async def test_a_long_search_pauses_and_continues(
     lab.queues.mark_all(CLIENT)  # no client any more
     assert not lab.queues._ready
     await on.close()
+
+
+@pytest.mark.parametrize("is_wildcard", [True, False])
+@on_loop
+async def test_lite_topics_with_a_lasting_backlog_take_turns(
+    tmp_path: Path, is_wildcard: bool
+) -> None:
+    on = await start(tmp_path)
+    more = {"lite.sub.wildcard": "true"} if is_wildcard else {}
+    lab = LiteLab(on, **{"lite.sub.client.max.event.cnt": "10", **more})
+    names = [f"t{number:02d}" for number in range(25)]
+    for name in names:
+        lab.put(name)
+    lab.subscriptions.replace(CLIENT, "P", [*names, "a", "late"], print)
+    found = list[str]()
+    for number in range(150):
+        if number == 50:
+            lab.put("late")
+        elif number > 50:  # arrivals fill every free place
+            for name in names[:12]:
+                lab.queues.note_arrived(LiteTopic("P", name).queue)
+        progress = next(lab.queues.list_ready(REQUEST))
+        found.append(progress.topic.removeprefix("%LMQ%$P$"))
+        lab.queues.note(progress)  # acknowledged, and the queue has more messages
+    assert len(lab.queues._ready[CLIENT].queues) <= 10
+    for begin in range(0, 101, 25):
+        assert set(names) <= set(found[begin : begin + 50]), begin
+    assert "late" in found[50:100]
+    await on.close()
+
+
+@pytest.mark.parametrize("most", [20, 3])
+@on_loop
+async def test_the_broker_limits_the_lite_topics_that_a_client_notes(
+    tmp_path: Path, most: int
+) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on)
+    on.groups._settings.max_client_event_count = most
+    names = [f"t{number}" for number in range(30)]
+    lab.subscriptions.replace(CLIENT, "P", names, print)
+    for name in names:
+        lab.put(name)
+    assert len(lab.queues._ready[CLIENT].queues) == most
+    found = set[str]()
+    for _ in range(20):
+        for progress in lab.queues.list_ready(REQUEST):
+            found.add(progress.topic)
+            on.state.offsets.commit_offset("L", progress.topic, 0, 1)
+    assert len(found) == 30
+    await on.close()
