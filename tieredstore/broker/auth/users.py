@@ -129,9 +129,8 @@ class UserManager(ConfigManager):
         self.mark_changed()
         return True
 
-    def encode(self) -> bytes:
-        table = _Table(users=self._users, data_version=self.data_version)
-        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        return {"users": iter(self._users.copy().items()), "dataVersion": self.data_version}
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_Table)
@@ -219,9 +218,8 @@ class AclManager(ConfigManager):
         self._set(subject, left)
         return True
 
-    def encode(self) -> bytes:
-        table = _AclTable(acls=self._acls, data_version=self.data_version)
-        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        return {"acls": iter(self._acls.copy().items()), "dataVersion": self.data_version}
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_AclTable)

@@ -60,9 +60,8 @@ class ScheduleOffsets(ConfigManager):
             self._offsets[level] = offset
             self.mark_changed()
 
-    def encode(self) -> bytes:
-        table = _Table(offset_table=self._offsets, data_version=self.data_version)
-        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        return {"offsetTable": self._offsets, "dataVersion": self.data_version}
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_Table)

@@ -139,7 +139,7 @@ class TimerProgress(ConfigManager):
                 read_ms, _, offset = _CHECKPOINT.unpack(data)
                 self.next_offset, self.delivered_until_ms = offset, read_ms - TIMER_PRECISION_MS
 
-    def encode(self) -> bytes:
+    def list_fields(self) -> dict[str, object]:
         lowest = self.slots.find_lowest_offset()
         # Messages that came late for their slot are not delivered yet, though their slot is.
         late = self.slots.find_lowest_offset(self.delivered_until_ms)
@@ -149,7 +149,7 @@ class TimerProgress(ConfigManager):
             delivered_until_ms=self.delivered_until_ms,
             data_version=self.data_version,
         )
-        return msgspec.json.format(msgspec.json.encode(state), indent=1)
+        return msgspec.to_builtins(state)
 
     def find_position(self) -> int:
         """Return the offset of the next message to read in the timer topic."""

@@ -54,8 +54,8 @@ class KeyValueManager(ConfigManager):
         if self._table.get(namespace, {}).pop(key, None) is not None:
             self.mark_changed()
 
-    def encode(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(_Table(self._table)), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        return {"configTable": self._table}
 
     def decode(self, data: bytes) -> None:
         self._table = msgspec.json.decode(data, type=_Table).config_table

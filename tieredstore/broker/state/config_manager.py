@@ -10,9 +10,11 @@ failure.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +36,15 @@ from tieredstore.java_json import quote_integer_keys
 from tieredstore.service_thread import ServiceHealth
 
 _DAMAGES: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+PART_ROWS: Final = 1_000
+"""Maximum number of rows of a large table that one call encodes."""
+_PAUSE_S: Final = 0.0005
+"""Time (seconds) for which a thread that encodes a large table lets the event loop run."""
 _log = logging.getLogger(__name__)
+
+
+Row = tuple[str, object]
+"""Key and value of a large table."""
 
 
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
@@ -62,8 +72,9 @@ class ConfigManager(ABC):
         self._persisting = asyncio.Lock()
 
     @abstractmethod
-    def encode(self) -> bytes:
-        """Encode the state as strict JSON."""
+    def list_fields(self) -> dict[str, object]:
+        """Return the fields of the file by name. A large table is an iterator of pairs over a copy
+        of the table, because a thread encodes it while the event loop changes the table."""
 
     @abstractmethod
     def decode(self, data: bytes) -> None:
@@ -78,6 +89,15 @@ class ConfigManager(ABC):
     def changes(self) -> int:
         """Number of the last change."""
         return self._changes
+
+    def encode(self) -> bytes:
+        """Encode the state as strict JSON. Blocks for about 1 s per million consumer offsets."""
+        return b"".join(_encode(_freeze(self.list_fields())))
+
+    async def encode_in_thread(self) -> bytes:
+        """Encode the state as `encode` does, without blocking the event loop."""
+        fields = _freeze(self.list_fields())
+        return await asyncio.to_thread(lambda: b"".join(_encode(fields)))
 
     def is_on_disk(self, change: int) -> bool:
         """Return whether the file contains the change with this number."""
@@ -143,12 +163,14 @@ class ConfigManager(ABC):
                 return
             changes = self._changes
             with wrap_os_errors("write", self.path):
-                await asyncio.to_thread(self._write, self.encode())
+                await asyncio.to_thread(self._write, _freeze(self.list_fields()))
             self._persisted = changes
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, fields: Mapping[str, bytes | Iterator[Row]]) -> None:
         """Write the whole file in a single call on a worker thread. Even if the waiting caller is
-        cancelled when the event loop ends, this call still syncs and closes the file."""
+        cancelled when the event loop ends, this call still syncs and closes the file. Rows may be
+        newer than the `fields`. They are changed again then, so another call writes them."""
+        data = b"".join(_encode(fields))
         FILES.make_directory(self.path.parent, SECRET_FOLDER_MODE)
         mode = find_file_mode(self.path.name)
         FILES.replace_file(self.path, data, mode=mode, backup=self._named(".bak"))
@@ -180,6 +202,41 @@ class ConfigManager(ABC):
 
     def _named(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
+
+
+def _freeze(fields: Mapping[str, object]) -> dict[str, bytes | Iterator[Row]]:
+    """Encode the small fields of a file. A field is one line or more, without the braces around
+    it. Its text does not change if the state changes."""
+    return {
+        name: value if isinstance(value, Iterator) else _format({name: value})[2:-2]
+        for name, value in fields.items()
+    }
+
+
+def _encode(fields: Mapping[str, bytes | Iterator[Row]]) -> Iterator[bytes]:
+    """Yield the parts of a file's text. A large table is encoded in parts, because the encoding of
+    a part does not let other threads run. Before each further part they run for a moment."""
+    separator = b"{\n"
+    for name, value in fields.items():
+        yield separator
+        separator = b",\n"
+        if isinstance(value, bytes):
+            yield value
+            continue
+        opening, closing = f'{{\n "{name}": {{\n'.encode(), b"\n }\n}"
+        start = 2
+        while rows := dict(itertools.islice(value, PART_ROWS)):
+            if start > 2:
+                yield separator
+                time.sleep(_PAUSE_S)
+            yield _format({name: rows})[start : -len(closing)]
+            start = len(opening)
+        yield closing[:-2] if start > 2 else _format({name: {}})[2:-2]
+    yield b"\n}"
+
+
+def _format(fields: Mapping[str, object]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(fields), indent=1)
 
 
 class PersistService:

@@ -299,13 +299,12 @@ class SubscriptionGroupManager(ConfigManager):
             if group not in self._groups:
                 self.update_group(SubscriptionGroupConfig(group_name=group))
 
-    def encode(self) -> bytes:
-        table = _Table(
-            subscription_group_table=self._groups,
-            forbidden_table=self._forbidden,
-            data_version=self.data_version,
-        )
-        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        return {
+            "subscriptionGroupTable": iter(self._groups.copy().items()),
+            "forbiddenTable": self._forbidden,
+            "dataVersion": self.data_version,
+        }
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_Table)

@@ -169,17 +169,22 @@ class ConsumerOffsetManager(ConfigManager):
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._offsets if key[0] == group])
 
-    def encode(self) -> bytes:
-        table = _Table(
-            offset_table={}, pull_offset_table=self._pull_offsets, data_version=self.data_version
-        )
-        for (group, topic), queues in self._offsets.items():
-            key = f"{topic}{_SEPARATOR}{group}"
-            if self._has_lmq and topic.startswith(LMQ_PREFIX) and queues.keys() == {0}:
-                table.lmq_offset_table[key] = queues[0]
-            else:
-                table.offset_table[key] = queues
-        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        copied = self._offsets.copy()
+        return {
+            "offsetTable": (
+                (f"{topic}{_SEPARATOR}{group}", queues)
+                for (group, topic), queues in copied.items()
+                if not self._is_lmq(topic, queues)
+            ),
+            "pullOffsetTable": self._pull_offsets,
+            "lmqOffsetTable": (
+                (f"{topic}{_SEPARATOR}{group}", queues[0])
+                for (group, topic), queues in copied.items()
+                if self._is_lmq(topic, queues)
+            ),
+            "dataVersion": self.data_version,
+        }
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_Table)
@@ -190,6 +195,9 @@ class ConsumerOffsetManager(ConfigManager):
         self._offsets = offsets
         self._pull_offsets = table.pull_offset_table
         self.data_version = table.data_version or DataVersion()
+
+    def _is_lmq(self, topic: str, queues: Mapping[int, int]) -> bool:
+        return self._has_lmq and topic.startswith(LMQ_PREFIX) and queues.keys() == {0}
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

@@ -65,10 +65,10 @@ class RequestModeManager(ConfigManager):
 
     def encode_table(self) -> bytes:
         """Return the table as JSON."""
-        return msgspec.json.encode(_Table(self._modes))
+        return msgspec.json.encode(self.list_fields())
 
-    def encode(self) -> bytes:
-        return msgspec.json.format(self.encode_table(), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        return {"messageRequestModeMap": self._modes}
 
     def decode(self, data: bytes) -> None:
         self._modes = msgspec.json.decode(data, type=_Table).message_request_mode_map

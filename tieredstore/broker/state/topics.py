@@ -263,10 +263,9 @@ class TopicConfigManager(ConfigManager):
         """Return the names of the broker's own topics, also of those that do not exist."""
         return frozenset(name for name, _, _ in self._system_topics())
 
-    def encode(self) -> bytes:
-        topics = self._leaving | self._topics if self._leaving else self._topics
-        table = _Table(topic_config_table=topics, data_version=self.data_version)
-        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+    def list_fields(self) -> dict[str, object]:
+        topics = self._leaving | self._topics
+        return {"topicConfigTable": iter(topics.items()), "dataVersion": self.data_version}
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_Table)

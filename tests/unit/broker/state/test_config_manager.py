@@ -8,12 +8,18 @@ import gc
 import json
 import os
 import threading
+import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state import config_manager
+from tieredstore.broker.state.config_manager import ConfigManager
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
@@ -265,3 +271,122 @@ def test_the_data_version_counts_changes(tmp_path: Path) -> None:
         assert version == {"counter": 2, "stateVersion": 0, "timestamp": 1_700_000_000_005}
 
     asyncio.run(run())
+
+
+def count_rows(fields: dict[str, object]) -> int:
+    return max(len(value) if isinstance(value, dict) else 0 for value in fields.values())
+
+
+async def make_large(folder: Path, rows: int) -> list[ConfigManager]:
+    """Make topics, groups and offsets, also of light queues, with this number of rows each."""
+    settings = BrokerSettings()
+    topics = TopicConfigManager(folder, settings)
+    groups = SubscriptionGroupManager(folder, settings)
+    offsets = ConsumerOffsetManager(folder, has_lmq=True)
+    for number in range(rows):
+        topics.update_topic(TopicConfig(topic_name=f"T{number}"))
+        groups.update_group(SubscriptionGroupConfig(group_name=f"G{number}"))
+        offsets.commit_offset(f"G{number}", "T", 3, number)
+        offsets.commit_offset(f"G{number}", "%LMQ%$P$q", 0, number)
+    return [topics, groups, offsets]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 24, 25])
+def test_a_file_in_parts_has_the_text_of_a_whole_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(config_manager, "PART_ROWS", 8)
+
+    async def run() -> None:
+        for manager in await make_large(tmp_path, rows):
+            text = manager.encode()
+            assert text == msgspec.json.format(msgspec.json.encode(json.loads(text)), indent=1)
+            assert text == await manager.encode_in_thread()
+            await manager.persist(always=True)
+            assert manager.path.read_bytes() == text
+            manager.decode(text)
+            assert manager.encode() == text
+
+    asyncio.run(run())
+
+
+def test_no_large_table_is_encoded_on_the_event_loop_or_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_manager, "PART_ROWS", 8)
+    real = config_manager._format
+    is_light = ConsumerOffsetManager._is_lmq
+    on_loop, in_threads = list[int](), list[int]()
+    loop = threading.get_ident()
+
+    def note(rows: int) -> None:
+        (on_loop if threading.get_ident() == loop else in_threads).append(rows)
+
+    def count(fields: dict[str, object]) -> bytes:
+        note(count_rows(fields))
+        return real(fields)
+
+    def look(offsets: ConsumerOffsetManager, *key: Any) -> bool:
+        note(1)
+        return is_light(offsets, *key)
+
+    monkeypatch.setattr(config_manager, "_format", count)
+    monkeypatch.setattr(ConsumerOffsetManager, "_is_lmq", look)
+
+    async def run() -> None:
+        for manager in await make_large(tmp_path, 100):
+            on_loop.clear()
+            in_threads.clear()
+            await manager.persist()
+            await manager.encode_in_thread()
+            assert sum(in_threads) >= 200
+            assert max(in_threads) <= 8
+            assert sum(on_loop) == 0
+
+    asyncio.run(run())
+
+
+def test_changes_while_a_table_is_encoded_are_written_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_manager, "PART_ROWS", 8)
+
+    async def run() -> None:
+        _, _, offsets = await make_large(tmp_path, 20)
+        assert isinstance(offsets, ConsumerOffsetManager)
+        loop = asyncio.get_running_loop()
+        steps = 0
+
+        def change() -> None:
+            nonlocal steps
+            steps += 1
+            offsets.commit_offset("G19", "T", 3, 1_000 + steps)
+            offsets.commit_offset(f"new{steps}", "T", 3, 5)
+            offsets.remove_group(f"G{steps}")
+
+        def pause(seconds: float) -> None:
+            done = threading.Event()
+            loop.call_soon_threadsafe(lambda: (change(), done.set()))
+            assert done.wait(10)
+
+        monkeypatch.setattr(config_manager, "time", SimpleNamespace(sleep=pause))
+        await offsets.persist()
+        assert steps == 4  # two tables with three parts each
+        assert offsets.is_changed
+        json.loads(offsets.path.read_bytes())
+        monkeypatch.setattr(config_manager, "time", time)
+        await offsets.persist()
+        found = await loaded_light(tmp_path)
+        assert found.query_offset("G19", "T", 3) == offsets.query_offset("G19", "T", 3)
+        assert found.query_offset("new4", "T", 3) == 5
+        assert [found.query_offset(f"G{number}", "T", 3) for number in range(6)] == [
+            0, None, None, None, None, 5,
+        ]  # fmt: skip
+
+    asyncio.run(run())
+
+
+async def loaded_light(folder: Path) -> ConsumerOffsetManager:
+    offsets = ConsumerOffsetManager(folder, has_lmq=True)
+    await offsets.load()
+    return offsets

@@ -95,9 +95,9 @@ class GroupOffsetHandlers(Handlers):
         self._offsets = broker.offsets
 
     @answers(RequestCode.GET_ALL_CONSUMER_OFFSET, NoFields, Action.GET)
-    def get_all(self, request: Request[NoFields]) -> RemotingCommand:
+    async def get_all(self, request: Request[NoFields]) -> RemotingCommand:
         """Return all consumer offsets in the format of their file."""
-        return succeed(body=self._offsets.encode())
+        return succeed(body=await self._offsets.encode_in_thread())
 
     @answers(RequestCode.GET_ALL_DELAY_OFFSET, NoFields, Action.GET)
     def get_delay_offsets(self, request: Request[NoFields]) -> RemotingCommand:

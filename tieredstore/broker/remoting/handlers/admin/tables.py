@@ -119,8 +119,8 @@ class TopicHandlers(Handlers):
         return succeed()
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG, NoFields, Action.GET)
-    def list_topics(self, request: Request[NoFields]) -> RemotingCommand:
-        return succeed(body=self._topics.encode())
+    async def list_topics(self, request: Request[NoFields]) -> RemotingCommand:
+        return succeed(body=await self._topics.encode_in_thread())
 
     @answers(RequestCode.GET_TOPIC_CONFIG, TopicHeader, Action.GET)
     def get_topic(self, request: Request[TopicHeader]) -> RemotingCommand:
@@ -244,8 +244,8 @@ class GroupHandlers(Handlers):
         return succeed()
 
     @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoFields, Action.GET)
-    def list_groups(self, request: Request[NoFields]) -> RemotingCommand:
-        return succeed(body=self._groups.encode())
+    async def list_groups(self, request: Request[NoFields]) -> RemotingCommand:
+        return succeed(body=await self._groups.encode_in_thread())
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader, Action.GET)
     def get_group(self, request: Request[GroupHeader]) -> RemotingCommand:
