@@ -1,14 +1,18 @@
-"""Long loops on the event loop that let other tasks run."""
+"""Long loops that let other tasks of the event loop run."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final, TypeVar
 
 TURN_S: Final = 0.005
 """Time (seconds) after which other tasks run."""
+PART_ROWS: Final = 1_000
+"""Maximum number of rows of a large table that one call encodes."""
+_PAUSE_S: Final = 0.0005
 _Item = TypeVar("_Item")
 
 
@@ -21,3 +25,12 @@ async def take_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
         if time.monotonic() >= end_s:
             await asyncio.sleep(0)
             end_s = time.monotonic() + TURN_S
+
+
+def take_parts(rows: Iterable[tuple[str, _Item]]) -> Iterator[dict[str, _Item]]:
+    """Yield the rows of a large table in parts, on a worker thread. The encoding of a part does not
+    let the event loop run, so the loop gets a moment after each part."""
+    left = iter(rows)
+    while part := dict(itertools.islice(left, PART_ROWS)):
+        yield part
+        time.sleep(_PAUSE_S)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -16,7 +17,9 @@ from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.name_server import NameServer, split_addresses
 from tieredstore.broker.remoting.signing import SessionCredentials
 from tieredstore.broker.settings import BrokerSettings
-from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.config_manager import DataVersion
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.broker.turns import take_parts
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.message.crc import crc32
 from tieredstore.service_thread import ServiceHealth
@@ -76,7 +79,7 @@ class NameServerRegistration:
         if self._permission != self._settings.broker_permission:
             self._permission = self._settings.broker_permission
             self._topics.mark_changed()  # name servers accept a table only with a new version
-        fields, body = self._encode()
+        fields, body = await self._encode()
         timeout_ms = self._settings.register_broker_timeout_ms
         outcomes = await asyncio.gather(
             *(
@@ -104,23 +107,11 @@ class NameServerRegistration:
             "brokerId": str(self._settings.broker_id),
         }
 
-    def _encode(self) -> tuple[dict[str, str], bytes]:
+    async def _encode(self) -> tuple[dict[str, str], bytes]:
         """Encode header fields and body of REGISTER_BROKER."""
-        topics = {
-            name: msgspec.structs.replace(topic, perm=self._route.find_permission(topic))
-            for name, topic in self._topics.list_topics().items()
-        }
-        body = msgspec.json.encode(
-            {
-                "filterServerList": [],
-                "topicConfigSerializeWrapper": {
-                    "dataVersion": self._topics.data_version,
-                    "topicConfigTable": topics,
-                    "topicQueueMappingDetailMap": {},
-                    "topicQueueMappingInfoMap": {},
-                },
-            }
-        )
+        version = msgspec.structs.replace(self._topics.data_version)
+        topics = dict(self._topics.list_topics())
+        body = await asyncio.to_thread(self._encode_body, topics, version)
         fields = self._identity() | {
             "haServerAddr": "",
             "enableActingMaster": "false",
@@ -128,6 +119,24 @@ class NameServerRegistration:
             "bodyCrc32": str(crc32(body)),
         }
         return fields, body
+
+    def _encode_body(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
+        rows = (
+            (name, msgspec.structs.replace(topic, perm=self._route.find_permission(topic)))
+            for name, topic in topics.items()
+        )
+        table = b",".join(msgspec.json.encode(part)[1:-1] for part in take_parts(rows))
+        return msgspec.json.encode(
+            {
+                "filterServerList": [],
+                "topicConfigSerializeWrapper": {
+                    "dataVersion": version,
+                    "topicConfigTable": msgspec.Raw(b"{%b}" % table),
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                },
+            }
+        )
 
     async def _unregister(self, server: NameServer) -> None:
         try:

@@ -10,9 +10,7 @@ failure.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +20,7 @@ import aiofiles.os
 import msgspec
 
 from tieredstore.broker.background import PeriodicTask
+from tieredstore.broker.turns import take_parts
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import (
@@ -36,10 +35,6 @@ from tieredstore.java_json import quote_integer_keys
 from tieredstore.service_thread import ServiceHealth
 
 _DAMAGES: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
-PART_ROWS: Final = 1_000
-"""Maximum number of rows of a large table that one call encodes."""
-_PAUSE_S: Final = 0.0005
-"""Time (seconds) for which a thread that encodes a large table lets the event loop run."""
 _log = logging.getLogger(__name__)
 
 
@@ -214,8 +209,7 @@ def _freeze(fields: Mapping[str, object]) -> dict[str, bytes | Iterator[Row]]:
 
 
 def _encode(fields: Mapping[str, bytes | Iterator[Row]]) -> Iterator[bytes]:
-    """Yield the parts of a file's text. A large table is encoded in parts, because the encoding of
-    a part does not let other threads run. Before each further part they run for a moment."""
+    """Yield the parts of a file's text, on a worker thread."""
     separator = b"{\n"
     for name, value in fields.items():
         yield separator
@@ -225,10 +219,9 @@ def _encode(fields: Mapping[str, bytes | Iterator[Row]]) -> Iterator[bytes]:
             continue
         opening, closing = f'{{\n "{name}": {{\n'.encode(), b"\n }\n}"
         start = 2
-        while rows := dict(itertools.islice(value, PART_ROWS)):
+        for rows in take_parts(value):
             if start > 2:
                 yield separator
-                time.sleep(_PAUSE_S)
             yield _format({name: rows})[start : -len(closing)]
             start = len(opening)
         yield closing[:-2] if start > 2 else _format({name: {}})[2:-2]

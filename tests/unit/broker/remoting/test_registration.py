@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import orjson
@@ -15,7 +16,9 @@ import pytest
 
 from tests.kit.remoting import register_plain, serve, wait_for
 from tests.kit.waiting import wait_for as wait_until_done
+from tieredstore.broker import turns
 from tieredstore.broker.namesrv.route import RouteTable
+from tieredstore.broker.remoting import registration as registration_module
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
@@ -24,6 +27,7 @@ from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.broker.turns import take_parts
 from tieredstore.errors import Unavailable
 from tieredstore.service_thread import ServiceState
 from tieredstore.testing.broker import Broker
@@ -97,6 +101,39 @@ def test_every_name_server_is_told_at_the_start_with_each_new_topic_and_at_the_e
             assert len(second.unregistered) == 1
 
     asyncio.run(main())
+
+
+def test_a_large_table_of_topics_is_encoded_in_a_thread_and_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set[int]()
+
+    def count(rows: Iterable[tuple[str, TopicConfig]]) -> Iterator[dict[str, TopicConfig]]:
+        for part in take_parts(rows):
+            threads.add(threading.get_ident())
+            assert len(part) <= 8
+            yield part
+
+    monkeypatch.setattr(turns, "PART_ROWS", 8)
+    monkeypatch.setattr(registration_module, "take_parts", count)
+
+    async def main() -> None:
+        name_server = NameServer()
+        async with serve(name_server.table) as (_, address):
+            registration, topics = make(tmp_path, address)
+            for number in range(50):
+                topics.update_topic(TopicConfig(topic_name=f"t{number}", read_queue_nums=number))
+            await registration.register()
+            body = orjson.loads(name_server.registered[0].body_bytes)
+            found = body["topicConfigSerializeWrapper"]["topicConfigTable"]
+            assert {name: topic["readQueueNums"] for name, topic in found.items()} == {
+                f"t{number}": number for number in range(50)
+            }
+            await registration.stop()
+
+    asyncio.run(main())
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 def test_a_name_server_that_is_away_does_not_keep_the_others_from_being_told(

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tieredstore.broker import turns
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state import config_manager
 from tieredstore.broker.state.config_manager import ConfigManager
@@ -295,7 +296,7 @@ async def make_large(folder: Path, rows: int) -> list[ConfigManager]:
 def test_a_file_in_parts_has_the_text_of_a_whole_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(config_manager, "PART_ROWS", 8)
+    monkeypatch.setattr(turns, "PART_ROWS", 8)
 
     async def run() -> None:
         for manager in await make_large(tmp_path, rows):
@@ -313,7 +314,7 @@ def test_a_file_in_parts_has_the_text_of_a_whole_table(
 def test_no_large_table_is_encoded_on_the_event_loop_or_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_manager, "PART_ROWS", 8)
+    monkeypatch.setattr(turns, "PART_ROWS", 8)
     real = config_manager._format
     is_light = ConsumerOffsetManager._is_lmq
     on_loop, in_threads = list[int](), list[int]()
@@ -349,7 +350,7 @@ def test_no_large_table_is_encoded_on_the_event_loop_or_at_once(
 def test_changes_while_a_table_is_encoded_are_written_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_manager, "PART_ROWS", 8)
+    monkeypatch.setattr(turns, "PART_ROWS", 8)
 
     async def run() -> None:
         _, _, offsets = await make_large(tmp_path, 20)
@@ -369,18 +370,18 @@ def test_changes_while_a_table_is_encoded_are_written_by_the_next_call(
             loop.call_soon_threadsafe(lambda: (change(), done.set()))
             assert done.wait(10)
 
-        monkeypatch.setattr(config_manager, "time", SimpleNamespace(sleep=pause))
+        monkeypatch.setattr(turns, "time", SimpleNamespace(sleep=pause))
         await offsets.persist()
-        assert steps == 4  # two tables with three parts each
+        assert steps == 6  # two tables with three parts each
         assert offsets.is_changed
         json.loads(offsets.path.read_bytes())
-        monkeypatch.setattr(config_manager, "time", time)
+        monkeypatch.setattr(turns, "time", time)
         await offsets.persist()
         found = await loaded_light(tmp_path)
         assert found.query_offset("G19", "T", 3) == offsets.query_offset("G19", "T", 3)
-        assert found.query_offset("new4", "T", 3) == 5
-        assert [found.query_offset(f"G{number}", "T", 3) for number in range(6)] == [
-            0, None, None, None, None, 5,
+        assert found.query_offset("new6", "T", 3) == 5
+        assert [found.query_offset(f"G{number}", "T", 3) for number in range(8)] == [
+            0, *[None] * 6, 7,
         ]  # fmt: skip
 
     asyncio.run(run())
