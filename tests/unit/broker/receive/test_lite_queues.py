@@ -229,7 +229,7 @@ async def test_a_long_search_pauses_and_continues(
 
 @pytest.mark.parametrize("is_wildcard", [True, False])
 @on_loop
-async def test_lite_topics_with_a_lasting_backlog_take_turns(
+async def test_p87_lite_topics_with_a_lasting_backlog_take_turns(
     tmp_path: Path, is_wildcard: bool
 ) -> None:
     on = await start(tmp_path)
@@ -256,14 +256,22 @@ async def test_lite_topics_with_a_lasting_backlog_take_turns(
     await on.close()
 
 
-@pytest.mark.parametrize("most", [20, 3])
+@pytest.mark.parametrize(
+    ("attributes", "most"),
+    [
+        ({}, 3),
+        ({}, 20),
+        ({"lite.sub.client.max.event.cnt": "10"}, 10),
+        ({"lite.sub.client.max.event.cnt": str(1 << 31)}, 3),
+    ],
+)
 @on_loop
 async def test_the_broker_limits_the_lite_topics_that_a_client_notes(
-    tmp_path: Path, most: int
+    tmp_path: Path, attributes: dict[str, str], most: int
 ) -> None:
     on = await start(tmp_path)
-    lab = LiteLab(on)
-    on.groups._settings.max_client_event_count = most
+    lab = LiteLab(on, **attributes)
+    on.groups._settings.max_client_event_count = 3 if attributes else most
     names = [f"t{number}" for number in range(30)]
     lab.subscriptions.replace(CLIENT, "P", names, print)
     for name in names:
