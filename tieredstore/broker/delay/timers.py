@@ -143,13 +143,12 @@ class TimerProgress(ConfigManager):
         lowest = self.slots.find_lowest_offset()
         # Messages that came late for their slot are not delivered yet, though their slot is.
         late = self.slots.find_lowest_offset(self.delivered_until_ms)
-        state = _State(
-            first_offset=self.find_position() if lowest is None else lowest,
-            next_offset=self.next_offset if late is None else min(late, self.next_offset),
-            delivered_until_ms=self.delivered_until_ms,
-            data_version=self.data_version,
-        )
-        return msgspec.to_builtins(state)
+        return {
+            "firstOffset": self.find_position() if lowest is None else lowest,
+            "nextOffset": self.next_offset if late is None else min(late, self.next_offset),
+            "deliveredUntilMs": self.delivered_until_ms,
+            "dataVersion": self.data_version,
+        }
 
     def find_position(self) -> int:
         """Return the offset of the next message to read in the timer topic."""

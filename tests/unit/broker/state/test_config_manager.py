@@ -367,7 +367,8 @@ def test_changes_while_a_table_is_encoded_are_written_by_the_next_call(
 
         def pause(seconds: float) -> None:
             done = threading.Event()
-            loop.call_soon_threadsafe(lambda: (change(), done.set()))
+            loop.call_soon_threadsafe(change)
+            loop.call_soon_threadsafe(done.set)
             assert done.wait(10)
 
         monkeypatch.setattr(turns, "time", SimpleNamespace(sleep=pause))
