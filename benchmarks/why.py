@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.workload import TOPIC
+from tests.kit.tier.index import put_keys
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StoreConfig
 from tieredstore.local.log.mapped_file import MappedFile
@@ -90,7 +91,7 @@ def requests_of_a_query(folder: Path, messages: int) -> tuple[int, int]:
     offsets = np.arange(messages, dtype=np.int64) * SIZE
     sizes = np.full(messages, SIZE, dtype=np.int32)
     times = np.full(messages, SYSTEM_CLOCK.now_ms(), dtype=np.int64)
-    service.put_keys(0, TOPIC, 0, ["key"] * messages, offsets, sizes, times)
+    put_keys(service, 0, TOPIC, 0, ["key"] * messages, offsets, sizes, times)
     service.seal_and_upload(force=True)
     counts = []
     for _ in range(2):

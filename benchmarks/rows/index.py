@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.model import Figure, Pass, Row, Workbench
 from benchmarks.workload import TOPIC, config, keys_without_order
+from tests.kit.tier.index import put_keys
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.tier.index.service import IndexStoreService
@@ -53,7 +54,7 @@ def _fill(service: IndexStoreService, items: int) -> float:
             keys = made[start : start + BATCH]
             numbers = np.arange(first + start, first + start + len(keys), dtype=np.int64)
             times = base_ms + numbers // 1000
-            service.put_keys(1, TOPIC, 0, keys, numbers * 1000, sizes[: len(keys)], times)
+            put_keys(service, 1, TOPIC, 0, keys, numbers * 1000, sizes[: len(keys)], times)
         seconds += time.perf_counter() - started
     return seconds
 
@@ -99,7 +100,7 @@ ROWS = (
     Row(
         name="index-put",
         what="keys without locality into one new index file, slots = items / 4",
-        face=f"IndexStoreService.put_keys, {BATCH} keys a call (Java: IndexStoreFile.putKey, one)",
+        face=f"IndexStoreService, {BATCH} keys a call (Java: IndexStoreFile.putKey, one)",
         durability="page cache",
         ours=put,
         figures=(Figure("put", "keys/s", floor=1e6, ratio=1.0),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tieredstore.errors import Corrupt
 from tieredstore.message.buffers import Buffer
@@ -12,14 +13,26 @@ from tieredstore.message.index import local, tiered
 from tieredstore.message.index.local import LocalIndexHeader, LocalIndexItem
 from tieredstore.message.index.tiered import (
     IndexHeader,
-    TieredIndexItem,
     put_few_items,
     unpack_header,
-    unpack_item,
 )
 
 _HEAD = struct.Struct(">i")
 _ITEM = struct.Struct(">iqii")
+
+
+class TieredIndexItem(NamedTuple):
+    """Item of a file. `offset` and `size`: bytes, in the queue's tiered commit log.
+    `time_diff_seconds`: since the time that is the file's name. `previous`: item number, 0 for
+    none."""
+
+    hash: int
+    topic_id: int
+    queue_id: int
+    offset: int
+    size: int
+    time_diff_seconds: int
+    previous: int = 0
 
 
 def put_item(
@@ -36,6 +49,18 @@ def put_item(
     if the file is full: a file with room for N items takes N - 1."""
     rows = [(key_hash, offset, size, store_timestamp_ms)]
     return put_few_items(buffer, slots, topic_id, queue_id, rows)
+
+
+def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
+    """Unpack an item of an unsealed file. Raises Corrupt if the item is not within the buffer."""
+    position = tiered.item_position(slots, number)
+    if number < 1 or position + tiered.ITEM_SIZE > len(buffer):
+        raise Corrupt(
+            f"index item {number} at {position}: expected {tiered.ITEM_SIZE} bytes of a file of "
+            f"{len(buffer)}",
+            offset=position,
+        )
+    return TieredIndexItem(*tiered._ITEM.unpack_from(buffer, position))
 
 
 def walk_tiered_chain(

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.message.hashes import tiered_key_hashes
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.index import IndexItem, IndexStoreService
@@ -19,6 +21,28 @@ from tieredstore.tier.reading import run
 NOW = 1_700_000_000_000
 FOREVER = 1 << 61
 BROKER = "broker-a"
+
+
+def put_keys(
+    service: IndexStoreService,
+    topic_id: int,
+    topic: str,
+    queue_id: int,
+    keys: Sequence[str],
+    offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    store_timestamps: npt.NDArray[np.int64],
+    *,
+    indexed_until: int | None = None,
+) -> int:
+    """Put the keys of messages of one queue, as `put_hashes` puts hashes. `indexed_until`: default:
+    the end of the last message."""
+    if indexed_until is None and len(keys):
+        indexed_until = int((np.asarray(offsets) + np.asarray(sizes)).max())
+    hashes = tiered_key_hashes(topic, keys)
+    return service.put_hashes(
+        topic_id, queue_id, hashes, offsets, sizes, store_timestamps, indexed_until
+    )
 
 
 class Node:
@@ -87,8 +111,15 @@ def put(
     count = len(keys)
     offsets = first_offset + np.arange(count, dtype=np.int64) * size
     stamps = np.broadcast_to(np.asarray(times, dtype=np.int64), (count,))
-    return service.put_keys(
-        topic_id, topic, queue_id, keys, offsets, np.full(count, size, dtype=np.int32), stamps
+    return put_keys(
+        service,
+        topic_id,
+        topic,
+        queue_id,
+        keys,
+        offsets,
+        np.full(count, size, dtype=np.int32),
+        stamps,
     )
 
 

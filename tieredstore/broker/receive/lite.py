@@ -156,11 +156,8 @@ class LiteQueues:
         for queue, found_end in itertools.islice(found, looks):
             looked, ready.after = looked + 1, queue
             progress = self.state.find_queues(group, queue).get(LITE_QUEUE_ID)
-            if (
-                self._is_available(progress)
-                if progress is not None
-                else not self._is_done(group, queue, found_end)
-            ):
+            is_done = progress is None and self._is_done(group, queue, found_end)
+            if not is_done and (progress is None or self._is_available(progress)):
                 ready.queues[queue] = None
                 if len(ready.queues) >= ready.most:
                     ready.is_over = True
@@ -181,7 +178,7 @@ class LiteQueues:
 
     def note_arrived(self, queue: str) -> None:
         """Note a new message in a light queue."""
-        self._mark_all(queue, is_new=True)
+        self._mark_all(queue)
 
     def mark_all(self, client: LiteClient) -> None:
         """Let the next receive of a client search all its lite topics."""
@@ -201,19 +198,12 @@ class LiteQueues:
                 self.note(progress)
         self._set_timer()
 
-    def _mark_all(
-        self, queue: str, group: str | None = None, *, is_new: bool = False, wakes: bool = True
-    ) -> None:
+    def _mark_all(self, queue: str, group: str | None = None, *, wakes: bool = True) -> None:
         for client in self.subscriptions.list_clients(queue):
             if group is None or client.group == group:
-                self._mark(client, queue, is_new=is_new, wakes=wakes)
-
-    def _mark(
-        self, client: LiteClient, queue: str, *, is_new: bool = False, wakes: bool = True
-    ) -> None:
-        self._find_ready(client).add(queue, is_new=is_new)
-        if wakes:
-            self._wake(client, queue)
+                self._find_ready(client).add(queue, is_new=group is None)
+                if wakes:
+                    self._wake(client, queue)
 
     def _find_ready(self, client: LiteClient) -> _Ready:
         if client not in self._ready:
@@ -228,7 +218,8 @@ class LiteQueues:
         if queue.endswith("$"):  # all lite topics of a parent
             self.mark_all(client)
         elif self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID) > 0:
-            self._mark(client, queue)
+            self._find_ready(client).add(queue, is_new=False)
+            self._wake(client, queue)
 
     def _set_offset(self, group: str, queue: str, option: OffsetOption) -> None:
         offsets = self.state.offsets

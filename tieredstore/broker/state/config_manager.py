@@ -38,10 +38,6 @@ _DAMAGES: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueErro
 _log = logging.getLogger(__name__)
 
 
-Row = tuple[str, object]
-"""Key and value of a large table."""
-
-
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
     """Version of a table. `counter`: number of changes. `timestamp`: time of the last change (epoch
     ms). Name servers compare the versions."""
@@ -87,12 +83,18 @@ class ConfigManager(ABC):
 
     def encode(self) -> bytes:
         """Encode the state as strict JSON. Blocks for about 1 s per million consumer offsets."""
-        return b"".join(_encode(_freeze(self.list_fields())))
+        return _encode(self.list_fields())
 
     async def encode_in_thread(self) -> bytes:
         """Encode the state as `encode` does, without blocking the event loop."""
-        fields = _freeze(self.list_fields())
-        return await asyncio.to_thread(lambda: b"".join(_encode(fields)))
+        return await asyncio.to_thread(_encode, self._freeze())
+
+    def _freeze(self) -> dict[str, object]:
+        """Return the fields. Only the rows of large tables may still change."""
+        return {
+            name: value if isinstance(value, Iterator) else msgspec.Raw(msgspec.json.encode(value))
+            for name, value in self.list_fields().items()
+        }
 
     def is_on_disk(self, change: int) -> bool:
         """Return whether the file contains the change with this number."""
@@ -158,14 +160,14 @@ class ConfigManager(ABC):
                 return
             changes = self._changes
             with wrap_os_errors("write", self.path):
-                await asyncio.to_thread(self._write, _freeze(self.list_fields()))
+                await asyncio.to_thread(self._write, self._freeze())
             self._persisted = changes
 
-    def _write(self, fields: Mapping[str, bytes | Iterator[Row]]) -> None:
+    def _write(self, fields: Mapping[str, object]) -> None:
         """Write the whole file in a single call on a worker thread. Even if the waiting caller is
         cancelled when the event loop ends, this call still syncs and closes the file. Rows may be
         newer than the `fields`. They are changed again then, so another call writes them."""
-        data = b"".join(_encode(fields))
+        data = _encode(fields)
         FILES.make_directory(self.path.parent, SECRET_FOLDER_MODE)
         mode = find_file_mode(self.path.name)
         FILES.replace_file(self.path, data, mode=mode, backup=self._named(".bak"))
@@ -199,37 +201,21 @@ class ConfigManager(ABC):
         return self.path.with_name(self.path.name + suffix)
 
 
-def _freeze(fields: Mapping[str, object]) -> dict[str, bytes | Iterator[Row]]:
-    """Encode the small fields of a file. A field is one line or more, without the braces around
-    it. Its text does not change if the state changes."""
-    return {
-        name: value if isinstance(value, Iterator) else _format({name: value})[2:-2]
-        for name, value in fields.items()
-    }
-
-
-def _encode(fields: Mapping[str, bytes | Iterator[Row]]) -> Iterator[bytes]:
-    """Yield the parts of a file's text, on a worker thread."""
-    separator = b"{\n"
+def _encode(fields: Mapping[str, object]) -> bytes:
+    """Encode the fields of a file, one to a line or more. A worker thread calls this function."""
+    lines: list[bytes] = []
     for name, value in fields.items():
-        yield separator
-        separator = b",\n"
-        if isinstance(value, bytes):
-            yield value
-            continue
-        opening, closing = f'{{\n "{name}": {{\n'.encode(), b"\n }\n}"
-        start = 2
-        for rows in take_parts(value):
-            if start > 2:
-                yield separator
-            yield _format({name: rows})[start : -len(closing)]
-            start = len(opening)
-        yield closing[:-2] if start > 2 else _format({name: {}})[2:-2]
-    yield b"\n}"
+        parts = take_parts(value) if isinstance(value, Iterator) else (value,)
+        texts = [_format({name: part}) for part in parts] or [_format({name: {}})]
+        # The first part keeps the opening of its table, and the last part the end.
+        lines += (text[number and len(name) + 7 : -3] for number, text in enumerate(texts[:-1]))
+        lines.append(texts[-1][len(texts) > 1 and len(name) + 7 :])
+    lines[0], lines[-1] = b"{\n" + lines[0], lines[-1] + b"\n}"
+    return b",\n".join(lines)
 
 
-def _format(fields: Mapping[str, object]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(fields), indent=1)
+def _format(field: Mapping[str, object]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(field), indent=1)[2:-2]
 
 
 class PersistService:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -172,17 +172,9 @@ class ConsumerOffsetManager(ConfigManager):
     def list_fields(self) -> dict[str, object]:
         copied = self._offsets.copy()
         return {
-            "offsetTable": (
-                (f"{topic}{_SEPARATOR}{group}", queues)
-                for (group, topic), queues in copied.items()
-                if not self._is_lmq(topic, queues)
-            ),
+            "offsetTable": self._list_rows(copied, is_lmq=False),
             "pullOffsetTable": self._pull_offsets,
-            "lmqOffsetTable": (
-                (f"{topic}{_SEPARATOR}{group}", queues[0])
-                for (group, topic), queues in copied.items()
-                if self._is_lmq(topic, queues)
-            ),
+            "lmqOffsetTable": self._list_rows(copied, is_lmq=True),
             "dataVersion": self.data_version,
         }
 
@@ -196,8 +188,13 @@ class ConsumerOffsetManager(ConfigManager):
         self._pull_offsets = table.pull_offset_table
         self.data_version = table.data_version or DataVersion()
 
-    def _is_lmq(self, topic: str, queues: Mapping[int, int]) -> bool:
-        return self._has_lmq and topic.startswith(LMQ_PREFIX) and queues.keys() == {0}
+    def _list_rows(
+        self, table: Mapping[tuple[str, str], dict[int, int]], *, is_lmq: bool
+    ) -> Iterator[tuple[str, object]]:
+        for (group, topic), queues in table.items():
+            is_light = self._has_lmq and topic.startswith(LMQ_PREFIX) and queues.keys() == {0}
+            if is_light == is_lmq:
+                yield f"{topic}{_SEPARATOR}{group}", queues[0] if is_lmq else queues
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

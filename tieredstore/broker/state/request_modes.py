@@ -63,10 +63,6 @@ class RequestModeManager(ConfigManager):
         """Return all modes by topic and group. The caller must not change this table."""
         return self._modes
 
-    def encode_table(self) -> bytes:
-        """Return the table as JSON."""
-        return msgspec.json.encode(self.list_fields())
-
     def list_fields(self) -> dict[str, object]:
         return {"messageRequestModeMap": self._modes}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -75,20 +75,6 @@ class IndexHeader:
     slots_used: int = 0
     items: int = 0
     magic: int = MAGIC_BEGIN
-
-
-class TieredIndexItem(NamedTuple):
-    """Item of a file. `offset` and `size`: bytes, in the queue's tiered commit log.
-    `time_diff_seconds`: since the time that is the file's name. `previous`: item number, 0 for
-    none."""
-
-    hash: int
-    topic_id: int
-    queue_id: int
-    offset: int
-    size: int
-    time_diff_seconds: int
-    previous: int = 0
 
 
 def pack_header(header: IndexHeader) -> bytes:
@@ -209,18 +195,6 @@ def _time_diff(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
     millis = store_timestamp_ms - begin_timestamp_ms
     seconds = -(-millis // 1000) if millis < 0 else millis // 1000
     return max(_INT32_MIN, min(seconds, _INT32_MAX))
-
-
-def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
-    """Unpack an item of an unsealed file. Raises Corrupt if the item is not within the buffer."""
-    position = item_position(slots, number)
-    if number < 1 or position + ITEM_SIZE > len(buffer):
-        raise Corrupt(
-            f"index item {number} at {position}: expected {ITEM_SIZE} bytes of a file of "
-            f"{len(buffer)}",
-            offset=position,
-        )
-    return TieredIndexItem(*_ITEM.unpack_from(buffer, position))
 
 
 def slots_view(buffer: Buffer, slots: int) -> npt.NDArray[np.int32]:

@@ -19,7 +19,7 @@ from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.message.buffers import find_least
-from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
+from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.index.tiered import check_capacity
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
@@ -234,29 +234,6 @@ class IndexStoreService:
         return [found]
 
     # Writing
-
-    def put_keys(
-        self,
-        topic_id: int,
-        topic: str,
-        queue_id: int,
-        keys: Sequence[str],
-        offsets: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int32],
-        store_timestamps: npt.NDArray[np.int64],
-        *,
-        indexed_until: int | None = None,
-    ) -> int:
-        """Put the keys of messages of one queue, as `put_hashes` puts hashes. `indexed_until`:
-        default: the end of the last message."""
-        if not topic.strip():
-            raise Invalid(f"index: blank topic {topic!r}", topic=topic, queue_id=queue_id)
-        if indexed_until is None and len(keys):
-            indexed_until = int((np.asarray(offsets) + np.asarray(sizes)).max())
-        hashes = tiered_key_hashes(topic, keys)
-        return self.put_hashes(
-            topic_id, queue_id, hashes, offsets, sizes, store_timestamps, indexed_until
-        )
 
     def put_hashes(
         self,

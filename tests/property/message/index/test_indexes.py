@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit.index_chains import put_item, walk_tiered_chain
+from tests.kit.index_chains import put_item, unpack_item, walk_tiered_chain
 from tests.kit.strategies import I32, I64, corrupt_or_none
 from tests.kit.units import lookup
 from tieredstore.errors import Corrupt
@@ -64,7 +64,7 @@ def test_tiered_puts_of_many_equal_puts_of_one(
         newest_first.setdefault(row[0], []).insert(0, number)
     for key_hash, numbers in newest_first.items():
         found = list(walk_tiered_chain(at_once, slots, key_hash))
-        assert found == [ti.unpack_item(at_once, slots, number) for number in numbers]
+        assert found == [unpack_item(at_once, slots, number) for number in numbers]
 
 
 def compacted_by_chains(data: bytes | bytearray, slots: int) -> bytes:
@@ -79,7 +79,7 @@ def compacted_by_chains(data: bytes | bytearray, slots: int) -> bytes:
             at = ti.item_position(slots, number)
             items += bytes(data[at : at + ti.COMPACTED_ITEM_SIZE])
             length += ti.COMPACTED_ITEM_SIZE
-            number = ti.unpack_item(data, slots, number).previous
+            number = unpack_item(data, slots, number).previous
         table += start.to_bytes(4, "big") + length.to_bytes(4, "big")
     head = bytearray(ti.pack_header(header))
     head[:4] = ti.MAGIC_END.to_bytes(4, "big")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.kit.tier.flat import TableMetadata, config
+from tests.kit.tier.index import put_keys
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -87,7 +88,8 @@ class Run:
 
     def _put_rows(self, key: tuple[int, int], rows: list[Row]) -> None:
         if rows:
-            self.index.put_keys(
+            put_keys(
+                self.index,
                 *(key[0], f"T{key[0]}", key[1], [row.key for row in rows]),
                 np.array([row.offset for row in rows]),
                 np.array([row.size for row in rows], dtype=np.int32),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.kit.tier.index import FOREVER, NOW, Node, find
+from tests.kit.tier.index import FOREVER, NOW, Node, find, put_keys
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.tier.index import IndexItem, IndexStoreService
@@ -67,7 +67,8 @@ class IndexModel(RuleBasedStateMachine):
             self.model[topic, key].append((time_ms, queue_id, start + number * 10))
 
     def put_rows(self, topic: str, queue_id: int, rows: list[tuple[str, int]], start: int) -> int:
-        return self.index.put_keys(
+        return put_keys(
+            self.index,
             TOPICS[topic],
             topic,
             queue_id,

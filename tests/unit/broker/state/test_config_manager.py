@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -316,7 +317,7 @@ def test_no_large_table_is_encoded_on_the_event_loop_or_at_once(
 ) -> None:
     monkeypatch.setattr(turns, "PART_ROWS", 8)
     real = config_manager._format
-    is_light = ConsumerOffsetManager._is_lmq
+    list_rows = ConsumerOffsetManager._list_rows
     on_loop, in_threads = list[int](), list[int]()
     loop = threading.get_ident()
 
@@ -327,12 +328,13 @@ def test_no_large_table_is_encoded_on_the_event_loop_or_at_once(
         note(count_rows(fields))
         return real(fields)
 
-    def look(offsets: ConsumerOffsetManager, *key: Any) -> bool:
-        note(1)
-        return is_light(offsets, *key)
+    def look(*table: Any, **more: Any) -> Iterator[tuple[str, object]]:
+        for row in list_rows(*table, **more):
+            note(1)
+            yield row
 
     monkeypatch.setattr(config_manager, "_format", count)
-    monkeypatch.setattr(ConsumerOffsetManager, "_is_lmq", look)
+    monkeypatch.setattr(ConsumerOffsetManager, "_list_rows", look)
 
     async def run() -> None:
         for manager in await make_large(tmp_path, 100):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.kit.jobs.index import MAX_ITEMS, Item, World, check_index, expected_items
+from tests.kit.tier.index import put_keys
 from tests.kit.tier_builder import BROKER, CLUSTER, START_MS, BuiltTier, flip, small_tier
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType
@@ -204,7 +205,8 @@ def test_what_a_crashed_broker_left_goes_into_the_tier(
             entry = metadata.topic(topic)
             assert entry is not None
             keys = [str(item.message.uniq_key), *item.message.keys]
-            service.put_keys(
+            put_keys(
+                service,
                 entry.topic_id,
                 topic,
                 queue_id,

@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
-from tests.kit.index_chains import put_item, walk_tiered_chain
+from tests.kit.index_chains import put_item, unpack_item, walk_tiered_chain
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.index import tiered as ti
 from tieredstore.message.index.chains import link_previous
@@ -117,7 +117,7 @@ def test_times_are_whole_seconds_cut_toward_zero(millis: int, seconds: int) -> N
     assert ti.time_diff_seconds(BEGIN + millis, BEGIN).tolist() == [seconds]
     data = new_file()
     put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN + millis)
-    assert ti.unpack_item(data, SLOTS, 1).time_diff_seconds == seconds
+    assert unpack_item(data, SLOTS, 1).time_diff_seconds == seconds
 
 
 def test_i06_times_do_not_wrap() -> None:
@@ -176,7 +176,7 @@ def test_slots_and_items_outside_the_buffer_are_corrupt() -> None:
             ti.unpack_compacted_slot(data, position)
     for number in (0, -1, MAX_ITEMS, 2**31):
         with pytest.raises(Corrupt, match=f"index item {number}"):
-            ti.unpack_item(data, SLOTS, number)
+            unpack_item(data, SLOTS, number)
     with pytest.raises(Corrupt, match="slots"):
         list(walk_tiered_chain(data[:40], SLOTS, 6))
 

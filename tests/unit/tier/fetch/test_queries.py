@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.kit.tier.fetch import FIRST_TIME_MS, TOPIC, Tier
+from tests.kit.tier.index import put_keys
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.tier.fetch.queries import COALESCE_GAP_BYTES
@@ -85,7 +86,8 @@ def test_a_key_with_the_same_hash_is_not_an_answer_and_hides_none(
 def put_raw(
     tier: Tier, key: str, offset: int, size: int, topic_id: int = 0, queue_id: int = 0
 ) -> None:
-    tier.key_index.put_keys(
+    put_keys(
+        tier.key_index,
         topic_id,
         TOPIC,
         queue_id,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kit.tier.flat import T0, Tier, config
+from tests.kit.tier.index import put_keys
 from tieredstore.errors import Fenced
 from tieredstore.service_thread import ServiceState
 from tieredstore.tier.index import IndexStoreService
@@ -31,9 +32,9 @@ def test_nothing_is_uploaded_or_expired_once_the_right_to_write_is_lost(tmp_path
     )
     index.recover()
     sizes = np.array([100], dtype=np.int32)
-    index.put_keys(0, "T", 0, ["a"], np.array([0]), sizes, np.array([T0]))
+    put_keys(index, 0, "T", 0, ["a"], np.array([0]), sizes, np.array([T0]))
     assert index.seal_and_upload(force=True) == 1
-    index.put_keys(0, "T", 0, ["b"], np.array([100]), sizes, np.array([T0]))
+    put_keys(index, 0, "T", 0, ["b"], np.array([100]), sizes, np.array([T0]))
     lost.append(True)
     before = tier.objects()
     with pytest.raises(Fenced):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kit.tier.index import FOREVER, Node, find, header_of
+from tests.kit.tier.index import FOREVER, Node, find, header_of, put_keys
 from tieredstore.message.index.tiered import ITEM_DTYPE
 from tieredstore.tier.index import IndexItem, IndexStoreService
 
@@ -36,7 +36,8 @@ def test_golden_files_are_reproduced_byte_for_byte(
     node = Node(tmp_path, slots=4, max_items=10, now_ms=begin)
     service = node.open()
     for number, (item, time_ms) in enumerate(zip(items, times, strict=True)):
-        service.put_keys(
+        put_keys(
+            service,
             int(item["topic_id"]),
             "TopicA",
             int(item["queue_id"]),
@@ -160,7 +161,7 @@ def test_p02_we_go_on_in_a_file_of_java(
     service = node.open()
     one, size = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int32)
     for number in range(200):
-        service.put_keys(99, "mine", 0, [f"mine-{number}"], one * number, size, one * int(LIVE))
+        put_keys(service, 99, "mine", 0, [f"mine-{number}"], one * number, size, one * int(LIVE))
     assert header_of(node.directory / LIVE)[4] == 799
     service.stop()
     service = node.open()

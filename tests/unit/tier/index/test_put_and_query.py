@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kit.tier.index import NOW, Node, find, header_of, offsets_of, put
+from tests.kit.tier.index import NOW, Node, find, header_of, offsets_of, put, put_keys
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.tier.index import local_file
@@ -77,17 +77,11 @@ def test_scalar_and_batch_puts_write_the_same_bytes(tmp_path: Path) -> None:
     assert images[0] == images[1]
 
 
-@pytest.mark.parametrize("topic", ["", " ", "\t"])
-def test_a_blank_topic_is_invalid(node: Node, topic: str) -> None:
-    with pytest.raises(Invalid, match="topic"):
-        put(node.open(), ["k"], topic=topic)
-
-
 def test_rows_of_different_lengths_are_invalid(node: Node) -> None:
     service = node.open()
     one = np.ones(1, dtype=np.int64)
     with pytest.raises(Invalid, match="2 keys"):
-        service.put_keys(1, "T", 0, ["a", "b"], one, one.astype(np.int32), one)
+        put_keys(service, 1, "T", 0, ["a", "b"], one, one.astype(np.int32), one)
 
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 10), (0, 0), (0, -5)])

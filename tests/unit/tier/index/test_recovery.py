@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kit.tier.index import NOW, Node, all_found, fill, find, header_of, offsets_of, put
+from tests.kit.tier.index import (
+    NOW,
+    Node,
+    all_found,
+    fill,
+    find,
+    header_of,
+    offsets_of,
+    put,
+    put_keys,
+)
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.index.first_design import UNKNOWN_TIME
@@ -297,7 +307,7 @@ def test_watermarks_say_how_far_each_queue_is_indexed(node: Node) -> None:
 def test_the_caller_may_say_that_keyless_messages_follow(node: Node) -> None:
     service = node.open()
     zero, size = np.zeros(1, np.int64), np.full(1, 10, np.int32)
-    service.put_keys(1, "T", 0, ["k"], zero, size, zero, indexed_until=500)
+    put_keys(service, 1, "T", 0, ["k"], zero, size, zero, indexed_until=500)
     assert service.find_indexed_end(1, 0) == 500
 
 

@@ -130,4 +130,4 @@ class AssignmentHandlers(Handlers):
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, NoFields, Action.GET)
     def list_modes(self, request: Request[NoFields]) -> RemotingCommand:
         """Return the settings of all groups, in the format of their file."""
-        return succeed(body=self._broker.request_modes.encode_table())
+        return succeed_with(self._broker.request_modes.list_fields())
