@@ -1,2 +1,2 @@
-"""Protocols between the layers, and the types that they exchange. This package contains no
+"""Protocols between the layers, and the types they exchange. This package contains no
 implementations."""

@@ -1,7 +1,7 @@
-"""BackupPlace: storage for backups of a broker's files, beside the segments of its tier. A backup
-name is unique for ever. The name consists of the writer epoch (0 where epochs have no number), a
-sequence number within that epoch, and the kind of the content. A late backup of a fenced writer
-therefore replaces nothing, and sorts before all backups of later epochs."""
+"""BackupPlace: storage for backups of a broker's files, next to the segments of its tier. The name
+of a backup consists of the writer epoch (0 if epochs have no number), a sequence number within the
+epoch, and the kind of content. Names are never reused. A late backup from a fenced writer therefore
+overwrites nothing, and sorts before the backups of later epochs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _NAME = re.compile(r"([0-9]{20})\.([0-9]{10})\.([a-z]+)", re.ASCII)
 
 
 class BackupKind(enum.StrEnum):
-    """Content of a backup."""
+    """Kind of content of a backup."""
 
     CONFIG = "config"
     METADATA = "metadata"
     DELETED = "deleted"
-    """List of all deleted topics. The tier no longer has segments of any of them."""
+    """List of all deleted topics. The tier no longer has any of their segments."""
     DELETING = "deleting"
-    """List of all deleted topics. The tier may still have segments of some of them."""
+    """List of all deleted topics. The tier may still have some of their segments."""
     LITE = "lite"
-    """Units of many lite topics in one object (`message.lite_runs`)."""
+    """Consume queue units of many lite topics in one object (`message.lite_runs`)."""
 
 
 class BackupName(NamedTuple):
-    """Name of a backup. A greater name is newer."""
+    """Name of a backup. A newer backup has a greater name."""
 
     epoch: int
     sequence: int
@@ -40,7 +40,7 @@ class BackupName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> BackupName | None:
-        """Parse the name of a file or object. Return None if it is not the name of a backup."""
+        """Parse the name of a file or object. Returns None if it is not the name of a backup."""
         match = _NAME.fullmatch(text)
         if match is None or match[3] not in {kind.value for kind in BackupKind}:
             return None
@@ -58,9 +58,9 @@ class BackupPlace(Protocol):
         """Return the content of a backup, or None if it does not exist. Raises Unavailable."""
 
     def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
-        """Store a backup as a whole or not at all. The backup is valid after the next
-        `WriterEpoch.confirm`. Raises Unavailable. If a backup of this name exists with other bytes,
-        also raises Unavailable, and the caller must use another name."""
+        """Store a backup atomically. It becomes valid with the next `WriterEpoch.confirm`. Raises
+        Unavailable, also if a backup with this name and different content exists. The caller must
+        then use another name."""
 
     def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
         """Delete backups. Idempotent. Raises Unavailable."""
@@ -68,7 +68,7 @@ class BackupPlace(Protocol):
 
 @runtime_checkable
 class RangedBackups(BackupPlace, Protocol):
-    """BackupPlace that reads parts of backups. Optional."""
+    """BackupPlace that can read part of a backup. Optional."""
 
     def read_backup_range(
         self, broker_name: str, name: BackupName, position: int, length: int
@@ -80,8 +80,8 @@ class RangedBackups(BackupPlace, Protocol):
 
 @runtime_checkable
 class ListedBackups(Protocol):
-    """Provider whose segment listings include the backups, without another request. Optional."""
+    """Provider that finds backups while it lists segments, without extra requests. Optional."""
 
     def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
-        """Return the backups found by the last full listing of a broker, or None if no full listing
-        was made."""
+        """Return the backups found by the last full listing of a broker. Returns None if there was
+        no full listing yet."""

@@ -1,6 +1,6 @@
-"""Checksums of blocks. A provider keeps them for segments whose format has no checksums. A read of
-a segment verifies the blocks that it touches, if they have checksums, and raises `BlocksDamaged` on
-a mismatch. The error contains the damaged bytes, for callers that want them."""
+"""Block checksums, which a provider keeps for segments whose format has no checksums. Reading a
+segment verifies the blocks it touches and raises `BlocksDamaged` on a mismatch. The exception
+carries the damaged bytes for callers that can use them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class DamagedBlock:
 
 
 class BlocksDamaged(Corrupt):
-    """Error of a read that touches blocks with a wrong checksum. `id`: the segment. `blocks`: the
-    damaged blocks, by ascending position, at least one. `found`: the requested bytes as they are
-    stored, some of them wrong. Never serve these bytes. Use them only to find boundaries of
-    records, or if other checks show which bytes are good."""
+    """Raised by a read of blocks with a wrong checksum. `id`: the segment. `blocks`: the damaged
+    blocks in ascending order, at least one. `found`: the requested bytes as stored, some of them
+    wrong. Never return these bytes to clients. Use them only to find record boundaries, or if
+    another check shows which bytes are good."""
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class BlocksDamaged(Corrupt):
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Ranges [start, end) of the damaged blocks, as offsets in the file of the segment."""
+        """Ranges [start, end) of the damaged blocks, in bytes from the start of the segment's
+        file."""
         base = self.id.base_offset
         return [(base + block.start, base + block.end) for block in self.blocks]
 
@@ -64,8 +65,8 @@ class BlocksDamaged(Corrupt):
 def read_as_found(
     segment: FileSegment, position: int, length: int, damaged: list[BlocksDamaged] | None = None
 ) -> memoryview:
-    """Read bytes of a segment, including damaged blocks. Adds the error of a damaged read to
-    `damaged`. Otherwise raises the errors of `FileSegment.read`."""
+    """Read bytes of a segment, even from damaged blocks. Errors from damaged blocks are appended to
+    `damaged`. Raises the other errors of `FileSegment.read`."""
     try:
         return segment.read(position, length)
     except BlocksDamaged as error:
@@ -77,7 +78,7 @@ def read_as_found(
 def distrust_tags(
     units: npt.NDArray[np.void], first: int, damaged: Sequence[BlocksDamaged]
 ) -> npt.NDArray[np.void]:
-    """Replace the tags codes of units in damaged blocks by UNKNOWN_TAGS_CODE, and return all units.
+    """Return the units with UNKNOWN_TAGS_CODE as the tags code of each unit in a damaged block.
     `first`: queue offset of the first unit."""
     starts = (np.arange(len(units), dtype=np.int64) + first) * UNIT_SIZE
     units = units.copy()
@@ -88,7 +89,7 @@ def distrust_tags(
 def find_overlaps(
     damaged: Sequence[BlocksDamaged], starts: Int64s, ends: Int64s
 ) -> npt.NDArray[np.bool_]:
-    """Return for each byte range [start, end) of a file whether it touches a damaged block."""
+    """Return, for each byte range [start, end) of a file, whether it touches a damaged block."""
     touched = np.zeros(len(starts), np.bool_)
     for error in damaged:
         for start, end in error.ranges:
@@ -98,9 +99,9 @@ def find_overlaps(
 
 @dataclass(frozen=True, slots=True)
 class BlockCoverage:
-    """Checksum coverage of a segment. `covered_bytes`: bytes of the blocks that have a checksum.
-    `damaged`: blocks with a wrong checksum. `is_set_aside`: whether the checksums belong to an
-    earlier segment of the same name, and are ignored."""
+    """Checksum coverage of a segment. `covered_bytes`: total size of the blocks with a checksum.
+    `damaged`: blocks with a wrong checksum. `is_set_aside`: True if the checksums belong to an
+    earlier segment of the same name and are ignored."""
 
     size_bytes: int
     covered_bytes: int
@@ -114,19 +115,18 @@ class BlockChecked(Protocol):
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         """Read a segment and verify every block that has a checksum. `listing`: the segment's entry
-        in a listing. Raises Unavailable, and Corrupt if the segment does not exist."""
+        in a listing. Raises Corrupt if the segment does not exist, Unavailable."""
 
 
 @runtime_checkable
 class BlockCovering(BlockChecked, Protocol):
-    """Provider that can add checksums to segments that other writers stored without checksums.
-    Optional."""
+    """Provider that can add checksums to segments written without them. Optional."""
 
     def cover_blocks(self, id: SegmentId) -> BlockCoverage:
-        """Compute checksums for blocks that have none, from their current bytes. A damaged block
-        stays damaged. Requires the writer epoch. Raises the errors of `check_blocks`."""
+        """Compute the missing block checksums from the current bytes. A block that is already
+        damaged stays damaged. Requires the writer epoch. Raises the errors of `check_blocks`."""
 
     def sweep_checksums(self, broker_name: str) -> int:
-        """Delete checksums of deleted segments below a broker prefix. Java brokers delete segments
-        but not their checksums. Requires the writer epoch. Returns the number of deleted checksums.
-        Raises Unavailable."""
+        """Delete the checksums of deleted segments of a broker, and return how many were deleted.
+        Java brokers delete segments but leave their checksums. Requires the writer epoch. Raises
+        Unavailable."""

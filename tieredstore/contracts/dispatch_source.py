@@ -1,4 +1,4 @@
-"""DispatchSource: reads of the local store that the tier needs."""
+"""DispatchSource: the reads from the local store that the tier needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class QueueKey(NamedTuple):
-    """One queue of one topic."""
+    """Queue of a topic."""
 
     topic: str
     queue_id: int
 
 
 class QueueRange(NamedTuple):
-    """Queue offsets [min_offset, max_offset) of the messages that may be dispatched. `max_offset`
-    never exceeds the flushed messages of the local store."""
+    """Queue offsets [min_offset, max_offset) of the messages that may be dispatched. Messages that
+    the local store has not flushed are excluded."""
 
     min_offset: int
     max_offset: int
@@ -32,11 +32,11 @@ class DispatchSource(Protocol):
     """Batched reads of a local store. Thread-safe."""
 
     def queues(self) -> Iterable[QueueKey]:
-        """Return all queues that ever had messages, including system topics. The store of a
-        running broker leaves out light queues."""
+        """Return all queues that ever had messages, including those of system topics. The store of
+        a running broker omits light queues."""
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """Return the offsets of a queue that may be dispatched, or None for an unknown queue."""
+        """Return the range of a queue that may be dispatched, or None for an unknown queue."""
 
     def flush(self) -> None:
         """Flush pending puts to disk, so that `queue_range` includes them. No-op if another process
@@ -56,7 +56,7 @@ class DispatchSource(Protocol):
         """Return whether the local commit log still has the message."""
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        """Return whether the pages of these messages are in the page cache."""
+        """Return whether these messages are in the page cache."""
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
         """Return the first queue offset whose store time is at or after `timestamp_ms`, clamped to
@@ -72,52 +72,50 @@ class DispatchSource(Protocol):
         """Return `tiered.storage.level` of the topics that set it."""
 
     def find_excluded_topics(self) -> Mapping[str, str]:
-        """Return the topics that `queues` leaves out, with the reason for each. A tier cannot store
-        topics with batch consume queues, nor compaction topics."""
+        """Return the topics that `queues` omits, with the reason for each. A tier cannot store
+        compaction topics or topics with batch consume queues."""
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Set the retention guard. Before the local store deletes expired messages, it calls
-        `guard(queue)`. The guard returns the first queue offset that the tier still needs, or None
-        if the tier needs no message of the queue."""
+        """Set the function that protects messages from expiry. Before deleting expired messages,
+        the local store calls `guard(queue)`. It returns the first queue offset that the tier still
+        needs, or None if the tier needs none."""
 
 
 @runtime_checkable
 class NotedChanges(Protocol):
-    """Source that reports the queues with new messages, so that no caller scans all queues.
+    """Source that tracks which queues have new messages, so that callers need not scan all queues.
     Optional."""
 
     def take_changed(self) -> Iterable[QueueKey]:
-        """Return the queues whose `queue_range` may have grown since the previous call. Before the
-        first call, the caller reads all `queues`. Only one caller is supported."""
+        """Return the queues whose `queue_range` may have grown since the previous call. Read all
+        `queues` before the first call. Only one caller is supported."""
 
 
 @runtime_checkable
 class LiteSource(Protocol):
-    """Source that knows the topics of type LITE, and light queues. Optional."""
+    """Source that knows light queues and topics of type LITE. Optional."""
 
     def find_lite_topics(self) -> Collection[str]:
-        """Return the topics whose messages may have a lite topic."""
+        """Return the topics of type LITE."""
 
     def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
-        """Return name and end offset of each light queue whose name begins with `prefix`, in an
-        order that does not change, from the queue after the one named `after`."""
+        """Return the name and end offset of each light queue whose name starts with `prefix`, in a
+        stable order. Starts after the queue named `after`."""
 
     def count_light_queues(self, prefix: str) -> int:
-        """Return the number of light queues. `prefix`: that of all light queues, or that of the
-        lite topics of one parent."""
+        """Return the number of light queues whose name starts with `prefix`."""
 
 
 def find_light(source: DispatchSource) -> LiteSource:
-    """Return the source of a broker's store, which knows light queues."""
+    """Return the LiteSource that a broker's store provides."""
     assert isinstance(source, LiteSource)
     return source
 
 
 class ArrivedRuns(NamedTuple):
-    """Arrived messages, grouped into runs. A run has messages of one queue with consecutive
-    offsets. Each field has one value per run: queue, offset of the first message, number of
-    messages, bytes of their records, store time of the first message (epoch ms). A run may be
-    reported twice."""
+    """Newly arrived messages, grouped into runs. A run is a range of consecutive offsets in one
+    queue. Each field is a list with one value per run: queue, first offset, number of messages,
+    bytes of records, store time of the first message (epoch ms). A run may be reported twice."""
 
     queues: Sequence[QueueKey]
     offsets: npt.NDArray[np.int64]
@@ -131,15 +129,14 @@ class ObservedSource(Protocol):
     """Source that reports arrived messages in batches. Optional."""
 
     def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
-        """Set the observer of messages that become readable from now on, or None to remove the
-        observer. The observer runs in the thread that publishes the messages, so it must be
-        short."""
+        """Set the function to call with messages as they become readable, or None to remove it. It
+        runs in the thread that publishes the messages, so it must be fast."""
 
 
 class DeletedEnd(NamedTuple):
-    """End of a queue that was deleted with its topic. `offset`: queue offset after its last
-    message. `physical_offset`: position of the deletion in the commit log (bytes). `timestamp_ms`:
-    store time of the deletion."""
+    """End of a queue that was deleted with its topic. `offset`: queue offset after the last
+    message. `physical_offset`: commit log position of the deletion (bytes). `timestamp_ms`: store
+    time of the deletion."""
 
     offset: int
     physical_offset: int
@@ -148,28 +145,27 @@ class DeletedEnd(NamedTuple):
 
 @runtime_checkable
 class HistorySource(Protocol):
-    """Source of a store whose earlier messages are in a tier. Call these methods between `load` and
-    `start` of the store. The methods about deletions may also be called later."""
+    """Source of a store whose older messages are in a tier. Call these methods between `load` and
+    `start` of the store. Those about deletions may also be called later."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the store never received a message."""
+        """True if the store has never received a message."""
 
     @property
     def log_end(self) -> int:
-        """End of the commit log (bytes)."""
+        """End of the commit log, in bytes."""
 
     @property
     def is_dispatched(self) -> bool:
-        """Whether all messages of the log are in their queues."""
+        """True if all messages of the log are in their queues."""
 
     def find_next_offset(self, key: QueueKey) -> int:
-        """Return the offset of the next message of a queue. The offset is computed from the
-        dispatched messages, and from the end offsets that the functions of `set_history` return.
-        Raises Corrupt."""
+        """Return the offset of the next message of a queue. It takes into account the dispatched
+        messages and the end offsets from `set_history`. Raises Corrupt."""
 
     def refuse_puts(self, reason: str) -> None:
-        """Refuse all puts, including the broker's own, until the process ends. Reads and dispatch
+        """Refuse all puts until the process ends, including the broker's own. Reads and dispatch
         continue."""
 
     def set_history(
@@ -177,22 +173,21 @@ class HistorySource(Protocol):
         find_end_offsets: Callable[[str], Mapping[int, int]],
         find_deleted_ends: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
-        """Set the functions that find the history of a queue in other places, such as a tier. A
-        queue that is new to the store begins at the end of this history. `find_end_offsets`:
-        returns the queues of a topic that have a history elsewhere, with the end offset of each.
-        Called at the first put of a queue, and at the deletion of a topic. `find_deleted_ends`: the
-        same for queues that existed elsewhere and were deleted."""
+        """Set the functions that look up the history of a queue elsewhere, such as in a tier. A
+        queue that is new to the store starts at the end of that history.
+
+        `find_end_offsets`: returns the end offset of each queue of a topic with a history
+        elsewhere. Called at the first put into a queue and when a topic is deleted.
+        `find_deleted_ends`: the same for deleted queues."""
 
     def begin_log_at(self, physical_offset: int) -> None:
-        """Begin the log of a new store at the first file boundary at or after a byte offset. The
-        start of the log is on disk on return. Raises Invalid for a store that is not new,
-        Unavailable."""
+        """Start the log of a new store at the first file boundary at or after a byte offset. The
+        boundary is durable on return. Raises Invalid if the store is not new, Unavailable."""
 
     def find_deleted_queues(self) -> Mapping[QueueKey, DeletedEnd]:
-        """Return the queues of deleted topics, with the end of each queue. If a topic was deleted
-        several times, the last deletion counts. Raises Corrupt."""
+        """Return the queues of deleted topics with the end of each. If a topic was deleted more
+        than once, its last deletion is used. Raises Corrupt."""
 
     def forget_deletions(self, topics: Collection[str]) -> None:
-        """Forget the deletions of these topics as soon as the store's commit log no longer contains
-        them. Call this method when the tier has recorded the deletions permanently. Raises
-        Unavailable."""
+        """Forget the deletions of these topics once they are no longer in the commit log. Call this
+        after the tier has recorded them durably. Raises Unavailable."""

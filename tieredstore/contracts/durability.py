@@ -1,5 +1,5 @@
-"""Durability of a put: its status, and the completion of its flush. All puts of one flush round
-share one FlushFuture, so a put allocates no future of its own."""
+"""Durability of a put: its status and the future of its flush. All puts of a flush round share one
+FlushFuture, so a put does not allocate its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class PutMessageStatus(enum.Enum):
-    """RocketMQ's statuses of a put, in RocketMQ's order. A put hook may return any of them. A store
+    """Put statuses of RocketMQ, in the same order. A put hook may return any of them. A store
     without replicas never returns the replica statuses."""
 
     PUT_OK = 0
@@ -37,7 +37,7 @@ class PutMessageStatus(enum.Enum):
     PROPERTIES_SIZE_EXCEEDED = 7
     """The properties have more than 32,767 bytes."""
     OS_PAGE_CACHE_BUSY = 8
-    """Another put held the lock for longer than `osPageCacheBusyTimeOutMills`."""
+    """Another put held the lock longer than `osPageCacheBusyTimeOutMills`."""
     UNKNOWN_ERROR = 9
     """Never returned. Unexpected errors are raised."""
     IN_SYNC_REPLICAS_NOT_ENOUGH = 10
@@ -55,9 +55,8 @@ class PutMessageStatus(enum.Enum):
 
 
 class FlushFuture:
-    """Outcome of one flush round: PUT_OK, or FLUSH_DISK_TIMEOUT if the messages of the round did
-    not reach the disk in time. Thread-safe. Await this object, or call `result`. `status`: the
-    outcome, for a round that is already complete."""
+    """Result of a flush round: PUT_OK, or FLUSH_DISK_TIMEOUT if the messages did not reach the disk
+    in time. Thread-safe. Await it or call `result`. Pass `status` to create a completed future."""
 
     __slots__ = ("_callbacks", "_gate", "_lock", "_status", "_waiters")
 
@@ -72,12 +71,12 @@ class FlushFuture:
             self._gate.acquire()
 
     def done(self) -> bool:
-        """Return whether the round is complete."""
+        """Return whether the flush round is complete."""
         return self._status is not None
 
     def result(self, timeout_s: float | None = None) -> PutMessageStatus:
-        """Wait for the outcome and return it. Raises TimeoutError after `timeout_s`. The messages
-        may or may not be on disk then."""
+        """Wait for the result and return it. Raises TimeoutError after `timeout_s`, when the
+        messages may or may not be on disk."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (status := self._status) is None:
             left_s = _CHECK_S if end_s is None else min(_CHECK_S, end_s - time.monotonic())
@@ -88,9 +87,8 @@ class FlushFuture:
         return status
 
     def add_done_callback(self, callback: Callable[[FlushFuture], object]) -> None:
-        """Call `callback` with this object when the round completes, in the flush thread. If the
-        round is already complete, call `callback` immediately. Exceptions of the callback are
-        logged."""
+        """Call `callback` with this future when the round completes, in the flush thread. If it is
+        already complete, the callback runs immediately. Exceptions of the callback are logged."""
         with self._lock:
             if self._status is None:
                 self._callbacks.append(callback)
@@ -110,9 +108,9 @@ class FlushFuture:
         return (yield from waiter)
 
     def complete(self, status: PutMessageStatus) -> bool:
-        """Complete the flush round, and wake all waiters. An event loop is called once, even if
-        several of its tasks wait. If the round was already complete, keeps the earlier outcome and
-        returns False."""
+        """Complete the flush round and wake all waiters. Each event loop is called once, even if
+        several of its tasks wait. Returns False if the round was already complete, and keeps the
+        earlier result."""
         with self._lock:
             if self._status is not None:
                 return False

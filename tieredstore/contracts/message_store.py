@@ -1,5 +1,5 @@
-"""MessageStore: protocol of the local store and the tiered store. A plugin wraps the next store
-(`contracts.plugin`)."""
+"""MessageStore: the protocol that the local store and the tiered store implement. A plugin wraps
+another store (`contracts.plugin`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIN_GET_BYTES: Final = 100
 
 
 class GetMessageStatus(enum.Enum):
-    """RocketMQ's statuses of a get, in RocketMQ's order."""
+    """Get statuses of RocketMQ, in the same order."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -49,7 +49,7 @@ property WAIT=false. Their promised durability is reached when the put returns."
 
 
 class BoundaryType(enum.Enum):
-    """Message that a search by time returns. LOWER: the first message at or after the time. UPPER:
+    """Choice of message in a search by time. LOWER: the first message at or after the time. UPPER:
     the last message at or before the time."""
 
     LOWER = "lower"
@@ -57,7 +57,7 @@ class BoundaryType(enum.Enum):
 
 
 class MessageFilter(Protocol):
-    """Filter of the messages that a reader wants."""
+    """Filter for the messages a reader wants."""
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool: ...
 
@@ -65,12 +65,11 @@ class MessageFilter(Protocol):
 
 
 class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
-    """Outcome of one put or one batch. A msgspec Struct, because it is cheap to create, and each
-    message needs one. `physical_offset`, `queue_offset`: offsets of the first message.
-    `wrote_bytes`, `message_count`: totals of all messages of the put. `durable`: completes when the
-    messages are as durable as the flush mode promises. `reason`: why nothing was stored, or empty.
-    `ok`: whether the status is PUT_OK. `ok` is a field and not a property, because fields are
-    faster to read and each caller reads `ok`."""
+    """Result of a put of one message or a batch. `physical_offset`, `queue_offset`: offsets of the
+    first message. `wrote_bytes`, `message_count`: totals of the put. `durable`: future that
+    completes when the messages are as durable as the flush mode promises. `reason`: why nothing was
+    stored, or empty. `ok`: True if the status is PUT_OK. It is a field instead of a property
+    because fields are faster to read."""
 
     status: PutMessageStatus
     physical_offset: int
@@ -84,7 +83,7 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
 
 
 async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
-    """Wait for the flush of a put. Returns the result with the final status."""
+    """Wait until a put is flushed. Returns the result with the final status."""
     durable = result.durable
     if durable is DURABLE:
         return result
@@ -96,17 +95,15 @@ async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
 
 
 PutMessageHook: TypeAlias = Callable[["Message"], "PutMessageResult | Message | None"]
-"""Function that is called with each message before the message is stored, including the messages of
-a batch. A returned PutMessageResult ends the put. A returned message replaces the original. None
-keeps the original."""
+"""Function called with each message before it is stored, including the messages of a batch. It may
+return a PutMessageResult to end the put, another message to store instead, or None to keep the
+message."""
 
 
 class ArrivedMessages(NamedTuple):
     """New readable messages of one queue, with consecutive offsets. `tags_codes`,
-    `store_timestamps_ms` (epoch ms): arrays of 64 bits, one value for each message. `properties`:
-    one encoded value for each message (`tieredstore.message.properties`). Java's
-    MessageArrivingListener also gets a bitmap that a broker's filter computes. No filter of this
-    project computes a bitmap."""
+    `store_timestamps_ms` (epoch ms): 64-bit arrays with one value per message. `properties`:
+    encoded properties of each message (`tieredstore.message.properties`)."""
 
     topic: str
     queue_id: int
@@ -117,21 +114,20 @@ class ArrivedMessages(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Queue offset after the last message. A waiting reader compares this offset with the
-        offset at which it will read next."""
+        """Queue offset after the last message."""
         return self.offset + len(self.tags_codes)
 
 
 MessageArrivingListener: TypeAlias = Callable[[Sequence[ArrivedMessages]], object]
-"""Function that is called with new messages as soon as gets can find them. It runs in the thread
-that publishes the messages, so it must return quickly."""
+"""Function called with new messages once gets can find them. It runs in the thread that publishes
+the messages, so it must return quickly."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
     """Request for the messages of a queue that match a filter, starting at a queue offset. The
-    answer has at most `max_count` messages, and at most `max_bytes` of records (RocketMQ's
-    maxTotalMsgSize), unless the first message is larger. The transfer limits of a store apply too.
-    `group`: the consumer group, for metrics."""
+    result has at most `max_count` messages and `max_bytes` of records (RocketMQ's maxTotalMsgSize).
+    The first message may exceed `max_bytes`. The store's own transfer limits also apply. `group`:
+    the consumer group, for metrics."""
 
     topic: str
     queue_id: int
@@ -143,7 +139,7 @@ class GetRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> QueueKey:
-        """Queue of the request."""
+        """Requested queue."""
         return QueueKey(self.topic, self.queue_id)
 
     @property
@@ -154,10 +150,9 @@ class GetRequest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """Messages of one queue. `next_begin_offset`: queue offset at which the next get should begin.
-    `suggest_pulling_from_slave`: whether a replica should serve the next get, because the messages
-    are no longer in memory. Always False: no store of this project has replicas that serve reads.
-    `fault`: reason why the message at the offset cannot be read, if it is lost or damaged."""
+    """Result of a get from one queue. `next_begin_offset`: queue offset for the next get.
+    `suggest_pulling_from_slave`: always False, because no store of this project has replicas.
+    `fault`: why the message at the offset cannot be read, if it is lost or damaged."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -173,15 +168,16 @@ class GetMessageResult:
 
 
 class MessageReader(Protocol):
-    """Reader of messages. `get_message` makes a `GetRequest` of its parameters and calls `get`."""
+    """Reader of messages. `get_message` builds a `GetRequest` from its parameters and calls
+    `get`."""
 
     @abstractmethod
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get the messages that a request asks for. Blocks."""
+        """Return the messages that match a request. Blocks."""
 
     @abstractmethod
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """Get as `get` does, without blocking the event loop."""
+        """Return the messages that match a request, without blocking the event loop."""
 
     def get_message(
         self,
@@ -193,7 +189,8 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """Get as `get` does, with the parameters of Java's getMessage. See `GetRequest`."""
+        """Return messages like `get`, with the parameters of Java's getMessage. See
+        `GetRequest`."""
         return self.get(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -208,7 +205,8 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """Get as `get_async` does, with the parameters of Java's getMessage. See `GetRequest`."""
+        """Return messages like `get_async`, with the parameters of Java's getMessage. See
+        `GetRequest`."""
         return await self.get_async(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -225,39 +223,40 @@ class MessageStore(MessageReader, Protocol):
         """Begin the background services."""
 
     def shutdown(self) -> None:
-        """Stop the services and write all pending state. Idempotent."""
+        """Stop the services and write all pending data. Idempotent."""
 
     def put_message(self, message: Message) -> PutMessageResult:
-        """Append one message. A refused message raises no error. The result has the refusal in
-        `status` and `reason`."""
+        """Append one message. A refused message does not raise. See `status` and `reason` of the
+        result."""
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Append messages of one topic and queue, with consecutive offsets. Stores all or none."""
+        """Append messages of one topic and queue, with consecutive offsets. Stores all of them or
+        none."""
 
     async def put_message_async(self, message: Message) -> PutMessageResult:
-        """Put as `put_message` does. Then wait, without blocking the event loop, until the message
-        is as durable as the flush mode promises. The status is FLUSH_DISK_TIMEOUT if the message is
-        stored but did not reach the disk in time."""
+        """Put a message like `put_message`, and wait without blocking the event loop until it is as
+        durable as the flush mode promises. The status is FLUSH_DISK_TIMEOUT if the stored message
+        did not reach the disk in time."""
 
     async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Put as `put_messages` does, and wait as `put_message_async` does."""
+        """Put messages like `put_messages`, and wait like `put_message_async`."""
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
-        """Wait until gets and queries find the messages of a put. Raises Invalid for a refused put,
-        and the error that stopped the store from publishing messages."""
+        """Wait until gets and queries can find the messages of a put. Raises Invalid if the put was
+        refused. If the store stopped publishing messages because of an error, raises that error."""
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message that starts at `physical_offset` in the local commit log, or None if
-        no message starts there."""
+        """Return the message at `physical_offset` in the local commit log, or None if no message
+        starts there."""
 
     async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
-        """Read as `look_message_by_offset` does, without blocking the event loop."""
+        """Return a message like `look_message_by_offset`, without blocking the event loop."""
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset of a queue's first message, or 0 for an unknown queue."""
+        """Return the offset of the first message in a queue, or 0 for an unknown queue."""
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset after a queue's last message, or 0 for an unknown queue."""
+        """Return the offset after the last message in a queue, or 0 for an unknown queue."""
 
     def get_offset_in_queue_by_time(
         self,
@@ -267,14 +266,14 @@ class MessageStore(MessageReader, Protocol):
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
         """Return the queue offset for a store time. LOWER: the first message at or after the time,
-        or the end of the queue. UPPER: the last message at or before the time, or the first
+        else the end of the queue. UPPER: the last message at or before the time, else the first
         message."""
 
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
-        """Return the store time of the first message of a queue or of the store, or -1 without
-        messages."""
+        """Return the store time of the first message in a queue or in the store. Returns -1 if
+        there are no messages."""
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message, or -1 if the message does not exist."""
@@ -282,61 +281,60 @@ class MessageStore(MessageReader, Protocol):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Return messages of a topic by key (or UNIQ_KEY), with a store time within [begin,
-        end]."""
+        """Return the messages of a topic that have a key (or UNIQ_KEY) and a store time within
+        [begin, end]."""
 
     def delete_topics(self, topics: set[str]) -> int:
         """Delete topics. Returns the number of deleted topics."""
 
     @property
     def dispatch_source(self) -> DispatchSource:
-        """DispatchSource through which a tier reads this store."""
+        """DispatchSource from which a tier reads this store."""
 
 
 @runtime_checkable
 class HostedStore(MessageStore, Protocol):
-    """Store that can host a broker, with hooks and listeners."""
+    """Store that a broker can use, with hooks and listeners."""
 
     def add_put_message_hook(self, hook: PutMessageHook) -> None:
-        """Add a hook that is called for each put from now on, after the earlier hooks. The hook
-        sees messages that are put through this store's `put_message` or `put_messages`."""
+        """Add a hook that runs on every put, after the hooks added earlier. It sees the messages
+        put through this store's `put_message` or `put_messages`."""
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
-        """Set the listener of messages that gets can find from now on, or None to remove the
-        listener."""
+        """Set the listener to notify of new readable messages, or None to remove it."""
 
 
 @runtime_checkable
 class CleanableStore(Protocol):
-    """Store that deletes expired messages, also on request."""
+    """Store that can delete expired messages on request."""
 
     def execute_delete_files_manually(self) -> None:
-        """Delete expired messages in the next rounds of cleaning, at any hour."""
+        """Delete expired messages in the next cleanup rounds, whatever the hour."""
 
     def clean_expired_consume_queue(self) -> int:
-        """Empty the queues whose messages have all expired. Returns the number of these queues."""
+        """Empty the queues whose messages have all expired, and return how many there were."""
 
 
 @runtime_checkable
 class MeasuredStore(Protocol):
-    """Store with metrics."""
+    """Store that reports metrics."""
 
     def report_metrics(self, metrics: Metrics) -> None:
-        """Update the store's metrics in a registry."""
+        """Update the metrics of this store in a registry."""
 
 
 PUT_TIMES_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
-"""Upper bounds of the classes into which Java counts put times: less than 1 ms, up to 10 ms, … and
+"""Upper bounds of the latency classes in which Java counts puts: less than 1 ms, up to 10 ms, … and
 more than 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
-    """Figures of a local store. `min_offset`, `max_offset`: first and last byte of the commit log.
-    `flush_behind_bytes`: bytes that are not flushed. `dispatch_behind_bytes`: bytes of messages
-    that have no unit yet. `put_times`: number of measured puts since the store was opened, one for
-    each bound of PUT_TIMES_MS and one for longer puts. `put_max_ms`: longest put. `refused_puts`:
-    number of refused puts."""
+    """Statistics of a local store. `min_offset`, `max_offset`: start and end of the commit log
+    (bytes). `flush_behind_bytes`: bytes not flushed yet. `dispatch_behind_bytes`: bytes of messages
+    without a consume queue unit yet. `put_times`: number of puts in each latency class of
+    PUT_TIMES_MS, then the number of slower puts. `put_max_ms`: duration of the slowest put.
+    `refused_puts`: number of refused puts."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -352,26 +350,25 @@ class CountedStore(Protocol):
     """Store that counts its puts."""
 
     def count_puts(self) -> dict[str, tuple[int, int]]:
-        """Return the number of messages, and of bytes of their records, of each topic since the
-        store was opened. Deleted topics are left out. Above a maximum number of topics, further
-        topics are counted together under the name ''."""
+        """Return the number of messages and the bytes of their records put into each topic since
+        the store was opened. Deleted topics are omitted. Above a maximum number of topics, the rest
+        are counted together under the name ''."""
 
     def measure(self) -> StoreFigures:
-        """Return the current figures."""
+        """Return the current statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """State of a tier, as the store above the tier sees it. `url`: location of the tier. `fenced`:
-    why uploads stopped permanently, or None while they run. `last_scan_ms`: time of the last scan
-    of all queues that had no error (epoch ms), or None. `behind_messages`: number of messages that
-    are not uploaded. `behind_ms`: age of the oldest of them. `hours_to_local_expiry`: time until
-    the oldest of them expires in the local store, or None if all messages are uploaded.
-    `failing_queues`: number of queues whose last upload failed. `unreadable`: messages that cannot
-    be read, and at which consumers wait. `left_out`: damaged messages that consumers skip.
-    `size_bytes`, `segments`, `queues`: content of the tier. `storage_usd_per_month`: cost at the
-    configured prices, or None without prices. `requests_usd`: cost of the requests that this
-    process has sent."""
+    """State of a tier. `url`: location of the tier. `fenced`: why uploads stopped permanently, or
+    None while they run. `last_scan_ms`: time of the last scan of all queues without errors (epoch
+    ms), or None. `behind_messages`: number of messages not uploaded yet. `behind_ms`: age of the
+    oldest of them. `hours_to_local_expiry`: time until the oldest of them expires in the local
+    store, or None if there are none. `failing_queues`: number of queues whose last upload failed.
+    `unreadable`: descriptions of unreadable messages that block consumers. `left_out`: descriptions
+    of damaged messages that consumers skip. `size_bytes`, `segments`, `queues`: size of the tier.
+    `storage_usd_per_month`: storage cost at the configured prices, or None without prices.
+    `requests_usd`: cost of the requests sent by this process."""
 
     url: str
     is_writer: bool
@@ -392,10 +389,10 @@ class TierStatus:
 
 @runtime_checkable
 class DescribedTier(Protocol):
-    """Store with a tier."""
+    """Store that has a tier."""
 
     def describe_tier(self) -> TierStatus | None:
-        """Return the state of the tier, or None while the tier is disabled. May block on reads."""
+        """Return the state of the tier, or None if the tier is disabled. May block on reads."""
 
     def list_tier_queues(self) -> list[QueueKey]:
-        """List the queues of the tier. Empty while the tier is disabled."""
+        """Return the queues of the tier. Empty if the tier is disabled."""

@@ -12,14 +12,14 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 NEVER_WRITTEN_MS = 2**63 - 1
 """Begin and end timestamp of an empty segment (Java's Long.MAX_VALUE)."""
 STATUS_DELETED = 2
-"""Status of a segment during its deletion. A deletion first sets this status in the entry, then
-deletes the object, and then deletes the entry."""
+"""Status of a segment that is being deleted. A deletion first sets this status, then deletes the
+object, and finally the entry."""
 
 
 @dataclass(slots=True)
 class TopicMetadata:
-    """Entry of a topic. `reserve_time_hours`: retention of the topic, -1 for the default of the
-    store."""
+    """Entry of a topic. `reserve_time_hours`: retention of the topic, or -1 for the store's
+    default."""
 
     topic_id: int
     topic: str
@@ -28,7 +28,7 @@ class TopicMetadata:
     update_timestamp_ms: int = 0
 
     def copy(self) -> TopicMetadata:
-        """Copy the entry, as `FileSegmentMetadata.copy` does."""
+        """Return a copy of the entry."""
         return TopicMetadata(
             self.topic_id,
             self.topic,
@@ -50,7 +50,7 @@ class QueueMetadata:
     update_timestamp_ms: int = 0
 
     def copy(self) -> QueueMetadata:
-        """Copy the entry, as `FileSegmentMetadata.copy` does."""
+        """Return a copy of the entry."""
         return QueueMetadata(
             self.topic,
             self.queue_id,
@@ -63,8 +63,8 @@ class QueueMetadata:
 
 @dataclass(slots=True)
 class FileSegmentMetadata:
-    """Entry of a segment. `size`: committed bytes. Times are epoch ms. The begin and end times are
-    NEVER_WRITTEN_MS while the segment is empty."""
+    """Entry of a segment. `size`: committed bytes. Times are epoch ms. The begin and end times of
+    an empty segment are NEVER_WRITTEN_MS."""
 
     path: str
     type: FileSegmentType
@@ -81,7 +81,7 @@ class FileSegmentMetadata:
         return SegmentId(self.path, self.type, self.base_offset)
 
     def copy(self) -> FileSegmentMetadata:
-        """Copy the entry field by field. `dataclasses.replace` takes five times as long, and
+        """Return a copy of the entry. `dataclasses.replace` would take five times as long, and
         opening a tier copies each entry several times."""
         return FileSegmentMetadata(
             self.path,
@@ -98,37 +98,37 @@ class FileSegmentMetadata:
 
 @runtime_checkable
 class MetadataStore(Protocol):
-    """Metadata of one tier. Thread-safe. Returned objects are copies, and only the methods change
-    the metadata. Creations, rolls, deletions and topic ids are on disk when the call (or the
-    outermost `batch()`) returns. Sizes and times may be written later, by `flush`."""
+    """Metadata of a tier. Thread-safe. Returned objects are copies. Created, rolled and deleted
+    entries and topic ids are durable when the call (or the outermost `batch()`) returns. Sizes and
+    times may be written later, by `flush`."""
 
     def load(self) -> None:
-        """Read the stored metadata without changing it. Raises Corrupt. A later write that replaces
-        a damaged file renames the damaged file and never deletes it."""
+        """Read the stored metadata without changing it. Raises Corrupt. A later write renames a
+        damaged file instead of deleting it."""
 
     def batch(self) -> AbstractContextManager[None]:
-        """Group the changes within the block into one write at its end."""
+        """Combine the changes made in the block into one write at its end."""
 
     def topics(self) -> list[TopicMetadata]: ...
     def topic(self, topic: str) -> TopicMetadata | None: ...
     def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
-        """Add a topic with the next topic id, and return its entry. An existing entry is returned
-        unchanged."""
+        """Add a topic with the next topic id, and return its entry. If the topic exists, return its
+        entry unchanged."""
 
     def update_topic(self, topic: TopicMetadata) -> None:
         """Replace the entry of a topic, including its topic id. No-op for an unknown topic."""
 
     def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
-        """Set the retention of a topic immediately. Returns False if no topic has this name and
-        this id, for example after the topic was deleted and recreated."""
+        """Set the retention of a topic immediately. Returns False if there is no topic with this
+        name and id, for example because it was deleted and recreated."""
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic and its queue table. The caller deletes the segment entries."""
+        """Delete a topic and its queue table. The caller must delete the segment entries."""
 
     def queues(self, topic: str) -> list[QueueMetadata]: ...
     def queue(self, topic: str, queue_id: int) -> QueueMetadata | None: ...
     def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
-        """Add a queue, and return its entry. An existing entry is returned unchanged."""
+        """Add a queue and return its entry. If the queue exists, return its entry unchanged."""
 
     def update_queue(self, queue: QueueMetadata) -> None: ...
     def delete_queue(self, topic: str, queue_id: int) -> None: ...
@@ -136,32 +136,32 @@ class MetadataStore(Protocol):
     def segments(
         self, path: str | None = None, type: FileSegmentType | None = None
     ) -> Iterator[FileSegmentMetadata]:
-        """Yield the segment entries of a path, of a type, or of both, by ascending base offset
-        within a path."""
+        """Yield segment entries, optionally of one path or one type. The entries of a path are in
+        ascending order of base offset."""
 
     def segment(self, id: SegmentId) -> FileSegmentMetadata | None: ...
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        """Insert an entry, or update size, status and times of an existing one. The create
-        timestamp does not change."""
+        """Insert an entry, or update the size, status and times of an existing one. The creation
+        time never changes."""
 
     def delete_segment(self, id: SegmentId) -> None: ...
 
     def flush(self) -> None:
-        """Write all changes to the main file."""
+        """Write all pending changes to the main file."""
 
     def close(self) -> None:
-        """Close the files. Writes nothing, because the caller may have lost the writer epoch.
+        """Close the files without writing, because the caller may have lost the writer epoch.
         Idempotent."""
 
     def destroy(self) -> None:
-        """Delete the content of all tables, on disk too."""
+        """Delete all metadata, also on disk."""
 
 
 @runtime_checkable
 class JournaledStructure(Protocol):
-    """Metadata store that can delay its writes to the file that Java brokers read. Optional."""
+    """Metadata store that can defer writes to the file that Java brokers read. Optional."""
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Record each creation and deletion immediately in a journal that only tieredstore reads.
-        The file that Java reads gets these changes later, at intervals. Use this only for a tier
-        that no Java broker can open."""
+        """Set whether each creation and deletion goes into a journal that only tieredstore reads.
+        The file for Java is then updated at intervals. Use a journal only if no Java broker can
+        open the tier."""

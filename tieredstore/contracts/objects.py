@@ -1,10 +1,11 @@
-"""Object storage: the client of an object store that providers and jobs share. Objects are
-immutable. They are created once by a conditional create, read by range, and deleted. Keys are
-relative to the tier's own prefix. Calls block and are thread-safe. A client never raises the errors
-of its library. Unavailable means that the outcome is unknown: a write may have been applied. Busy,
-only of a conditional write, means that the write was certainly not applied and may be retried
-(status 409, or a refusal before anything was sent). Invalid means that a retry is useless: the
-bucket does not exist, or the permission is missing."""
+"""Object storage: the object store client that providers and jobs share. Objects are immutable.
+They are created by a conditional put, read by range, and deleted. Keys are relative to the prefix
+of the tier. Calls block and are thread-safe.
+
+A client never raises the errors of its library. Unavailable means that the outcome is unknown: a
+write may have been applied. Busy is raised only by conditional writes. The write was certainly not
+applied and may be retried (status 409, or a refusal before anything was sent). Invalid means that a
+retry is useless: the bucket does not exist, or a permission is missing."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from tieredstore.contracts.segment import Buffer
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Object as described by a listing or a HEAD response. `modified_ms`: time of the last change
-    by the server's clock (epoch ms). `metadata`: None in a listing, because listings contain no
+    """Object described by a listing or a HEAD response. `modified_ms`: last modification by the
+    server's clock (epoch ms). `metadata`: None for a listed object, because listings do not include
     metadata."""
 
     key: str
@@ -30,7 +31,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """Part of an upload that the server copies from an object of the same tier."""
+    """Part of an upload that the server copies from another object of the tier."""
 
     key: str
     position: int
@@ -38,16 +39,16 @@ class CopiedPart:
 
 
 Part: TypeAlias = CopiedPart | Sequence[Buffer]
-"""Part of an upload: a part that the server copies, or buffers that are sent as one."""
+"""Part of an upload: a part copied by the server, or buffers to send as one part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Limits of the object store, in bytes. `conditional`: whether the store supports
-    create-if-absent. Without create-if-absent a second writer is not fenced. `exclusive`: whether
-    the store guarantees that only one of several concurrent creates succeeds. `condition`: the
-    condition of a conditional request, for error messages. `concurrent_requests`: maximum number of
-    concurrent reads."""
+    """Limits of an object store, in bytes. `conditional`: True if the store supports
+    create-if-absent. Otherwise a second writer is not fenced. `exclusive`: True if the store
+    guarantees that only one of several concurrent creates succeeds. `condition`: the condition of
+    conditional requests, for error messages. `concurrent_requests`: maximum number of concurrent
+    reads."""
 
     conditional: bool = True
     exclusive: bool = True
@@ -60,7 +61,7 @@ class ClientLimits:
 
 
 class ObjectClient(Protocol):
-    """Client of an object store, below the prefix of one tier."""
+    """Client of an object store, limited to the prefix of one tier."""
 
     @property
     def url(self) -> str:
@@ -70,7 +71,7 @@ class ObjectClient(Protocol):
     def limits(self) -> ClientLimits: ...
 
     def now_ms(self) -> int:
-        """Return the server's time (epoch ms), estimated from its responses."""
+        """Return the server's time (epoch ms), estimated from response headers."""
 
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
@@ -79,10 +80,9 @@ class ObjectClient(Protocol):
         (status 412)."""
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
-        """Create an object from parts, by a multipart upload. The upload is completed only if the
-        key does not exist. All parts but the last have at least `limits.min_part_bytes`. If the key
-        exists, the upload is aborted and False returned. Raises Unavailable also if a copied object
-        is missing."""
+        """Create an object from parts with a multipart upload. Every part except the last has at
+        least `limits.min_part_bytes`. If the key already exists, aborts the upload and returns
+        False. Raises Unavailable, also if a copied object is missing."""
 
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
         """Read the bytes [position, position + length), or fewer at the end of the object. Returns
@@ -92,14 +92,14 @@ class ObjectClient(Protocol):
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose keys start with `prefix`, in order of their UTF-8 bytes, page by
-        page. A failed page raises Unavailable, so it is never mistaken for the end."""
+        page. Raises Unavailable if a page fails, so a failure never looks like the end."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects. Raises Unavailable if an object may still exist. Idempotent."""
+        """Delete objects. Idempotent. Raises Unavailable if any of them may still exist."""
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:
-        """Abort multipart uploads that began at or before `older_than_ms` (server's clock). Returns
-        the number of aborted uploads."""
+        """Abort multipart uploads that began at or before `older_than_ms` by the server's clock.
+        Returns how many were aborted."""
 
     def close(self) -> None: ...
 
@@ -108,9 +108,9 @@ class FolderClient(ObjectClient, Protocol):
     """Client of an object store that can also list folders and copy objects."""
 
     def names(self, folder: str) -> Sequence[str]:
-        """Return the names of objects and folders directly below a folder. Raises Unavailable,
+        """Return the names of the objects and folders directly in a folder. Raises Unavailable,
         Invalid."""
 
     def copy(self, key: str, to: str) -> bool:
-        """Copy an object of up to 5 GiB, and overwrite an existing object. Returns False if the
-        source does not exist. Raises Unavailable, Invalid."""
+        """Copy an object of up to 5 GiB, overwriting an existing one. Returns False if the source
+        does not exist. Raises Unavailable, Invalid."""

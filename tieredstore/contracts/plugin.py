@@ -1,6 +1,6 @@
 """PluginMessageStore: base class of store plugins (`messageStorePlugIn`). A plugin is a store that
-wraps the next store. The registry creates the plugin with the class method `from_config(next_store,
-loaded, clock)`. The first name of `messageStorePlugIn` is the outermost plugin."""
+wraps another store. The registry creates it with the class method `from_config(next_store, loaded,
+clock)`. The first plugin named in `messageStorePlugIn` is the outermost."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class PluginMessageStore(MessageReader):
-    """Forwards every call to the next store (Java's AbstractPluginMessageStore). A plugin overrides
-    the methods that it changes."""
+    """Store that forwards every call to the next store (Java's AbstractPluginMessageStore). A
+    plugin overrides the methods it changes."""
 
     def __init__(self, next_store: MessageStore) -> None:
         self.next_store = next_store
@@ -55,8 +55,8 @@ class PluginMessageStore(MessageReader):
         self.next_store.shutdown()
 
     def health(self) -> Sequence[ServiceHealth]:
-        """Return the health of the next store's background loops. Empty if that store does not
-        report any."""
+        """Return the health of the next store's background loops, or nothing if it does not report
+        any."""
         store = self.next_store
         return store.health() if isinstance(store, MonitoredServices) else []
 

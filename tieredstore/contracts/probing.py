@@ -1,4 +1,4 @@
-"""Probes: tests by which `tieredstore doctor` measures how a provider's backend behaves."""
+"""Probes: the tests that `tieredstore doctor` runs to measure how a provider's backend behaves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 
 
 class Verdict(enum.StrEnum):
-    """Verdict of a probe. OK: the backend behaves as required. INFO: the probe is only a
-    measurement. NOTE: the behaviour is safe, but worth knowing. UNSAFE: do not write to this
-    backend. UNKNOWN: the backend does not answer or does not permit the probe."""
+    """Verdict of a probe. OK: the backend behaves as required. INFO: the probe only measures. NOTE:
+    safe but worth knowing. UNSAFE: do not write to this backend. UNKNOWN: the backend does not
+    respond or does not permit the probe."""
 
     OK = "ok"
     INFO = "info"
@@ -22,8 +22,8 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Result of one probe. `name`: a stable identifier (`docs/cli.md`). `found`: the observation.
-    `meaning`: the consequence and the action to take, or empty if all is well."""
+    """Result of a probe. `name`: stable identifier (`docs/cli.md`). `found`: what was observed.
+    `meaning`: the consequence and what to do, or empty if all is well."""
 
     name: str
     verdict: Verdict
@@ -33,9 +33,9 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Options of the probes. `racers`: number of concurrent writers of the same key. `rounds`:
-    number of repetitions of such a race. `samples`: number of timed small requests. `large_bytes`:
-    size of one large request, or 0 to skip large requests."""
+    """Options for probes. `racers`: number of concurrent writers to the same key. `rounds`: number
+    of repetitions of each race. `samples`: number of small requests to time. `large_bytes`: size of
+    a large request, or 0 to skip large requests."""
 
     racers: int = 16
     rounds: int = 5
@@ -45,9 +45,8 @@ class ProbeOptions:
 
 @runtime_checkable
 class Probed(Protocol):
-    """Provider that can probe its backend. Probes write only to a folder of their own, and delete
-    that folder."""
+    """Provider that can probe its backend. Probes write only to a temporary folder."""
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
-        """Yield each result when its probe ends. Raises Unavailable, or Invalid if no probe can run
+        """Run the probes and yield each result. Raises Unavailable, or Invalid if no probe can run
         (missing bucket, no permission to list)."""

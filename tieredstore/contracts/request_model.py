@@ -1,6 +1,5 @@
-"""Request model: the number of requests that a provider would send, computed without its backend. A
-planner passes simulated writes of queues to the model, with simulated times. The model counts the
-requests that the provider would send."""
+"""Request model: counts the requests that a provider would send, without using its backend. A
+planner simulates writes to queues at simulated times."""
 
 from __future__ import annotations
 
@@ -12,20 +11,19 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from tieredstore.contracts.segment import Capabilities, FileSegmentType
 
 Requests: TypeAlias = Counter[tuple[str, str]]
-"""Number of requests, by operation (S3's name) and file type, as in `RequestUsage`."""
+"""Number of requests by operation (S3's name) and file type, as in `RequestUsage`."""
 
 
 Deletions: TypeAlias = Counter[int]
-"""Number of objects that became permanent garbage in each period of `gather_ms`. The key is the
-number of the period since the Unix epoch."""
+"""Number of objects that became garbage in each period of `gather_ms`, by the number of the period
+since the Unix epoch."""
 
 
 class ModelledQueue(ABC):
-    """Model of one queue, starting with its first message. Times are epoch ms and never decrease.
-    `requests`: requests until now, without deletions and fence checks, because one such request
-    serves many queues. `deletions`: see `Deletions`. `regrouped`: bytes that were rewritten into
-    group objects in each period of `regroup_ms`. The key is the number of the period since the Unix
-    epoch."""
+    """Model of a queue, starting with its first message. Times are epoch ms and never decrease.
+    `requests`: requests so far. Deletions and fence checks are excluded, because one such request
+    serves many queues. `deletions`: see `Deletions`. `regrouped`: bytes rewritten into group
+    objects in each period of `regroup_ms`, by the number of the period since the Unix epoch."""
 
     def __init__(self) -> None:
         self.requests: Requests = Counter()
@@ -35,49 +33,49 @@ class ModelledQueue(ABC):
     @property
     @abstractmethod
     def object_count(self) -> int:
-        """Number of objects of the queue, without garbage."""
+        """Number of objects of the queue, excluding garbage."""
 
     @abstractmethod
     def append(
         self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
     ) -> bool:
-        """Write messages, then their units, at the ends of the queue's two files. Returns whether
-        the bytes are stored together with writes of other queues. In that case no request of this
-        queue is counted. `may_wait`: as `Companion.may_wait`."""
+        """Append messages and then their units to the queue's two files. Returns True if the bytes
+        are stored together with writes of other queues. No request is counted for this queue then.
+        `may_wait`: as in `Companion.may_wait`."""
 
     @abstractmethod
     def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
-        """Seal a file's last segment, and begin the next segment."""
+        """Seal the last segment of a file and begin the next one."""
 
     def record_times(self, *, lists: bool, deletes: bool) -> None:  # noqa: B027
-        """Count the requests that write the record of a segment's store times. Default: no request.
-        `lists`: whether existing records are listed before the write. `deletes`: whether outdated
-        records are deleted after the write."""
+        """Count the requests that write a record of a segment's store times. Counts none by
+        default. `lists`: True if existing records are listed first. `deletes`: True if outdated
+        records are deleted afterwards."""
 
     @abstractmethod
     def expire(self) -> Requests:
-        """Return the requests that delete the first, sealed segment of the commit log."""
+        """Return the requests needed to delete the first segment of the commit log, which is
+        sealed."""
 
     @abstractmethod
     def read(self, file_type: FileSegmentType, position: int, length: int) -> list[int]:
         """Read bytes of one of the queue's two files. `position`: offset in the whole file (bytes).
-        Returns the sizes (bytes) of the requests that the read needs, which are sent concurrently.
-        Bytes in memory need no request."""
+        Returns the sizes (bytes) of the requests needed, which run concurrently. Cached bytes need
+        no request."""
 
     def settle(self, now_ms: int) -> None:  # noqa: B027
-        """Do all work that is due by `now_ms`, such as merging objects. Default: no work."""
+        """Do all work that is due by `now_ms`, such as merging objects. Does nothing by default."""
 
     def reopen(self) -> None:  # noqa: B027
-        """Drop the writer's caches of this queue. Default: no caches."""
+        """Drop the writer's caches of this queue. Does nothing by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """Rules of group objects, which hold writes of many queues. `setting`: configuration key of
-    `group_bytes`. `group_bytes`: size of waiting writes at which a group object is stored
-    immediately, or 0 for no groups. `regroup_ms`: interval at which group objects are rewritten in
-    queue order, into objects of `regrouped_bytes`. `kept_ms`: maximum time that a group object is
-    kept."""
+    """Rules for group objects, which hold writes of many queues. `setting`: configuration key of
+    `group_bytes`. `group_bytes`: size of pending writes that triggers a new group object, or 0 to
+    disable groups. `regroup_ms`: interval at which group objects are rewritten in queue order, into
+    objects of `regrouped_bytes`. `kept_ms`: maximum lifetime of a group object."""
 
     setting: str
     group_bytes: int
@@ -87,10 +85,10 @@ class GroupRules:
 
 
 class RequestModel(ABC):
-    """Rules for the requests of one backend. `groups`: None if queues cannot share objects.
-    `is_metered`: whether requests have a price. `read_operation`: operation under which a read is
-    counted. `delete_batch`: number of objects that one request deletes. `gather_ms`: time for which
-    garbage of all queues is collected before it is deleted."""
+    """Request model of a backend. `groups`: None if queues cannot share objects. `is_metered`: True
+    if requests have a price. `read_operation`: operation counted for a read. `delete_batch`: number
+    of objects per delete request. `gather_ms`: how long garbage of all queues is collected before
+    it is deleted."""
 
     capabilities: Capabilities
     groups: GroupRules | None = None
@@ -101,23 +99,24 @@ class RequestModel(ABC):
 
     @abstractmethod
     def make_queue(self, share: float) -> ModelledQueue:
-        """Create an empty queue. `share`: its share (0 to 1) of common resources such as caches."""
+        """Create an empty queue. `share`: its share of common resources such as caches, from 0 to
+        1."""
 
     def with_group_bytes(self, group_bytes: int) -> RequestModel:
-        """Return these rules with a different minimum size of group objects. By default, returns
-        the same rules, for a backend without group objects."""
+        """Return a copy of the model with another size of group objects. A model without group
+        objects returns itself."""
         del group_bytes
         return self
 
     def count_a_day(self, objects: int) -> Requests:
-        """Return the number of requests per day that a broker sends even without writes. `objects`:
-        number of objects in the tier."""
+        """Return the number of requests per day that an idle broker sends. `objects`: number of
+        objects in the tier."""
         del objects
         return Counter()
 
 
 @runtime_checkable
 class ModelledProvider(Protocol):
-    """Provider that has a model of its requests."""
+    """Provider with a model of its requests."""
 
     def make_request_model(self) -> RequestModel: ...

@@ -1,11 +1,13 @@
 """SegmentProvider and FileSegment: the contract of a storage backend. A provider holds the segments
-of one tier. Calls block and are thread-safe. Only the tier uses asyncio. Names and paths:
-`docs/formats/tier-layout.md`. A write is first *stored*, then *confirmed*. `FileSegment.write`
-returns Written for stored bytes. The bytes count after a fence check that began after the write
-returned (`WriterEpoch.confirm`). From then on every later epoch will find these bytes, whatever the
-clocks say and however long this process pauses. Two other kinds of bytes need such a check too:
-bytes of a write whose reply was lost, and bytes in a listing made under the epoch. Never report
-bytes as written before they are confirmed."""
+of one tier. Calls block and are thread-safe. Names and paths are defined in
+`docs/formats/tier-layout.md`.
+
+A write is first *stored*, then *confirmed*. `FileSegment.write` returns Written once the bytes are
+stored. They are confirmed by a fence check that begins after the write returned
+(`WriterEpoch.confirm`). From then on, every later epoch will find these bytes, whatever the clocks
+say and however long this process pauses. Bytes of a write whose reply was lost, and bytes found in
+a listing under the epoch, need such a check too. Never report bytes as written before they are
+confirmed."""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class FileSegmentType(enum.IntEnum):
-    """Content type of a segment. The value is `type` in the metadata JSON."""
+    """Content type of a segment. The value is the `type` in the metadata JSON."""
 
     COMMIT_LOG = 0
     CONSUME_QUEUE = 1
@@ -30,9 +32,8 @@ class FileSegmentType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentId:
-    """Name of a segment, the same on every provider. `path`: logical path
-    `brokerName/topic/queueId`. `base_offset`: offset of the segment's first byte in its file
-    (bytes)."""
+    """Name of a segment, the same for every provider. `path`: logical path
+    `brokerName/topic/queueId`. `base_offset`: offset of the segment's first byte in its file."""
 
     path: str
     type: FileSegmentType
@@ -44,10 +45,10 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentListing:
-    """One segment of a listing. `token`: opaque value of the provider, such as chunk extents.
-    `objects`: number of files or objects that hold the segment's content. `stamp`: equal in two
-    listings if the file of this name was neither replaced nor written between the listings. None if
-    the provider cannot detect this."""
+    """Entry of a listing, for one segment. `token`: opaque value of the provider, such as chunk
+    extents. `objects`: number of files or objects that hold the content. `stamp`: value that
+    changes whenever the file of this name is written or replaced, or None if the provider cannot
+    detect that."""
 
     id: SegmentId
     size_bytes: int
@@ -59,14 +60,14 @@ class SegmentListing:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a provider. `rewritable`: bytes at a position may be written again, to repair
-    a torn write in place. `conditional`: a write that loses a race gets Fenced instead of
-    overwriting. `durable`: written bytes survive the process. Without `durable`, bytes never count
-    as stored. `preferred_batch_bytes`: cheapest size of a write, or 0 for no preference.
-    `concurrent_reads`: number of reads over a network that take about as long together as one read.
-    `paired`: the provider's segments are PairedSegments, because two writes together cost no more
-    than one. `gathered_bytes`: small writes that may wait are stored together up to this size (see
-    `contracts.gathering`), or 0 for one object each."""
+    """Capabilities of a provider. `rewritable`: bytes may be written again at the same position, to
+    repair a torn write in place. `conditional`: a write that loses a race fails with Fenced instead
+    of overwriting. `durable`: written bytes survive the process. Without it, bytes never count as
+    stored. `preferred_batch_bytes`: cheapest size of a write, or 0 for no preference.
+    `concurrent_reads`: number of network reads that together take about as long as one. `paired`:
+    two writes together cost no more than one, so segments are PairedSegments. `gathered_bytes`:
+    maximum size up to which small writes that may wait are stored together (see
+    `contracts.gathering`), or 0 for one object per write."""
 
     rewritable: bool
     conditional: bool
@@ -79,19 +80,18 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Result of a write that stored all bytes, as durably as the provider promises. If the write
-    may wait (`Companion.may_wait`), its bytes may not be stored yet. They are stored and confirmed
-    when `WriterEpoch.confirm` returns."""
+    """Result of a write that stored all bytes as durably as the provider promises. If the write may
+    wait (`Companion.may_wait`), its bytes may be stored and confirmed as late as the next
+    `WriterEpoch.confirm`."""
 
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class FencedWrite:
-    """Result of a write that wrote nothing, because another writer has written at the position.
-    `stale`: the other writer lost its epoch to this writer, or the segment is sealed. In both cases
-    a new segment may continue at this position. If not `stale`, `writer` is the current owner of
-    the epoch."""
+    """Result of a write that wrote nothing because another writer has written at the position.
+    `stale`: the other writer lost its epoch to this one, or the segment is sealed. A new segment
+    may then continue at this position. Otherwise `writer` is the current owner of the epoch."""
 
     size_bytes: int
     writer: str
@@ -101,7 +101,7 @@ class FencedWrite:
 @dataclass(frozen=True, slots=True)
 class UnknownWrite:
     """Result of a write with an unknown outcome: some, all or none of the bytes may be stored. The
-    caller compares the stored bytes before it continues."""
+    caller must compare the stored bytes before it continues."""
 
     reason: str
 
@@ -111,35 +111,34 @@ WriteResult: TypeAlias = Written | FencedWrite | UnknownWrite
 
 @runtime_checkable
 class FileSegment(Protocol):
-    """One open segment. Positions are bytes from the start of the segment."""
+    """Open segment. Positions are bytes from the start of the segment."""
 
     @property
     def id(self) -> SegmentId: ...
 
     def size(self) -> int:
-        """Return the real length in bytes, as the backend reports it, or 0 if the segment does not
-        exist. Raises Unavailable instead of guessing."""
+        """Return the length in bytes as the backend reports it, or 0 if the segment does not exist.
+        Raises Unavailable instead of guessing."""
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         """Write the concatenation of `buffers` at `position`, and create the segment if needed. On
-        a rewritable provider the segment ends after these bytes: the rest of a torn write is gone.
-        `position` beyond the size is Invalid, because segments have no holes. An unknown outcome is
-        returned as UnknownWrite and never raised. Unavailable is raised only if it is certain that
-        nothing was written."""
+        a rewritable provider the segment is truncated after these bytes. Raises Invalid if
+        `position` is beyond the size, because segments have no holes. Returns UnknownWrite if the
+        outcome is unknown. Raises Unavailable only if nothing was written."""
 
     def read(self, position: int, length: int) -> memoryview:
         """Read exactly `length` bytes. Raises Corrupt if the segment ends earlier, Unavailable on a
         backend error. Never fills missing bytes with zeros."""
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return the bytes if they can be read without blocking (page cache, memory), else None."""
+        """Return the bytes if they can be read without blocking (page cache, memory), otherwise
+        None."""
 
     def seal(self) -> None:
-        """Seal the segment against writes. Idempotent."""
+        """Seal the segment against further writes. Idempotent."""
 
     def delete(self) -> None:
-        """Delete the segment. Idempotent. Raises Unavailable if the segment still exists
-        afterwards."""
+        """Delete the segment. Idempotent. Raises Unavailable if the segment still exists."""
 
     def close(self) -> None:
         """Release the resources of this object. Idempotent."""
@@ -147,11 +146,10 @@ class FileSegment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Bytes that are written together with a write to another segment of the same queue, and must
-    not be stored before that write. For example, units must not be stored before their messages.
-    `segment`, `position`: where the companion's bytes are written (bytes). `may_wait`: whether both
-    writes may be stored as late as `WriterEpoch.confirm`, because the caller does not read them
-    earlier."""
+    """Bytes to write together with a write to another segment of the same queue, but never before
+    it. For example, units must not be stored before their messages. `segment`, `position`: where to
+    write the bytes. `may_wait`: True if both writes may be stored as late as `WriterEpoch.confirm`,
+    because the caller does not read them earlier."""
 
     segment: FileSegment
     position: int
@@ -161,15 +159,15 @@ class Companion:
 
 @runtime_checkable
 class PairedSegment(FileSegment, Protocol):
-    """Segment that can be written together with another segment. Optional. A caller makes two
-    separate writes if a segment is not a PairedSegment, or if `Capabilities.paired` is False."""
+    """Segment that can be written together with another one. Optional. Callers write separately if
+    a segment is not a PairedSegment or `Capabilities.paired` is False."""
 
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Write as `write` does, together with the companion's bytes. Both writes are stored, or
-        neither, or the outcome of both is unknown. Returns the result for this segment and for the
-        companion. None for the companion means that the companion's bytes were not sent and need a
+        """Write like `write`, together with the companion's bytes. Both writes are stored, or
+        neither, or both outcomes are unknown. Returns the results for this segment and for the
+        companion. A result of None means that the companion's bytes were not sent and need a
         separate write. Raises the errors of `write`. After an error both outcomes are unknown."""
 
 
@@ -180,23 +178,22 @@ class WriterEpoch(Protocol):
     def owner(self) -> str: ...
 
     def check(self) -> None:
-        """Raise Fenced if ownership is known to be lost. If nothing is raised, ownership may still
-        be lost: only `confirm` proves it."""
+        """Raise Fenced if ownership is known to be lost. Only `confirm` proves that it is not."""
 
     def confirm(self) -> None:
-        """Check ownership with a fence check that begins after this call. On return, all bytes that
-        were stored before the call are confirmed. One fence check may serve many calls. A backend
-        whose epoch cannot pass to another writer unnoticed, such as a file lock, need not send a
-        request. Raises Fenced if ownership was lost, Unavailable if the check failed. After
-        Unavailable the stored bytes stay stored, and a later call may confirm them."""
+        """Check ownership with a fence check that begins after this call. On return, all bytes
+        stored before the call are confirmed. Several calls may share a fence check. No request is
+        needed if the epoch cannot pass to another writer unnoticed, as with a file lock. Raises
+        Fenced if ownership was lost, and Unavailable if the check failed. After Unavailable the
+        bytes stay stored, and a later call may confirm them."""
 
     def release(self) -> None: ...
 
 
 @runtime_checkable
 class SegmentProvider(Protocol):
-    """Backend of one tier. The provider knows the cluster and the root folder or prefix, so paths
-    do not contain them."""
+    """Backend of a tier. The provider knows the cluster and the root folder or prefix, so paths do
+    not include them."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -207,42 +204,41 @@ class SegmentProvider(Protocol):
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List all segments whose logical path starts with `prefix` (whole path components), in any
-        order, as they are found. A failed listing raises Unavailable, at the call or during the
-        iteration. A failed listing never looks like an empty or a shorter listing."""
+        order. A failed listing raises Unavailable, at the call or during iteration, and never looks
+        like a shorter one."""
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
-        """Return a handle of a segment. Nothing is created or read before the first use of the
-        handle. `listing`: the segment's entry in a listing, if the caller has one. It saves a
-        request."""
+        """Return a handle of a segment. Nothing is created or read before its first use. `listing`:
+        the segment's entry in a listing, if known, which saves a request."""
 
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> WriterEpoch:
-        """Take the writer epoch of a broker prefix. Raises Fenced with the name of a live owner.
-        `take_over`: end the epoch of a live owner if the backend can. `record`: claims of the state
-        directory that the caller has locked. An epoch that was claimed with this record is taken
-        over. A backend whose epochs end with the process ignores the record."""
+        """Take the writer epoch of a broker prefix. Raises Fenced with the name of the owner if
+        another writer is alive. `take_over`: end the epoch of a live owner if the backend can.
+        `record`: claims of the state directory that the caller has locked. An epoch claimed with
+        this record is taken over. Backends whose epochs end with the process ignore it."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class BoundedStop(Protocol):
-    """Provider that bounds its shutdown time, even if its backend does not respond. Optional."""
+    """Provider that can stop within a time limit even if its backend does not respond. Optional."""
 
     def begin_stop(self) -> None:
-        """Stop throttling and start the backend's shutdown deadline. At the deadline, requests in
-        flight end and no new request is sent. The caller must call `close` afterwards. Idempotent.
-        Safe in a signal handler."""
+        """Stop throttling and start the shutdown deadline. At the deadline, requests in flight are
+        aborted and no new ones are sent. Call `close` afterwards. Idempotent. Safe to call in a
+        signal handler."""
 
 
 @runtime_checkable
 class DividedListing(Protocol):
-    """Provider that lists the parts of a broker's prefix concurrently. Optional."""
+    """Provider that can list parts of a broker's prefix concurrently. Optional."""
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Divide later listings at these queue paths, which probably exist, so that several parts
-        are listed at once. The results of a listing do not change."""
+        """Split later listings at these queue paths, which probably exist, to list the parts
+        concurrently. Listings return the same segments as before."""
 
 
 @runtime_checkable
@@ -251,55 +247,55 @@ class NumberedEpoch(Protocol):
 
     @property
     def number(self) -> int:
-        """Number of the epoch. It is greater than the numbers of all earlier epochs of the same
-        broker prefix."""
+        """Number of the epoch, greater than those of all earlier epochs of the same broker
+        prefix."""
 
 
 @runtime_checkable
 class HelpedEpoch(NumberedEpoch, Protocol):
-    """Writer epoch under which helper processes without epochs of their own may write. Optional."""
+    """Writer epoch that helper processes may use to write, without epochs of their own.
+    Optional."""
 
     def expect_helpers(self) -> None:
-        """Expect that other processes write under this epoch until it ends. The owner then cannot
+        """Expect writes by other processes until this epoch ends. The owner can then no longer
         assume that it knows all written bytes."""
 
 
 @runtime_checkable
 class WriterHelper(Protocol):
-    """Provider that writes under a HelpedEpoch of another process. Optional."""
+    """Provider that can write under the epoch of another process. Optional."""
 
     def help_writer(self, broker_name: str, number: int) -> None:
-        """Write below a broker prefix under the epoch of another process. `number`: number of that
+        """Write to a broker prefix under the epoch of another process. `number`: number of that
         epoch. If another writer takes over, later writes raise Fenced or have no effect. The owner
-        of the epoch makes a fence check before it counts these writes."""
+        of the epoch must make a fence check before it relies on these writes."""
 
 
 @runtime_checkable
 class WriterRecord(Protocol):
-    """Provider that remembers the last writer below a broker prefix. Optional."""
+    """Provider that remembers the last writer to a broker prefix. Optional."""
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Describe the last writer below a broker prefix, for messages, or return None if there was
-        no writer. Takes no epoch. Raises Unavailable."""
+        """Describe the last writer to a broker prefix for messages, or return None if there was
+        none. Takes no epoch. Raises Unavailable."""
 
 
 LocalCopy: TypeAlias = Callable[[str, int, int, int], "tuple[Buffer, Buffer] | None"]
-"""Function of (queue path, first queue offset, number of messages, commit log offset of the first
-message). Returns the messages as the tier stores them, and their units. Returns None if this
-machine no longer has the messages."""
+"""Function that returns messages from the local disk as the tier stores them, with their units.
+Parameters: queue path, first queue offset, number of messages, commit log offset of the first
+message. Returns None if the messages are no longer on this machine."""
 
 
 def order_in_groups(path: str) -> int:
-    """Return the sort key of a queue in a group object: 32 bits of the logical path."""
+    """Return the sort key of a queue in group objects: a 32-bit hash of its logical path."""
     return zlib.crc32(path.encode())
 
 
 @runtime_checkable
 class GatheringProvider(Protocol):
-    """Provider that stores writes of many queues together, and later sorts them by queue.
+    """Provider that stores writes of many queues together and sorts them by queue later.
     Optional."""
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
-        """Read stored messages of a broker from this machine instead of the tier, if this machine
-        still has them. The provider does not use messages of this machine whose bytes differ from
-        the bytes in the tier."""
+        """Read stored messages of a broker from this machine instead of the tier where possible.
+        Messages whose bytes differ from those in the tier are not used."""

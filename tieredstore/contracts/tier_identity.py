@@ -1,8 +1,8 @@
 """Identity and change number of a broker's part of a tier. The first writer gives the part a
-permanent random identity. The change number is the number of the newest writer epoch, and only
-grows. Each epoch has a unique token, so two histories of one tier differ even if their numbers are
-equal. A state directory records the epochs that it took (claims). With these claims, a restarted
-writer continues without an operator."""
+permanent random identity. The change number is the number of the newest writer epoch and only
+grows. Each epoch has a unique token, so two histories of a tier differ even if their numbers are
+equal. A state directory records the epochs it took (claims), so that a restarted writer can
+continue without an operator."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class WriterKind(enum.StrEnum):
     STORE = "store"
     """Store of a broker, which assigns queue offsets."""
     STARTING = "starting"
-    """Store of a broker that has not compared its state with the tier yet. Such a store assigns no
-    queue offsets. If its start is refused or killed, the state of no other store becomes outdated.
-    """
+    """Store of a broker that has not compared its state with the tier yet. It assigns no queue
+    offsets. If its start fails or is killed, no other store becomes outdated."""
     JOB = "job"
     """Job, which assigns no queue offsets."""
 
@@ -29,10 +28,10 @@ class WriterKind(enum.StrEnum):
 class WriterMark:
     """Mark that a writer leaves in the tier with its epoch. `identity`: identity of the tier, found
     or created by this writer. `token`: unique to this epoch. `store`: identity of the store, or
-    empty for a job. `after`: change number of the tier when the writer compared its own state with
-    the tier. The new epoch is taken only if `after` is still the newest change number.
-    `is_after_start`: whether epoch `after` belonged to a starting store. If so, the new epoch is
-    taken only if that store has not begun to accept messages since."""
+    empty for a job. `after`: change number of the tier when the writer compared its state with the
+    tier. The epoch is taken only if this is still the newest change number. `is_after_start`: True
+    if epoch `after` belonged to a starting store. The epoch is then taken only if that store has
+    not begun to accept messages."""
 
     identity: str
     token: str
@@ -45,11 +44,11 @@ class WriterMark:
 @dataclass(frozen=True, slots=True)
 class TierMark:
     """Identity and last writers of a broker's part of a tier. `identity`: None if no writer created
-    one (Java, older versions). `number`: number of the newest epoch, or 0 without one. `writers`:
-    marks of the newest epochs by number. None for an epoch without a mark. `older`: epochs up to
-    this number are not in `writers`. `older_store`: the newest of these older epochs that a store
-    took, as far as known, or 0. `is_empty`: whether the part has neither an epoch nor a segment.
-    `is_missing`: whether the location of the tier does not exist."""
+    one (Java, older versions). `number`: number of the newest epoch, or 0. `writers`: marks of the
+    newest epochs by number, or None for an epoch without a mark. `older`: epochs up to this number
+    are not in `writers`. `older_store`: newest of these older epochs known to be taken by a store,
+    or 0. `is_empty`: True if there is neither an epoch nor a segment. `is_missing`: True if the
+    location of the tier does not exist."""
 
     identity: str | None = None
     number: int = 0
@@ -62,12 +61,12 @@ class TierMark:
 
 @runtime_checkable
 class IdentifiedTier(Protocol):
-    """Provider that keeps the identity and the change number of a tier. Optional."""
+    """Provider that stores the identity and change number of a tier. Optional."""
 
     def read_mark(self, broker_name: str, since: int) -> TierMark:
-        """Read the mark of a broker's part, with the writers of all epochs starting at `since`. If
-        `since` is 0, the mark has only the writer of the newest epoch. Writes nothing. Raises
-        Unavailable, Corrupt."""
+        """Read the mark of a broker's part, with the writers of all epochs from `since`. A `since`
+        of 0 returns only the writer of the newest epoch. Writes nothing. Raises Unavailable,
+        Corrupt."""
 
     def list_brokers(self) -> Iterator[str]:
         """Yield the names of the brokers that have data in the tier. Raises Unavailable."""
@@ -75,12 +74,12 @@ class IdentifiedTier(Protocol):
 
 @runtime_checkable
 class StartedEpoch(Protocol):
-    """Writer epoch that can be converted to a store's epoch, if a starting store
-    (`WriterKind.STARTING`) took it. Every epoch of an `IdentifiedTier` has this method."""
+    """Writer epoch that a starting store (`WriterKind.STARTING`) can convert to a store's epoch.
+    Every epoch of an `IdentifiedTier` has this method."""
 
     def become_store(self) -> None:
-        """Durably convert this epoch from `STARTING` to `STORE`. Call this method before the store
-        accepts messages. Raises Fenced if the epoch was lost, Unavailable."""
+        """Durably convert this epoch from `STARTING` to `STORE`. Call it before the store accepts
+        messages. Raises Fenced if the epoch was lost, Unavailable."""
 
 
 @runtime_checkable
@@ -88,25 +87,24 @@ class WatchedEpoch(Protocol):
     """Writer epoch that can report its successor. Optional."""
 
     def find_other_store(self) -> str | None:
-        """Return a description of the store that took a later epoch. Return None if no later epoch
-        exists, or if only jobs and refused starts took later epochs. An epoch without a mark counts
-        as a store's epoch. Raises Unavailable if the backend does not answer."""
+        """Return a description of the store that took a later epoch. Returns None if there is no
+        later epoch, or if only jobs and failed starts took one. An epoch without a mark counts as a
+        store's epoch. Raises Unavailable."""
 
 
 class EpochRecord(Protocol):
-    """Claims to writer epochs that were made with one locked state directory. Each claim is a
-    unique string. A provider whose epochs outlive the process saves a claim before it takes an
-    epoch. If the claim of an existing epoch is in the record, the owner of the directory may take
-    over that epoch. The process that took the epoch has ended, because it no longer holds the lock
-    of the directory."""
+    """Claims to writer epochs made by a locked state directory. Each claim is a unique string. A
+    provider whose epochs outlive the process saves a claim before it takes an epoch. The owner of
+    the directory may take over an epoch whose claim is in the record. Its process has ended,
+    because it no longer holds the lock."""
 
     @property
     def mark(self) -> WriterMark | None:
-        """The mark (an id) that the next epoch writes to the tier. None for a job without state."""
+        """Mark that the next epoch writes to the tier, or None for a job without state."""
 
     def load(self) -> Sequence[str]:
-        """Return the claims, oldest first. Empty if the directory is a copy of another directory.
+        """Return the claims, oldest first, or none if the directory is a copy of another one.
         Raises Invalid for a newer format, Unavailable."""
 
     def save(self, claims: Sequence[str]) -> None:
-        """Replace the claims. They are on stable storage on return. Raises Invalid, Unavailable."""
+        """Durably replace the claims. Raises Invalid, Unavailable."""

@@ -1,7 +1,6 @@
-"""TimesPlace: storage for the recorded store times of commit log segments. The name of a record
-consists of the base offset of its segment and the number of bytes of the segment that the record
-covers. If the segment has grown since, readers scan the bytes that the record does not cover.
-`message.time_records` defines the content of a record."""
+"""TimesPlace: storage for recorded store times of commit log segments. The name of a record
+contains the base offset of the segment and the number of bytes it covers. Readers scan the bytes
+added to the segment since. The content is defined in `message.time_records`."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ _NAME = re.compile(r"([0-9]{20})\.([0-9]{20})", re.ASCII)
 
 
 class TimesName(NamedTuple):
-    """Name of a record. The records of a segment with greater names cover more bytes."""
+    """Name of a record. Of two records of a segment, the one with the greater name covers more
+    bytes."""
 
     base_offset: int
     size_bytes: int
@@ -25,15 +25,15 @@ class TimesName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TimesName | None:
-        """Parse the name of a file or object. Return None if it is not the name of a record."""
+        """Parse the name of a file or object. Returns None if it is not the name of a record."""
         match = _NAME.fullmatch(text)
         return None if match is None else cls(int(match[1]), int(match[2]))
 
 
 @runtime_checkable
 class TimesPlace(Protocol):
-    """Provider that keeps recorded store times. Optional. A record never changes. Writing and
-    deleting require the writer epoch. Paths: `brokerName/topic/queueId`."""
+    """Provider that stores recorded store times. Optional. A record never changes. Writing and
+    deleting require the writer epoch. Paths have the form `brokerName/topic/queueId`."""
 
     def list_times(self, path: str) -> Sequence[TimesName]:
         """List the records of a queue in ascending order. Raises Unavailable."""
@@ -43,11 +43,11 @@ class TimesPlace(Protocol):
         Unavailable."""
 
     def write_times(self, path: str, name: TimesName, data: bytes) -> None:
-        """Store a record as a whole or not at all. An existing record of that name stays. Raises
+        """Store a record atomically. An existing record of that name is kept. Raises
         Unavailable."""
 
     def delete_times(self, path: str, names: Iterable[TimesName]) -> None:
         """Delete records. Idempotent. Raises Unavailable."""
 
     def list_timed_paths(self, broker_name: str) -> Sequence[str]:
-        """List the queue paths below a broker prefix that have records. Raises Unavailable."""
+        """List the queue paths of a broker that have records. Raises Unavailable."""

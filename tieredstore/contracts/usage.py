@@ -1,4 +1,4 @@
-"""Usage: number and cost of a tier's requests, for backends with a price for each request."""
+"""Usage: number and cost of a tier's requests, for backends that charge per request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in US dollars. Requests: per million requests of a class. Reads: per GiB. Storage in
-    the tier and on a broker's disk: per GiB and month."""
+    """Prices in US dollars. Requests are priced per million requests of a class, reads per GiB, and
+    storage in the tier and on a broker's disk per GiB and month."""
 
     write: float = 5.0
     list: float = 5.0
@@ -33,7 +33,7 @@ class Prices:
     disk: float = 0.08
 
     def price_request(self, operation: str) -> float:
-        """Return the price of a request (US dollars). `operation`: S3's name of the operation."""
+        """Return the price of a request (US dollars). `operation`: name of the operation in S3."""
         if operation.startswith(("Delete", "Abort")):
             price = self.delete
         elif operation.startswith("List"):
@@ -45,7 +45,8 @@ class Prices:
         return price / _MILLION
 
     def price_requests(self, requests: Iterable[tuple[str, float]]) -> float:
-        """Return the price of requests (US dollars). `requests`: their number by operation."""
+        """Return the price of requests (US dollars). `requests`: number of requests per
+        operation."""
         return sum(count * self.price_request(operation) for operation, count in requests)
 
     def price_bytes(self, received_bytes: int) -> float:
@@ -53,19 +54,19 @@ class Prices:
         return received_bytes * self.transfer / _GIB
 
     def price_storage(self, size_bytes: float) -> float:
-        """Return the price of stored bytes (US dollars a month)."""
+        """Return the price of storage in the tier (US dollars a month)."""
         return size_bytes * self.storage / _GIB
 
     def price_disk(self, size_bytes: float) -> float:
-        """Return the price of a broker's disk (US dollars a month)."""
+        """Return the price of storage on a broker's disk (US dollars a month)."""
         return size_bytes * self.disk / _GIB
 
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
-    """Requests of one kind, retries included. `operation`: the backend's name (`PutObject`).
+    """Requests of one kind, including retries. `operation`: the backend's name (`PutObject`).
     `file_type`: COMMIT_LOG, CONSUME_QUEUE, INDEX, EPOCH (writer epochs), or OTHER, for example for
-    listings of several types. `failed`: requests that got an error or no answer."""
+    listings of several types. `failed`: requests that got an error or no response."""
 
     operation: str
     file_type: str
@@ -78,9 +79,9 @@ class RequestUsage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBytes:
-    """Numbers of segment bytes that were written. `kept`: bytes that were committed, each counted
-    once. `merged`: bytes that were sent a second time to merge objects. `copied`: bytes that the
-    server copied to merge objects or to seal segments."""
+    """Number of segment bytes written. `kept`: committed bytes, each counted once. `merged`: bytes
+    sent again to merge objects. `copied`: bytes that the server copied to merge objects or seal
+    segments."""
 
     kept: int = 0
     merged: int = 0
@@ -102,7 +103,7 @@ class WrittenBytes:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """All requests of a provider since it was created."""
+    """All requests of a provider since it was opened."""
 
     rows: tuple[RequestUsage, ...]
     written: WrittenBytes = WrittenBytes()
@@ -121,7 +122,7 @@ class Usage:
 
     @property
     def cost_usd(self) -> float:
-        """Cost of the requests at the configured prices, without storage."""
+        """Cost of the requests at the configured prices, excluding storage."""
         return sum(row.cost_usd for row in self.rows)
 
     @property
@@ -143,7 +144,7 @@ class MeteredProvider(Protocol):
     def usage(self) -> Usage: ...
 
     def bind_metrics(self, metrics: Metrics) -> None:
-        """Count requests in the store's metrics as well: `rocketmq_tiered_store_x_object_…`."""
+        """Also count requests in the metrics of the store: `rocketmq_tiered_store_x_object_…`."""
 
 
 def read_usage(provider: SegmentProvider) -> Usage | None:

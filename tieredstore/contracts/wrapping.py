@@ -1,8 +1,8 @@
 """Wrappers around a provider, a segment, a writer epoch or a metadata store. Each base class
-forwards every method of its contract, which a test checks. A subclass overrides the methods that it
-counts, throttles, refuses or lets fail. The methods of optional protocols (Probed, MeteredProvider)
-are not forwarded. `find_layer` finds the outermost wrapper that supports such a protocol. Stores
-are wrapped in the same way: the local store is the innermost layer."""
+forwards every method of its contract, which a test checks. Subclasses override methods to count,
+throttle, refuse or fail calls. Methods of optional protocols (Probed, MeteredProvider) are not
+forwarded. Use `find_layer` to find the outermost layer that supports such a protocol. Stores are
+wrapped in the same way, with the local store as the innermost layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Member = TypeVar("_Member", bound=Callable[..., object])
 
 
 def _forward(member: _Member) -> _Member:
-    """Return a method that calls the method with the same name on `wrapped`."""
+    """Return a method that calls the method of the same name on `wrapped`."""
     name = member.__name__
 
     @wraps(member)
@@ -38,7 +38,7 @@ def _forward(member: _Member) -> _Member:
 
 
 class WrapperSegment:
-    """FileSegment that wraps another FileSegment, `wrapped`."""
+    """FileSegment that forwards to another FileSegment, `wrapped`."""
 
     def __init__(self, wrapped: FileSegment) -> None:
         self.wrapped = wrapped
@@ -57,14 +57,14 @@ class WrapperSegment:
 
 
 class WrapperProvider:
-    """SegmentProvider that wraps another SegmentProvider, `wrapped`. Most subclasses override
+    """SegmentProvider that forwards to another SegmentProvider, `wrapped`. Most subclasses override
     `wrap_segment`."""
 
     def __init__(self, wrapped: SegmentProvider) -> None:
         self.wrapped = wrapped
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        """Return the segment that `open` returns in place of `segment` of the wrapped provider."""
+        """Return the segment that `open` returns instead of `segment`."""
         return segment
 
     @property
@@ -85,7 +85,7 @@ class WrapperProvider:
 
 
 class WrapperEpoch:
-    """WriterEpoch that wraps another WriterEpoch, `wrapped`."""
+    """WriterEpoch that forwards to another WriterEpoch, `wrapped`."""
 
     def __init__(self, wrapped: WriterEpoch) -> None:
         self.wrapped = wrapped
@@ -100,7 +100,7 @@ class WrapperEpoch:
 
 
 class WrapperMetadataStore:
-    """MetadataStore that wraps another MetadataStore, `wrapped`."""
+    """MetadataStore that forwards to another MetadataStore, `wrapped`."""
 
     def __init__(self, wrapped: MetadataStore) -> None:
         self.wrapped = wrapped
@@ -131,7 +131,7 @@ _WRAPPERS = (WrapperSegment, WrapperProvider, WrapperEpoch, WrapperMetadataStore
 
 
 def find_layer(outermost: object, protocol: type[_Protocol]) -> _Protocol | None:
-    """Return the outermost of nested layers that supports an optional protocol, or None."""
+    """Return the outermost layer that supports an optional protocol, or None."""
     layer: object = outermost
     while not isinstance(layer, protocol):
         if not isinstance(layer, _WRAPPERS):
@@ -141,7 +141,7 @@ def find_layer(outermost: object, protocol: type[_Protocol]) -> _Protocol | None
 
 
 def list_layers(store: object) -> Iterator[object]:
-    """List a store and the stores that it wraps, outermost first."""
+    """Yield a store and the stores it wraps, outermost first."""
     layer: object | None = store
     while layer is not None:
         yield layer
