@@ -1,9 +1,8 @@
-"""Journal beside the metadata JSON: changes since the snapshot. The journal holds sizes and times.
-If no Java broker reads the metadata file, the journal also holds created and deleted topics, queues
-and segments. The journal consists of JSON lines. The first line has the format version and the
-SHA-256 of the snapshot that the journal extends. A journal of another snapshot is ignored. Each
-further line has the current values of one entry, and their CRC-32. The last line may be torn.
-Format: `docs/formats/metadata.md`."""
+"""Journal of the changes since the last metadata JSON file (the snapshot). The journal records
+sizes and times, and also creations and deletions if no Java broker reads the metadata file. It
+consists of JSON lines. The header has the format version and the SHA-256 of the snapshot. A journal
+of another snapshot is ignored. Each further line has the current values of one entry and their
+CRC-32. The last line may be torn. Format: `docs/formats/metadata.md`."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ _BROKER_AT = 1
 
 
 def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:
-    """Return the journal line of a segment: all values if it is new, else its size, status and
-    times."""
+    """Return the journal line of a segment. A new segment is written with all values, an existing
+    one only with its size, status and times."""
     values: list[object] = [
         segment.path,
         int(segment.type),
@@ -52,8 +51,8 @@ def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes
 
 
 def queue_line(queue: QueueMetadata, *, is_new: bool = False) -> bytes:
-    """Return the journal line of a queue: all values of a new queue, otherwise its offsets and
-    update time."""
+    """Return the journal line of a queue. A new queue is written with all values, an existing one
+    only with its offsets and update time."""
     values: list[object] = [
         queue.topic,
         queue.queue_id,
@@ -92,7 +91,7 @@ def topic_line(topic: TopicMetadata) -> bytes:
 
 
 def gone_topic_line(topic: str) -> bytes:
-    """Return the journal line of a topic that was deleted with its queues."""
+    """Return the journal line of a topic deleted with its queues."""
     return _line("gone_topic", [topic])
 
 
@@ -102,7 +101,7 @@ def _line(kind: str, values: list[object]) -> bytes:
 
 
 def parse_line(line: bytes) -> object:
-    """Parse JSON. Returns None for invalid JSON."""
+    """Parse a JSON line. Returns None for invalid JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -110,8 +109,8 @@ def parse_line(line: bytes) -> object:
 
 
 def apply_line(line: bytes, tables: Tables) -> bool:
-    """Apply a journal line to the tables. Returns whether the line is intact. A line of an unknown
-    kind, or about an unknown entry, changes nothing."""
+    """Apply a journal line to the tables. Returns False if the line is damaged. A line of an
+    unknown kind or about an unknown entry has no effect."""
     entry = parse_line(line)
     if not isinstance(entry, dict) or len(entry) != 2:
         return False
@@ -248,11 +247,13 @@ class Journal:
         *,
         read_only: bool,
     ) -> bool:
-        """Apply the journal to a snapshot. Returns whether more lines can be appended to the file.
-        Changes nothing on disk. A journal of another snapshot, or with an invalid line, cannot be
-        extended. `find_former`: returns the digest of the previous snapshot. Raises Invalid for a
-        newer format version, Corrupt if the journal records creations or deletions since a lost
-        snapshot, Unavailable if the journal cannot be read."""
+        """Apply the journal to a snapshot without changing anything on disk. Returns False if no
+        lines can be appended, for example because the journal belongs to another snapshot or has an
+        invalid line.
+
+        `find_former`: returns the digest of the previous snapshot. Raises Invalid for a newer
+        format version, Corrupt if the journal records creations or deletions since a lost snapshot,
+        Unavailable if it cannot be read."""
         self.size_bytes = 0
         self._is_foreign = self.is_superseded = False
         found = self._read_lines(limit_bytes)
@@ -295,10 +296,9 @@ class Journal:
         *,
         read_only: bool,
     ) -> None:
-        """Raise Corrupt if the metadata file that the journal extends is known to be lost. A
-        process can be killed after it wrote a new metadata file and before it began a new journal.
-        Then the old journal remains. The new file already contains the changes of this journal, so
-        the journal is ignored."""
+        """Raise Corrupt if the metadata file that the journal extends was lost. If a process is
+        killed after writing a new metadata file, the old journal remains. The new file contains its
+        changes, so that journal is ignored."""
         extended = header["snapshot"]
         if extended == snapshot.digest:
             return
@@ -318,8 +318,8 @@ class Journal:
             )
 
     def find_snapshot(self, limit_bytes: int) -> str:
-        """Return the SHA-256 of the snapshot that the journal extends, or "" if the journal names
-        no snapshot. Raises Unavailable if the journal cannot be read."""
+        """Return the SHA-256 of the snapshot that the journal extends, or "" if it names none.
+        Raises Unavailable if the journal cannot be read."""
         try:
             data = self._read_lines(limit_bytes)
         except Corrupt:
@@ -328,9 +328,9 @@ class Journal:
         return "" if header is None else str(header["snapshot"])
 
     def expect_replacement(self) -> None:
-        """Durably remove a journal that does not extend the current metadata file. Call this before
-        a new metadata file is written. Otherwise readers would take the journal for the journal of
-        a lost file. Raises OSError."""
+        """Durably remove a journal that does not extend the current metadata file. Call it before
+        writing a new metadata file. Otherwise readers would conclude that the journal's metadata
+        file was lost. Raises OSError."""
         if self.is_superseded:
             self._set_aside()
             self._operations.sync_directory(self.path.parent)
@@ -340,9 +340,9 @@ class Journal:
                 self.sync()
 
     def start(self, digest: str, *, has_structure: bool = False) -> None:
-        """Begin an empty journal for a snapshot that was just written. An existing journal that was
-        ignored is kept as `.ignored`. `has_structure`: whether lines may record creations and
-        deletions. Raises OSError."""
+        """Start an empty journal for a newly written snapshot. A previous journal that was ignored
+        is renamed to `.ignored`. `has_structure`: True if lines may record creations and deletions.
+        Raises OSError."""
         self.close()
         self.is_superseded = True
         if self._is_foreign:
@@ -370,7 +370,7 @@ class Journal:
 
     def sync(self) -> None:
         """Sync all lines to disk, including earlier ones. Raises OSError. After an error no line
-        counts as stored."""
+        counts as durable."""
         if self._file is None:
             self._file = self._operations.open_append(self.path, empty=False)
         self._file.sync()
@@ -379,7 +379,7 @@ class Journal:
             self._is_named = True
 
     def close(self) -> None:
-        """Close the file. `append` opens the file again. Idempotent."""
+        """Close the file. `append` reopens it. Idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None

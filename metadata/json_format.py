@@ -1,6 +1,6 @@
-"""Parser of Java's metadata JSON: strict, limited, and tolerant of bare integer keys. Java's
-writers (fastjson 1 and 2) write integer keys without quotes, and on Windows paths with backslashes.
-Both are accepted. Any other deviation from `docs/formats/metadata.md` raises Corrupt."""
+"""Strict parser for Java's metadata JSON, with size limits. Java's writers (fastjson 1 and 2) write
+integer keys without quotes and, on Windows, paths with backslashes. Both are accepted. Any other
+deviation from `docs/formats/metadata.md` raises Corrupt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SERIAL_OF_JAVA_WHEN_MISSING = 0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a metadata file. The defaults allow a million segments."""
+    """Limits of a metadata file. By default, a million segments are allowed."""
 
     max_file_bytes: int = 1 << 30
     max_segments: int = 2_000_000

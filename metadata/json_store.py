@@ -1,4 +1,4 @@
-"""Java's `tieredStoreMetadata.json` with a journal of sizes and times."""
+"""Metadata store in Java's `tieredStoreMetadata.json`, with a journal of sizes and times."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ from tieredstore.metadata.parts import C, Row, T, Table, Tables
 
 
 class DefaultMetadataStore:
-    """Metadata in one JSON file that Java brokers read and write, format
-    `docs/formats/metadata.md`. Call `load` first. A creation or deletion replaces the file, or is
-    written to the journal (`journal_structure`). Several threads, or all changes of one `batch()`,
-    share a write of the file. Changes of sizes and times are always written to the journal. If a
-    call raises Unavailable, its change is in memory, and the next change or `flush` writes it.
-    `load` and `close` change nothing on disk and do not require the writer epoch. `read_only`:
-    never change anything on disk. Methods that change the tables then raise Invalid."""
+    """Metadata in a JSON file that Java brokers can read and write (`docs/formats/metadata.md`).
+    Call `load` first. `load` and `close` change nothing on disk and do not require the writer
+    epoch.
+
+    A creation or deletion rewrites the file, or is written to the journal (`journal_structure`).
+    Changes of sizes and times are always written to the journal. Concurrent changes, and all
+    changes of a `batch()`, share a write. If a call raises Unavailable, its change stays in memory
+    and is written by the next change or `flush`.
+
+    `read_only`: never change anything on disk. Methods that change the tables then raise
+    Invalid."""
 
     def __init__(
         self,
@@ -66,14 +70,14 @@ class DefaultMetadataStore:
         self._kept.load()
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Set whether creations and deletions are recorded in the journal. A record costs the same
-        however large the tables are. When the journal is long, a new metadata file is written. Use
-        the journal only for a tier that no Java broker opens, because Java ignores the journal."""
+        """Set whether creations and deletions are recorded in the journal, at a cost that does not
+        depend on the size of the tables. A long journal is compacted into a new metadata file. Use
+        it only if no Java broker opens the tier, because Java ignores the journal."""
         self._kept.journal_structure(is_wanted=is_wanted)
 
     def batch(self) -> AbstractContextManager[None]:
-        """Write the changes of the block together. The block is not a transaction: after an
-        exception, earlier changes stay."""
+        """Write the changes made in the block together. This is not a transaction: if an exception
+        is raised, earlier changes are kept."""
         return self._kept.batch()
 
     def topics(self) -> list[TopicMetadata]:
@@ -107,8 +111,8 @@ class DefaultMetadataStore:
         return result
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """Set the values of a stored topic, and its update time to the current time. No-op for an
-        unknown topic."""
+        """Update a topic, and set its update time to the current time. No-op for an unknown
+        topic."""
         with self._kept.lock_for_change():
             row = self._kept.tables.topics.get(topic.topic)
             if row is None:
@@ -167,8 +171,8 @@ class DefaultMetadataStore:
         return result
 
     def update_queue(self, queue: QueueMetadata) -> None:
-        """Set the values of a stored queue, and its update time to the current time. No-op for an
-        unknown queue."""
+        """Update a queue, and set its update time to the current time. No-op for an unknown
+        queue."""
         with self._kept.lock_for_change():
             row = self._kept.tables.queue(queue.topic, queue.queue_id)
             if row is None:
@@ -201,8 +205,8 @@ class DefaultMetadataStore:
         )
 
     def _read(self, table: Table[C], read: Callable[[C], list[T]]) -> Iterator[T]:
-        """Read a table in parts. Other threads get the lock between two parts. An entry that
-        changes during the call is returned either in its old or in its new state."""
+        """Read a table in parts, releasing the lock in between. An entry that changes during the
+        call is returned in its old or its new state."""
         with self._kept.lock:
             parts = list(table.parts)
         for part in parts:
@@ -216,8 +220,8 @@ class DefaultMetadataStore:
             return row.value.copy() if row is not None else None
 
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        """Store a segment's entry. Raises Busy if the file would have more segments than a reader
-        allows."""
+        """Store the entry of a segment. Raises Busy if the file would exceed the maximum number of
+        segments."""
         if segment.base_offset < 0 or segment.size < 0:
             # the file could not be read back with it
             text = f"segment {segment.id}: base offset and size {segment.size} must not be negative"

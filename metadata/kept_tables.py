@@ -1,6 +1,6 @@
-"""Tables of the metadata, kept on disk in a JSON file and its journal. Each change has a version
-number. A durable change is on disk as soon as its version is in a new file or in the synced
-journal. Waiting threads share one write."""
+"""Metadata tables, stored on disk in a JSON file and its journal. Each change has a version number.
+A durable change is on disk once its version is in a new file or in the synced journal. Waiting
+threads share a write."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ a journal. A larger journal was not written by this program."""
 
 
 class KeptTables:
-    """Tables, the lock that guards them, and their files. Readers hold `lock`. A writer takes the
-    lock with `lock_for_change`, calls `note_change` for a durable change or `note_later` for sizes
-    and times, releases the lock, and calls `settle`. Under the lock nothing is encoded, and no file
-    is written except lines of the journal."""
+    """Tables with their lock and their files. Readers hold `lock`. A writer takes the lock with
+    `lock_for_change`, calls `note_change` for a durable change or `note_later` for sizes and times,
+    releases the lock, and calls `settle`. While the lock is held, nothing is encoded and only
+    journal lines are written."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class KeptTables:
         self._loaded_version = self._structure_version
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Set whether creations and deletions are recorded in the journal. A record costs the same
-        however large the tables are. When the journal is long, a new metadata file is written. Use
-        the journal only for a tier that no Java broker opens, because Java ignores the journal."""
+        """Set whether creations and deletions are recorded in the journal, at a cost that does not
+        depend on the size of the tables. A long journal is compacted into a new metadata file. Use
+        it only if no Java broker opens the tier, because Java ignores the journal."""
         with self.lock:
             self._journals_structure = is_wanted
 
@@ -130,8 +130,8 @@ class KeptTables:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Write the changes of the block together. The block is not a transaction: after an
-        exception, earlier changes stay."""
+        """Write the changes made in the block together. This is not a transaction: if an exception
+        is raised, earlier changes are kept."""
         self._batch.depth = self._depth() + 1
         try:
             yield
@@ -146,7 +146,7 @@ class KeptTables:
         self.settle()
 
     def lock_for_change(self) -> AbstractContextManager[object]:
-        """Return the lock for a change. Raises Invalid if the tables are read-only."""
+        """Return the lock to hold during a change. Raises Invalid if the tables are read-only."""
         if self._read_only:
             raise Invalid(f"{self._path} was opened read-only", path=str(self._path))
         if not self._loaded:
@@ -155,9 +155,8 @@ class KeptTables:
         return self.lock
 
     def note_change(self, make_line: Callable[[], bytes] | None = None) -> int:
-        """Record a change that must be on disk before the caller returns. Returns the version of
-        the change. `make_line`: returns the journal line. None means that the change needs a new
-        file."""
+        """Record a change that must be durable before the caller returns, and return its version.
+        `make_line`: returns the journal line. Without it, the change requires a new file."""
         self._version += 1
         self._structure_version = self._version
         may_tell = self._journals_structure and self.journal.format == FORMAT_VERSION
@@ -166,13 +165,14 @@ class KeptTables:
         return self._version
 
     def note_later(self, line: bytes) -> None:
-        """Record a change that may reach the disk later, through the journal."""
+        """Record a change that may be written later, through the journal."""
         self._version += 1
         if not self._add_line(line):
             self._compaction_due = True
 
     def _add_line(self, line: bytes) -> bool:
-        """Append a line to the journal. Returns False if it is full or cannot be written."""
+        """Append a line to the journal. Returns False if the journal is full or cannot be
+        written."""
         if self._carried is not None:
             # Above the limit all later lines are refused, here and by the next journal.
             if self._carried_bytes > self._limits.max_journal_bytes:
@@ -189,9 +189,9 @@ class KeptTables:
         return getattr(self._batch, "depth", 0)
 
     def settle(self, version: int | None = None) -> None:
-        """Ensure that the changes up to a version are on disk, by default up to the last durable
-        change. No-op in a batch. Call this method even if the caller changed nothing, because an
-        earlier call may have failed to write its change, or may still be writing it."""
+        """Write all changes up to a version to disk. The default is the last change that must be
+        durable. No-op in a batch. Call it even without a change, because an earlier write may have
+        failed or may still be running."""
         if self._depth():
             return
         with self.lock:
@@ -208,8 +208,8 @@ class KeptTables:
                 _LOG.warning("%s: the journal cannot be compacted yet: %s", self._path, error)
 
     def _sync(self, wanted: int) -> bool:
-        """Bring the changes up to a version to disk by a sync of the journal. Returns False if the
-        journal cannot do this, and the metadata file must be written instead."""
+        """Sync the journal to make the changes up to a version durable. Returns False if the
+        metadata file must be written instead."""
         with self._file_lock:
             if self._synced_version >= wanted:
                 return True
@@ -276,8 +276,8 @@ class KeptTables:
         return self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
 
     def _encode_stale(self) -> None:
-        """Encode the changed parts of the tables in small steps, so that no thread waits long for
-        the lock. The consistent copy of all tables that follows then has little left to encode."""
+        """Encode changed parts of the tables in small steps, to hold the lock only briefly. The
+        consistent copy made afterwards then has little left to encode."""
         while True:
             with self.lock:
                 stale = [CapturedPart(part) for part in self.tables.find_stale(_PARTS_AT_ONCE)]
@@ -290,9 +290,9 @@ class KeptTables:
                 return
 
     def _start_journal(self, digest: str) -> bool:
-        """Begin the journal of the new metadata file. Writes most of the changes that were made
-        after the content of the file was copied from the tables. The caller writes the rest under
-        the lock. Returns False on failure."""
+        """Start the journal of the new metadata file. Writes most of the changes made since the
+        file's content was copied from the tables. The caller writes the rest under the lock.
+        Returns False on failure."""
         try:
             self.journal.start(digest, has_structure=self._journals_structure)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Tables of the metadata JSON in parts, so that a small change encodes few rows. Encoding a file of
-200,000 segments takes half a second. Each table is therefore split into parts of some hundred
-names. A part keeps its JSON until one of its rows changes. The rows to encode are captured under
-the store's lock, which readers need, and encoded without the lock."""
+"""Tables of the metadata JSON, split into parts so that a small change encodes few rows. Encoding a
+file with 200,000 segments takes half a second. A part holds a few hundred names and caches its JSON
+until one of its rows changes. Changed rows are copied under the store's lock and encoded without
+it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ TABLE_BUCKETS: Final = 128
 """Number of dicts over which the names of a table are distributed."""
 
 Extra: TypeAlias = dict[str, orjson.Fragment]
-"""Encoded fields that this version of the program does not know and writes back unchanged."""
+"""Encoded fields that this version does not know and writes back unchanged."""
 Entry: TypeAlias = TopicMetadata | QueueMetadata | FileSegmentMetadata
 CapturedRow: TypeAlias = tuple[Entry, Extra | None]
 Captured: TypeAlias = CapturedRow | list[tuple[str, CapturedRow]]
-"""Copy of the content that a table stores under one name: one row, or several rows, each with its
-queue id or base offset."""
+"""Copy of the content stored under a name: one row, or several rows with their queue ids or base
+offsets."""
 
 T = TypeVar("T", TopicMetadata, QueueMetadata, FileSegmentMetadata)
 
 
 class Content(Protocol):
-    """Content stored under a name in a table."""
+    """Content that a table stores under a name."""
 
     part: Part[Any] | None
 
     def capture(self) -> Captured:
-        """Capture the current rows of this content."""
+        """Return a copy of the current rows."""
 
 
 C = TypeVar("C", bound=Content)
 
 
 class Row(Generic[T]):
-    """Entry of a table. Assign a new `value` to change the entry. An assigned value is never
-    modified. `version`: version of the last change that must be on disk before its call returns."""
+    """Entry of a table. To change it, assign a new `value`. Assigned values are never modified.
+    `version`: version of the last change that must be durable before its call returns."""
 
     __slots__ = ("_extra", "_value", "part", "version")
 
@@ -68,8 +68,8 @@ class Row(Generic[T]):
 
 
 class Group(dict[int, Row[T]]):
-    """Group of rows that a table stores under one name, by number: the segments of a path, or the
-    queues of a topic."""
+    """Rows that a table stores under one name, by number: the segments of a path, or the queues of
+    a topic."""
 
     __slots__ = ("part",)
 
@@ -110,13 +110,13 @@ class Part(Generic[C]):
         self.version = 0
 
     def touch(self) -> None:
-        """Drop the stored JSON after a change."""
+        """Drop the cached JSON after a change."""
         self.encoded = None
         self.version += 1
 
 
 class CapturedPart:
-    """Copy of the rows of one part of a table. The copy is encoded (`encode`) without the lock."""
+    """Copy of the rows in a part of a table. `encode` does not need the lock."""
 
     __slots__ = ("_contents", "_part", "_version", "encoded")
 
@@ -129,7 +129,7 @@ class CapturedPart:
             self._contents = [(name, content.capture()) for name, content in part.names.items()]
 
     def encode(self) -> bytes:
-        """Return the names and their contents as JSON, without the braces of an object."""
+        """Return the names and contents as JSON, without the braces of the object."""
         if self.encoded is None:
             assert self._contents is not None
             self.encoded = orjson.dumps(
@@ -144,15 +144,14 @@ class CapturedPart:
         return self.encoded
 
     def keep(self) -> None:
-        """Store the JSON in the part, unless the part has changed since the capture."""
+        """Cache the JSON in the part, unless the part has changed since the capture."""
         if self._part.version == self._version:
             self._part.encoded = self.encoded
 
 
 class Table(Generic[C]):
     """Contents by name, in the order of the parts. Not thread-safe. The names are distributed over
-    many dicts. A single dict of 100,000 names would take milliseconds to grow, while readers wait
-    for the lock."""
+    many dicts, because resizing a single large dict would block readers for milliseconds."""
 
     __slots__ = ("_buckets", "parts")
 
@@ -173,7 +172,7 @@ class Table(Generic[C]):
         return sum(map(len, self._buckets))
 
     def items(self) -> Iterator[tuple[str, C]]:
-        """Yield each name with its content. The table must not change during the iteration."""
+        """Yield each name with its content. Do not change the table during the iteration."""
         for part in self.parts:
             yield from part.names.items()
 
@@ -202,12 +201,12 @@ class Table(Generic[C]):
         return True
 
     def capture(self) -> list[CapturedPart]:
-        """Copy the current rows."""
+        """Return a copy of the current rows, by part."""
         return [CapturedPart(part) for part in self.parts]
 
 
 def _fields(value: Entry, extra: Extra | None) -> dict[str, object]:
-    """Return Java's field names of a row, in Java's order."""
+    """Return the fields of a row under Java's names and in Java's order."""
     fields: dict[str, object]
     if isinstance(value, FileSegmentMetadata):
         fields = {
@@ -271,7 +270,8 @@ class Image:
         self._extra = extra
 
     def encode(self) -> bytes:
-        """Return Java's JSON with quoted integer keys, top-level fields in alphabetical order."""
+        """Return the JSON as Java writes it, with quoted integer keys and top-level fields in
+        alphabetical order."""
         fields: dict[str, list[bytes]] = {
             name: [b"{", *_separate([part.encode() for part in parts]), b"}"]
             for name, parts in self._tables.items()
@@ -337,8 +337,8 @@ class Tables:
         return group.put(segment.base_offset, Row(segment, extra))
 
     def remove_segment(self, id: SegmentId) -> bool:
-        """Remove a segment. The last segment of a path removes the path, too. Returns whether the
-        segment existed."""
+        """Remove a segment, and its path if it was the last one. Returns whether the segment
+        existed."""
         table = self.segments[id.type]
         group = table.get(id.path)
         if group is None or not group.take(id.base_offset):
@@ -357,7 +357,7 @@ class Tables:
         yield TOPIC_TABLE, self.topics
 
     def find_stale(self, most: int) -> list[Part[Any]]:
-        """Return the parts of the tables that have no stored JSON, at most the given number."""
+        """Return up to `most` parts without cached JSON."""
         stale: list[Part[Any]] = []
         for _, table in self._list():
             for part in table.parts:
@@ -368,18 +368,18 @@ class Tables:
         return stale
 
     def capture(self) -> Image:
-        """Capture the current rows of all tables. The call is fast if few rows have changed since
-        the tables were last encoded."""
+        """Return a consistent copy of all tables. This is fast if few rows have changed since the
+        tables were last encoded."""
         tables = {name: table.capture() for name, table in self._list()}
         return Image(tables, self.topic_serial, dict(self.extra))
 
     def encode(self) -> bytes:
-        """Return the JSON of the current rows."""
+        """Return the current rows as JSON."""
         return self.capture().encode()
 
 
 def _separate(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the encoded parts of a JSON object, with commas between them. Skips empty parts."""
+    """Yield the encoded parts of a JSON object, separated by commas. Skips empty parts."""
     comma = b""
     for part in parts:
         if part:

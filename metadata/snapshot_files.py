@@ -1,6 +1,5 @@
-"""Metadata JSON on disk: the main file, its `.bak`, and the replacement of the main file. At any
-moment at least one of the two files is complete, in whatever order the system writes to the
-disk."""
+"""Metadata JSON files: the main file, its `.bak`, and how the main file is replaced. At least one
+of the two files is complete at any time, whatever order the system writes to the disk in."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tieredstore.metadata.parts import Row, Tables
 
 
 class _Fields(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """Java's field names. A file with other field names must be parsed by `json_format`."""
+    """Field names in Java's files. A file with other fields must be parsed by `json_format`."""
 
 
 class _Segment(_Fields, gc=False):
@@ -74,9 +73,8 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def parse_own(data: bytes, max_segments: int) -> Tables | None:
-    """Parse a file in the form that this program writes. Returns None for content that only
-    `json_format` can parse: fields of later Java versions, backslashes (in paths, on Windows), or
-    too many segments."""
+    """Parse a file in the form this program writes. Returns None if only `json_format` can parse
+    it: fields of later Java versions, backslashes (in Windows paths), or too many segments."""
     if b"\\" in data:
         return None
     with _without_collection():
@@ -90,8 +88,8 @@ def parse_own(data: bytes, max_segments: int) -> Tables | None:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Disable garbage collection during the block. A million permanent objects are created, and
-    scanning them for garbage takes as long as creating them."""
+    """Disable garbage collection in the block. Scanning a million new permanent objects for garbage
+    would take as long as creating them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -154,8 +152,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """Loaded snapshot. `digest`: SHA-256 of the file's bytes in hex, "" without a file.
-    `is_backup`: whether the snapshot was read from `.bak` because the main file is lost."""
+    """Loaded snapshot. `digest`: SHA-256 of the file in hex, or "" without a file. `is_backup`:
+    True if it was read from `.bak` because the main file was lost."""
 
     tables: Tables
     digest: str
@@ -178,13 +176,13 @@ class SnapshotFiles:
 
     @property
     def paths(self) -> tuple[Path, Path]:
-        """Paths of the main file and of its backup."""
+        """Paths of the main file and its backup."""
         return self._main, self._backup
 
     def load(self, own_digest: str = "") -> Snapshot:
-        """Read the main file, or `.bak` if the main file is missing, empty or bad. Returns empty
-        tables if neither exists. Changes nothing on disk. `own_digest`: SHA-256, in hex, of the
-        file that this program wrote last. Raises Corrupt if no good file exists, Unavailable if a
+        """Read the main file, or `.bak` if the main file is missing, empty or damaged. Returns
+        empty tables if neither exists. Changes nothing on disk. `own_digest`: SHA-256, in hex, of
+        the file that this program wrote last. Raises Corrupt if no file is intact, Unavailable if a
         file cannot be read."""
         self._main_is_good = self._main_is_bad = False
         try:
@@ -197,12 +195,12 @@ class SnapshotFiles:
         return snapshot
 
     def find_main(self) -> str:
-        """Return the SHA-256 of the main file in hex, or "" if the file does not exist. Raises
+        """Return the SHA-256 of the main file in hex, or "" if it does not exist. Raises
         Unavailable."""
         return self._find_digest(self._main)
 
     def find_former(self) -> str:
-        """Return the SHA-256 of `.bak` in hex, or "" if the file does not exist."""
+        """Return the SHA-256 of `.bak` in hex, or "" if it does not exist."""
         return self._find_digest(self._backup)
 
     def _find_digest(self, path: Path) -> str:
@@ -214,11 +212,11 @@ class SnapshotFiles:
             raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
 
     def replace(self, data: bytes, *, is_extended: bool = False) -> str:
-        """Make `data` the main file, durably, and return its SHA-256. The former file becomes
-        `.bak`, or `.corrupt-<ms>` if the former file is bad. The first version is also written to
-        `.bak`. `is_extended`: whether a journal extends the former file with creations and
-        deletions. If so, the former file must stay complete until a new journal exists. Raises
-        Unavailable. After an error the main file is either the former or the new file."""
+        """Durably write `data` as the main file, and return its SHA-256. The previous file becomes
+        `.bak`, or `.corrupt-<ms>` if it is damaged. The first version is also written to `.bak`.
+        `is_extended`: True if a journal extends the previous file with creations and deletions.
+        That file must then stay complete until a new journal exists. Raises Unavailable. After an
+        error the main file is the previous or the new one."""
         temporary: Path | None = None
         try:
             self._operations.make_directory(self._main.parent, SECRET_FOLDER_MODE)

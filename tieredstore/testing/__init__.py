@@ -1,5 +1,5 @@
-"""Public test kits: contracts for plugins, fault injection for them, and a broker for the tests of
-applications."""
+"""Public test kits: contracts and fault injection for plugins, and a broker for application
+tests."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
 START_SECONDS: Final = 60
-"""Time limit of a start, in seconds. A shared disk may respond slowly."""
+"""Time limit of a start, in seconds. A shared disk may be slow."""
 STOP_SECONDS: Final = 60
 """Seconds that the parts of a broker get to stop after a start that took too long. Parts that do
 not stop in this time are abandoned."""
@@ -38,8 +38,8 @@ _T = TypeVar("_T")
 
 
 class _Served(served.Broker):
-    """Broker with a clock that a test moves. When the clock jumps, no client is removed, because no
-    client could send a heartbeat in that time."""
+    """Broker whose clock a test can move. A clock jump removes no clients, because they had no time
+    to send a heartbeat."""
 
     limits = RemotingLimits(idle_timeout_ms=_NEVER_MS)
 
@@ -48,12 +48,11 @@ class _Served(served.Broker):
 
 
 class Broker:
-    """Broker with its own thread and event loop. Its calls block and may be made from any thread.
+    """Broker with its own thread and event loop. Calls block and may be made from any thread.
 
-    `folder`: location of the store and its tier. By default a temporary folder that is deleted with
-    the broker. `properties`: keys of a broker.conf that override the defaults of `tieredstore dev`.
-    `start` restarts a stopped broker, in the same folder and on other ports.
-    """
+    `folder`: location of the store and its tier. The default is a temporary folder that is deleted
+    with the broker. `properties`: broker.conf keys that override the defaults of `tieredstore dev`.
+    `start` restarts a stopped broker in the same folder, on new ports."""
 
     def __init__(
         self, folder: Path | None = None, properties: Mapping[str, str] | None = None
@@ -77,16 +76,16 @@ class Broker:
 
     @property
     def folder(self) -> Path:
-        """Folder of the store and its tier."""
+        """Folder that contains the store and its tier."""
         if self._given_folder is None:
             temporary = make_temporary_folder("tieredstore-broker-")
             self._given_folder = self._closing.enter_context(temporary)
         return self._given_folder
 
     def start(self) -> None:
-        """Start the broker, and return once it serves requests. Raises the errors of the start, and
-        Unavailable if the start takes longer than START_SECONDS. The parts already started are then
-        stopped."""
+        """Start the broker, and return when it serves requests. Raises Unavailable if this takes
+        longer than START_SECONDS, and the errors of the start. After an error, the parts already
+        started are stopped."""
         assert self._loop is None, "the broker runs"
         properties = development_properties(self.folder, port=0) | self._properties
         loop = MovingLoop(self.clock)
@@ -116,7 +115,7 @@ class Broker:
         self._broker = broker
 
     def stop(self) -> None:
-        """Stop the broker as SIGTERM does. Acknowledged messages are readable after the next
+        """Stop the broker like SIGTERM does. Acknowledged messages are readable after the next
         `start`. Idempotent."""
         broker, self._broker = self._broker, None
         if broker is not None:
@@ -126,14 +125,14 @@ class Broker:
                 self._end_loop()
 
     def close(self) -> None:
-        """Stop the broker, and remove its temporary folder."""
+        """Stop the broker and delete its temporary folder."""
         try:
             self.stop()
         finally:
             self._closing.close()
 
     def _give_up(self, starting: asyncio.Task[None]) -> None:
-        """Cancel a start, and stop the parts that have already started in an orderly way."""
+        """Cancel a start and cleanly stop the parts that have already started."""
 
         async def cancel() -> None:
             starting.cancel()
@@ -153,7 +152,7 @@ class Broker:
 
     @property
     def broker(self) -> served.Broker:
-        """Running broker. Use its parts only on its event loop (`run`, `call`)."""
+        """Running broker. Use it only on its event loop (`run`, `call`)."""
         assert self._broker is not None, "the broker does not run"
         return self._broker
 
@@ -174,7 +173,7 @@ class Broker:
 
     @property
     def namesrv(self) -> str:
-        """Address of the name server for remoting clients."""
+        """Name server address for remoting clients."""
         return self.addresses["namesrv"]
 
     @property
@@ -185,12 +184,12 @@ class Broker:
     # Helpers of tests
 
     def run(self, work: Coroutine[object, object, _T], timeout: float | None = None) -> _T:
-        """Run a coroutine on the broker's event loop, and return its result."""
+        """Run a coroutine on the broker's event loop and return its result."""
         assert self._loop is not None, "the broker does not run"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Call a function on the broker's event loop, and return its result."""
+        """Call a function on the broker's event loop and return its result."""
 
         async def run() -> _T:
             return function()
@@ -198,12 +197,12 @@ class Broker:
         return self.run(run())
 
     def advance(self, *, seconds: float) -> None:
-        """Advance the clock of the broker, which determines delays, invisible times and leases."""
+        """Advance the broker's clock, which controls delays, invisible times and leases."""
         self.clock.advance(round(seconds * 1000))
         self.call(lambda: None)  # The loop checks its timers.
 
     def flush_tier(self) -> int:
-        """Upload all messages of the local store. Returns the number of uploaded messages."""
+        """Upload all messages of the local store, and return how many were uploaded."""
         store = cast(Any, self.services.store)
         store.next_store.wait_until_dispatched()
         count = 0
@@ -219,7 +218,7 @@ class Broker:
 
 
 def _find_wait(work: Coroutine[object, object, object]) -> str:
-    """Return the call stack of a waiting coroutine, the innermost call last."""
+    """Return the call stack of a waiting coroutine, innermost call last."""
     calls = []
     awaited: object = work
     while inspect.iscoroutine(awaited) and (frame := awaited.cr_frame) is not None:

@@ -1,4 +1,4 @@
-"""Chunk log in memory, for tests. It does no background work and never waits."""
+"""In-memory chunk log for tests, without background work or waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provider with delayed reads, to simulate a network."""
+"""Provider with delayed reads that simulate a network."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 
 
 class DelayedReads(WrapperProvider):
-    """Provider whose reads wait `latency_ms` before the wrapped segment serves them. `read_nowait`
-    always returns None. Reads of several threads wait at the same time. All other calls are not
-    delayed."""
+    """Provider whose reads are delayed by `latency_ms`. `read_nowait` always returns None.
+    Concurrent reads are delayed at the same time. Other calls are not delayed."""
 
     def __init__(self, provider: SegmentProvider, latency_ms: float) -> None:
         super().__init__(provider)

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class SimulatedCrash(BaseException):
-    """Simulated end of the process. No `except Exception` catches it."""
+    """Simulated end of the process. Not caught by `except Exception`."""
 
 
 class Fault(enum.Enum):
@@ -76,9 +76,9 @@ _CRASHES = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN})
 
 
 class Faults:
-    """Plan of faults. `writes` maps the number of a changing call to its fault, `reads` the number
-    of a segment's reading call (only FAIL and CRASH_BEFORE). After a crash each call raises
-    SimulatedCrash again, on every thread, because that process is dead."""
+    """Planned faults. `writes` maps the number of a changing call to its fault, and `reads` that of
+    a reading call (only FAIL and CRASH_BEFORE). After a crash, every call on every thread raises
+    SimulatedCrash, because the process is dead."""
 
     def __init__(
         self, writes: Mapping[int, Fault] | None = None, reads: Mapping[int, Fault] | None = None
@@ -93,11 +93,11 @@ class Faults:
         """Names of the changing calls so far."""
 
     def at_crash(self, action: Callable[[], None]) -> None:
-        """Register an action for the end of the process, such as releasing locks of the system."""
+        """Register a function to run at the crash, for example to release file locks."""
         self._at_crash.append(action)
 
     def write_fault(self, call: str) -> Fault | None:
-        """Count a mutating call and return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
+        """Count a changing call and return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
         with self._lock:
             self._check()
             self.calls.append(call)
@@ -107,7 +107,7 @@ class Faults:
         return fault
 
     def read_fault(self, call: str) -> None:
-        """Count a reading call. Raises Unavailable or SimulatedCrash for a fault."""
+        """Count a reading call. Raises Unavailable or SimulatedCrash if a fault is planned."""
         with self._lock:
             self._check()
             self._read_count += 1
@@ -118,7 +118,7 @@ class Faults:
             raise Unavailable(f"injected: {call} failed")
 
     def change(self, call: str, action: Callable[[], T]) -> T:
-        """Run `action`, a changing call that writes no bytes, with the fault planned for it."""
+        """Run `action`, a changing call that writes no bytes, with its planned fault."""
         fault = self.write_fault(call)
         if fault is Fault.CRASH_TORN:
             self.crash()
@@ -145,7 +145,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """Point before, after, or halfway through the `number`-th changing call of a scenario."""
+    """Point before, after, or in the middle of the `number`-th changing call of a scenario."""
 
     number: int
     fault: Fault
@@ -156,9 +156,9 @@ class CrashPoint:
 
 
 def crash_points(scenario: Callable[[Faults], object]) -> list[CrashPoint]:
-    """Run the scenario once without faults and return all its crash points. The points after call n
-    and before call n + 1 leave the same stored bytes. Both are listed, because a scenario may do
-    work of its own between the two calls."""
+    """Run the scenario once without faults and return all its crash points. A crash after a call
+    and before the next one leaves the same stored bytes. Both points are listed, because the
+    scenario may do its own work in between."""
     faults = Faults()
     scenario(faults)
     points = []
@@ -171,7 +171,7 @@ def crash_points(scenario: Callable[[Faults], object]) -> list[CrashPoint]:
 
 
 def run_until_crash(scenario: Callable[[Faults], object], point: CrashPoint) -> Faults:
-    """Run the scenario and stop at the point. Raises AssertionError if the point is not reached."""
+    """Run the scenario until the crash point. Raises AssertionError if it is not reached."""
     faults = Faults({point.number: point.fault})
     try:
         scenario(faults)
@@ -181,7 +181,7 @@ def run_until_crash(scenario: Callable[[Faults], object], point: CrashPoint) -> 
 
 
 class FaultySegment(WrapperSegment):
-    """FileSegment whose calls may fail. `read_nowait` is not counted and never fails."""
+    """FileSegment with planned faults. `read_nowait` is not counted and never fails."""
 
     def __init__(self, segment: FileSegment, faults: Faults, *, tears: bool) -> None:
         super().__init__(segment)
@@ -224,8 +224,8 @@ class FaultySegment(WrapperSegment):
 
 
 class FaultyEpoch(WrapperEpoch):
-    """WriterEpoch whose fence checks may fail. `confirm` counts as a changing call, because it
-    confirms stored writes."""
+    """WriterEpoch with planned faults. `confirm` counts as a changing call, because it confirms
+    stored writes."""
 
     def __init__(self, epoch: WriterEpoch, faults: Faults) -> None:
         super().__init__(epoch)
@@ -236,7 +236,7 @@ class FaultyEpoch(WrapperEpoch):
 
 
 class FaultyProvider(WrapperProvider):
-    """SegmentProvider whose segments' calls may fail. A crash releases its writer epochs."""
+    """SegmentProvider with planned faults in its segments. A crash releases its writer epochs."""
 
     def __init__(self, provider: SegmentProvider, faults: Faults) -> None:
         super().__init__(provider)
@@ -258,7 +258,8 @@ class FaultyProvider(WrapperProvider):
 
 
 class FaultyMetadataStore(WrapperMetadataStore):
-    """MetadataStore whose changing calls may fail. The end of an outermost `batch()` may too."""
+    """MetadataStore with planned faults in its changing calls, including the end of the outermost
+    `batch()`."""
 
     def __init__(self, store: MetadataStore, faults: Faults) -> None:
         super().__init__(store)

@@ -42,7 +42,7 @@ def new_segment(
 
 
 class MetadataStoreContract:
-    """Tests of the contract of `tieredstore.contracts.metadata_store`."""
+    """Contract tests for `tieredstore.contracts.metadata_store`."""
 
     @pytest.fixture
     def store(self) -> MetadataStore:
@@ -50,7 +50,8 @@ class MetadataStoreContract:
         raise NotImplementedError
 
     def reopen(self, store: object) -> MetadataStore:
-        """Return the store, loaded, as a new process finds it after the old process was killed."""
+        """Return the store, loaded, as a new process would find it after the old process was
+        killed."""
         raise NotImplementedError
 
     def test_it_is_a_metadata_store(self, store: MetadataStore) -> None:

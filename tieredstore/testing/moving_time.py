@@ -1,4 +1,4 @@
-"""Time controlled by a test, for threads and for an event loop."""
+"""Time that a test controls, for threads and event loops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LOOK_MS: Final = 20
 
 
 class MovingClock(SystemClock):
-    """Clock of the machine that a test can advance. After a jump, waiting threads wake within
-    milliseconds if their time has come."""
+    """System clock that a test can advance. Waiting threads wake within milliseconds after a jump
+    if their time has come."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -40,8 +40,8 @@ class MovingClock(SystemClock):
 
 
 class MovingLoop(asyncio.SelectorEventLoop):
-    """Event loop whose timers follow a `MovingClock`. `call_soon_threadsafe` makes the loop check
-    its timers."""
+    """Event loop whose timers follow a `MovingClock`. Call `call_soon_threadsafe` to make the loop
+    check its timers."""
 
     def __init__(self, clock: MovingClock) -> None:
         self._clock = clock

@@ -21,8 +21,8 @@ from tieredstore.testing.faults import SimulatedCrash
 
 
 class ObjectFault(enum.Enum):
-    """Fault of a request. BUSY (409) and FAIL (503): the request is not carried out. LOSE_REPLY:
-    the request is carried out, its reply is lost. SHORT: a read returns half of its bytes.
+    """Fault of a request. BUSY (409) and FAIL (503): the request is not executed. LOSE_REPLY: the
+    request is executed, but its reply is lost. SHORT: a read returns half of its bytes.
     CRASH_BEFORE, CRASH_AFTER: the process ends before or after the request."""
 
     BUSY = "busy at"
@@ -34,9 +34,9 @@ class ObjectFault(enum.Enum):
 
 
 class FaultyObjectClient(MemoryObjectClient):
-    """Object store with planned faults. `plan`: faults by the number of the request. `fault_of`:
-    function that chooses the fault of a request instead of `plan`. After a crash each request
-    raises SimulatedCrash, on every thread, because the simulated process is dead."""
+    """Object store with planned faults. `plan`: faults by request number. `fault_of`: function that
+    chooses the fault of each request, instead of `plan`. After a crash, every request on every
+    thread raises SimulatedCrash, because the process is dead."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FaultyObjectClient(MemoryObjectClient):
         self._count_lock = threading.Lock()
 
     def count(self, operation: str) -> int:
-        """Count the requests of one operation so far."""
+        """Return how many requests of an operation were sent so far."""
         return sum(request.startswith(f"{operation} ") for request in self.requests)
 
     def request(self, operation: str, key: str) -> None:
@@ -92,7 +92,7 @@ class FaultyObjectClient(MemoryObjectClient):
 
 
 def request_points(scenario: Callable[[FaultyObjectClient], object]) -> list[tuple[int, str]]:
-    """Run the scenario once without faults. Return the numbers and names of its requests."""
+    """Run the scenario once without faults. Returns the number and name of each request."""
     client = FaultyObjectClient()
     scenario(client)
     return list(enumerate(client.requests, 1))
@@ -104,8 +104,8 @@ def run_until_crash_at(
     number: int,
     fault: ObjectFault,
 ) -> None:
-    """Run the scenario on `store` until its `number`-th request. Raises AssertionError if that
-    request is not reached."""
+    """Run the scenario on `store` until its `number`-th request. Raises AssertionError if it sends
+    fewer requests."""
     try:
         scenario(FaultyObjectClient({number: fault}, beside=store))
     except SimulatedCrash:

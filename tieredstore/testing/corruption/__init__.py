@@ -1,1 +1,1 @@
-"""Damage for a copy of a tier, to test its detection."""
+"""Planted damage in a copy of a tier, to test damage detection."""

@@ -23,11 +23,11 @@ __all__ = ["KINDS", "Damager", "Planted", "StoredAt", "TierImage"]
 
 
 class Damager(Places):
-    """Plants damage in an image that is initially intact: `Damager(image, seed)`."""
+    """Plants damage in an intact image."""
 
     def plant(self, kind: str) -> Planted:
-        """Plant damage of one of the `KINDS` at one position. Raises Invalid for an unknown kind,
-        and if the tier has no suitable position left."""
+        """Plant one of the `KINDS` of damage at a random position. Raises Invalid for an unknown
+        kind, or if the tier has no suitable position left."""
         if kind not in KINDS:
             raise Invalid(f"kind of damage {kind!r}: expected one of {', '.join(KINDS)}")
         return KINDS[kind](self)

@@ -1,4 +1,4 @@
-"""A tier in memory that tests can damage (see `corruption`)."""
+"""In-memory copy of a tier that tests can damage (see `corruption`)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredAt:
-    """Location of a message in a tier: the segments of its record and its unit, and the positions
-    in these segments (bytes)."""
+    """Location of a message in a tier: the segments that hold its record and its unit, and the
+    positions in them (bytes)."""
 
     path: str
     queue_offset: int
@@ -42,7 +42,7 @@ class StoredAt:
 
 @dataclass(slots=True)
 class TierImage:
-    """Contents of a tier and of its metadata, freely modifiable."""
+    """Contents of a tier and of its metadata, which tests may change freely."""
 
     segments: dict[SegmentId, bytearray]
     entries: dict[SegmentId, FileSegmentMetadata]
@@ -52,7 +52,7 @@ class TierImage:
 
     @classmethod
     def read(cls, provider: SegmentProvider, metadata: MetadataStore) -> TierImage:
-        """Load the metadata of a tier, and read the tier. Raises Unavailable, Corrupt."""
+        """Read a tier into memory, and load its metadata. Raises Unavailable, Corrupt."""
         segments = {}
         for listing in provider.list():
             segment = provider.open(listing.id, listing)
@@ -79,8 +79,8 @@ class TierImage:
         )
 
     def write(self, provider: SegmentProvider, state: Path) -> None:
-        """Write the image into an empty tier, and into a state directory. The directory is created
-        if missing. Raises Unavailable."""
+        """Write the image to an empty tier and a state directory, which is created if missing.
+        Raises Unavailable."""
         for one, data in self.segments.items():
             segment = provider.open(one)
             result = segment.write(0, [data])
@@ -92,7 +92,7 @@ class TierImage:
         path.write_bytes(self.metadata_json())
 
     def metadata_json(self) -> bytes:
-        """Return the metadata in the format of brokers (`docs/formats/metadata.md`)."""
+        """Return the metadata in the format brokers use (`docs/formats/metadata.md`)."""
         tables: dict[str, dict[str, dict[str, object]]] = {
             name: {} for name in (*_TABLES.values(), "queueMetadataTable")
         }
@@ -129,7 +129,7 @@ class TierImage:
         return orjson.dumps({**tables, "topicMetadataTable": topics, "topicSerialNumber": serial})
 
     def list_segments(self, path: str, type: FileSegmentType) -> list[SegmentId]:
-        """Return the segments of one file, in order of base offset."""
+        """Return the segments of a file, in order of base offset."""
         found = (one for one in self.segments if one.path == path and one.type is type)
         return sorted(found, key=lambda one: one.base_offset)
 

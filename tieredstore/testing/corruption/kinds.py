@@ -1,4 +1,4 @@
-"""Kinds of damage that `corruption` plants, with one function for each kind."""
+"""Kinds of damage that `corruption` can plant, with a function for each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _make_planted(
 
 
 def _header_field(kind: str, finding: str, field: int, size: int) -> Callable[[Places], Planted]:
-    """Return a function that plants damage in one byte of a given field of a record's header."""
+    """Return a function that damages one byte of a field in a record's header."""
 
     def plant(places: Places) -> Planted:
         message = places.message()
@@ -227,7 +227,7 @@ def _unit_elsewhere(places: Places) -> Planted:
 
 
 def _of_other(kind: str, message: StoredAt, other: StoredAt) -> Planted:
-    """Describe the damage that the unit of a message refers to another record."""
+    """Describe damage in which the unit of a message points to another record."""
     is_sized = message.size == other.size or kind == "units-swapped"
     finding, field = ("record-queue-offset", 20) if is_sized else ("record-size", 0)
     at = other.position + field

@@ -1,4 +1,4 @@
-"""Positions and descriptions of planted damage: see `corruption`."""
+"""Positions and descriptions of planted damage (see `corruption`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.testing.corruption.image import INDEX, StoredAt, TierImage
 
 @dataclass(frozen=True, slots=True)
 class ItemAt:
-    """Item of an index segment, and its message if the message is in the tier."""
+    """Item of an index segment, with its message if the tier has it."""
 
     segment: SegmentId
     position: int
@@ -27,10 +27,10 @@ class ItemAt:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """Planted damage, and the finding that must report it. `finding`: kind of the finding.
-    `segment`, `position`, `queue_offset`: position of the damage, or None if not applicable.
-    `also`: kinds of further findings that the damage may cause. They are about the messages at
-    queue offsets `offsets` of the queue `path`."""
+    """Planted damage and the finding that must report it. `finding`: kind of the finding.
+    `segment`, `position`, `queue_offset`: location of the damage, or None if not applicable.
+    `also`: kinds of other findings that the damage may cause, about the messages at `offsets` of
+    the queue `path`."""
 
     kind: str
     finding: str
@@ -44,9 +44,9 @@ class Planted:
 
 @dataclass(slots=True)
 class Places:
-    """Chooses positions for damage in an image that is initially intact. The same seed gives the
-    same positions. Each message is damaged at most once. If a whole segment is damaged, its queue
-    (or index segment) gets no other damage."""
+    """Chooses positions for damage in an intact image. The same seed gives the same positions. Each
+    message is damaged at most once. A queue or index segment with damage to a whole segment gets no
+    other damage."""
 
     image: TierImage
     seed: int
@@ -97,7 +97,7 @@ class Places:
     # Places
 
     def message(self, wanted: Callable[[StoredAt], bool] = lambda _: True) -> StoredAt:
-        """Choose a message without damage whose neighbours have no damage either."""
+        """Choose an undamaged message whose neighbours are undamaged too."""
         found = [
             one
             for path, messages in self.messages.items()
@@ -126,8 +126,8 @@ class Places:
     def segment(
         self, type: FileSegmentType, wanted: Callable[[SegmentId], bool] = lambda _: True
     ) -> SegmentId:
-        """Choose a segment whose queue has no other damage. For an index segment, only the segment
-        itself must have none."""
+        """Choose a segment in a queue without damage. An index segment only has to be undamaged
+        itself."""
         used = {path for path, _ in self._touched} | self._whole | self._needed
         found = [
             one
@@ -144,7 +144,7 @@ class Places:
         return chosen
 
     def item(self, wanted: Callable[[ItemAt], bool] = lambda _: True) -> ItemAt:
-        """Choose an item of an intact message, in an index segment without other damage."""
+        """Choose an item of an undamaged message, in an undamaged index segment."""
         found = [
             item
             for item in self.items
@@ -163,7 +163,8 @@ class Places:
         return chosen
 
     def flip(self, one: SegmentId, position: int, mask: int = 0) -> None:
-        """Invert the bits of `mask` in the byte at `position`, or without a mask one random bit."""
+        """Invert the bits of `mask` in the byte at `position`. Without a mask, invert a random
+        bit."""
         self.image.segments[one][position] ^= mask or 1 << self._random.randrange(8)
 
     def is_whole(self, place: str | SegmentId) -> bool:

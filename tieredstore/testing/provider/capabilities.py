@@ -1,5 +1,5 @@
-"""Provider contracts for the optional capabilities: to rewrite bytes, to write two segments in one
-call, or to detect a lost race."""
+"""Provider contracts for the optional capabilities: rewriting bytes, writing two segments in one
+call, and detecting a lost race."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tieredstore.testing.provider.samples import content, segment_id, write_whol
 
 
 class RewritableProviderContract(ProviderContract):
-    """Contract of providers that can rewrite bytes at a position. The segment ends after these
-    bytes."""
+    """Contract of providers that can rewrite bytes at a position, which truncates the segment after
+    them."""
 
     rewritable: ClassVar[bool] = True
 
@@ -133,7 +133,7 @@ class PairedProviderContract(ProviderContract):
         units_position: int,
         added: bytes,
     ) -> None:
-        """Write both segments, in two writes if necessary."""
+        """Write both segments, separately if necessary."""
         first, second = log.write_with(position, [data], Companion(units, units_position, [added]))
         assert first == Written(position + len(data))
         if second is None:
@@ -142,7 +142,7 @@ class PairedProviderContract(ProviderContract):
 
 
 class ConditionalProviderContract(ProviderContract):
-    """Contract of providers that detect a lost race. The loser overwrites nothing."""
+    """Contract of providers that detect a lost race. The loser must not overwrite anything."""
 
     conditional: ClassVar[bool] = True
 

@@ -48,7 +48,7 @@ from tieredstore.testing.provider.segment_model import check_against_model
 
 
 class ProviderContract:
-    """Tests of the contract of `tieredstore.contracts.segment`."""
+    """Contract tests for `tieredstore.contracts.segment`."""
 
     rewritable: ClassVar[bool] = False
     conditional: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class ProviderContract:
         raise NotImplementedError
 
     def reopen(self, provider: Any) -> SegmentProvider:
-        """Return another provider object on the same tier, as another process would open it."""
+        """Return another provider for the same tier, as another process would open it."""
         raise NotImplementedError
 
     def test_the_kit_is_the_one_for_its_capabilities(self, provider: SegmentProvider) -> None:
@@ -506,8 +506,7 @@ class ProviderContract:
         epoch.release()
 
     def test_recorded_times_are_kept_beside_the_segments(self, provider: SegmentProvider) -> None:
-        """Check that recorded times are not listed as segments, and that recording changes no
-        segment."""
+        """Check that recorded times are not listed as segments and change no segment."""
         place = find_layer(provider, TimesPlace)
         if place is None:
             pytest.skip("an option: this provider keeps no times")

@@ -1,4 +1,4 @@
-"""Names, contents and helpers of the provider contract."""
+"""Sample names, contents and helpers for the provider contract."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ UNUSABLE_PATHS = ("", "b", "b/t", "b/t/0/0", "b/t/x", "b/t/-1", "b/t/01", "b/t/Â
 
 
 class MemoryRecord:
-    """EpochRecord in memory. It behaves like the record of a state directory that only one process
-    has locked."""
+    """In-memory EpochRecord that behaves like the record of a locked state directory."""
 
     def __init__(self, mark: WriterMark | None = None) -> None:
         self._claims: list[str] = []

@@ -1,4 +1,4 @@
-"""Stateful model of a segment: a bytearray. Hypothesis compares a provider with the model."""
+"""Stateful model of a segment, a bytearray, that Hypothesis compares with a provider."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tieredstore.errors import Corrupt, Invalid
 
 _buffers = st.lists(st.binary(max_size=40), max_size=4)
 Reopen = Callable[[object], SegmentProvider]
-"""Function that opens the tier of a provider again, as another process would."""
+"""Function that reopens the tier of a provider, as another process would."""
 
 
 class SegmentMachine(RuleBasedStateMachine):
-    """State machine of one segment: a bytearray as the model, and the calls that change both."""
+    """State machine of a segment, with a bytearray as its model."""
 
     def __init__(self, provider: SegmentProvider, reopen: Reopen, id: SegmentId) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def check_against_model(
     provider: SegmentProvider, reopen: Reopen, *, max_examples: int = 50
 ) -> None:
     """Run sequences of calls on a provider and on the model, and compare the results. Each example
-    uses its own segment. Raises AssertionError with the shortest sequence that disagrees."""
+    uses its own segment. Raises AssertionError with the shortest sequence whose results differ."""
     numbers = itertools.count()
 
     class Machine(SegmentMachine):
