@@ -1,5 +1,5 @@
-"""Background work: coroutines that run periodically and report their health, and blocking queries
-that run in threads."""
+"""Background work: coroutines that run periodically and report their health, and a thread pool for
+blocking queries."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class PeriodicTask:
-    """Awaits `run` every `interval_ms`. Each consecutive error doubles the interval, at most
-    `max_doublings` times. `interval_ms` is a number, or, for a setting that can change, a function
-    that returns the interval and is called before each wait."""
+    """Runs a coroutine every `interval_ms`. Each consecutive error doubles the interval, at most
+    `max_doublings` times. `interval_ms`: a number, or a function called before each wait if the
+    setting can change at run time."""
 
     def __init__(
         self,
@@ -43,17 +43,16 @@ class PeriodicTask:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Start the task on the event loop of the caller. The first call of `run` begins after one
-        interval."""
+        """Start the task on the current event loop. The first run starts after one interval."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._loop(), name=self.name)
 
     def wake(self) -> None:
-        """Begin the next call of `run` now, without waiting for the interval."""
+        """Run now instead of waiting for the next interval."""
         self._wake.set()
 
     async def stop(self) -> None:
-        """Stop the task and cancel a call of `run` that has not ended. Idempotent."""
+        """Stop the task and cancel a run in progress. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -107,8 +106,8 @@ _Found = TypeVar("_Found")
 
 
 class LookUps:
-    """Runs clients' queries by time, key and id in separate threads. A tier that does not answer
-    blocks only these threads. The threads that write the files of `config/` continue. Call `run` on
+    """Runs clients' queries by time, key and id in a thread pool of their own. If a tier does not
+    respond, only these threads block, and the files of `config/` are still written. Call `run` on
     the event loop."""
 
     def __init__(self, threads: int = THREADS, max_calls: int = MAX_CALLS) -> None:
@@ -118,8 +117,9 @@ class LookUps:
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function in a thread and return its result. Raises Busy if too many calls run or
-        wait, in total or for the current host. Also raises the errors of the function."""
+        """Run a function in a thread and return its result. Raises Busy if too many calls are
+        running or queued, in total or for the current host. Also raises the errors of the
+        function."""
         host = HOST.get()
         with self._lock:
             if not self._shares.has_room(host):
@@ -131,8 +131,8 @@ class LookUps:
         return await asyncio.wrap_future(call)
 
     def stop(self) -> bool:
-        """Refuse new calls, and wait up to STOP_S seconds for running calls. Blocks. Returns
-        whether all calls have ended. A thread that still runs would keep the process alive."""
+        """Refuse new calls and wait up to STOP_S seconds for running ones. Blocks. Returns whether
+        all calls have ended. A thread still running would keep the process alive."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             calls = set(self._calls)

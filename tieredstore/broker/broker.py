@@ -1,4 +1,4 @@
-"""Broker: all parts of one broker, created, started and stopped in order."""
+"""Broker: creates, starts and stops all parts of a broker in order."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class FlushedStore(Protocol):
 
 
 class Broker:
-    """Broker over one message store, on the running event loop. A start binds the ports, locks and
+    """Broker that serves a message store on the current event loop. A start binds the ports,
     recovers the store, loads the files of `config/`, starts the services, and finally listens.
-    `stop` reverses this order. Long blocking work (load, shutdown) runs in a thread."""
+    `stop` reverses this order. Long blocking calls (load, shutdown) run in a thread."""
 
     limits = RemotingLimits()
     """Limits of each remoting connection, and of all connections together."""
@@ -105,7 +105,7 @@ class Broker:
         self.settings = settings
         self.clock = clock
         self.addresses: dict[str, str] = {}
-        """Listening addresses, `ip:port` by protocol."""
+        """Listening addresses (`ip:port`) by protocol."""
         self.is_abandoned = False
         """Whether `stop` gave up on the shutdown of the store, so that the next start recovers it.
         The process must then exit without waiting for the store."""
@@ -135,9 +135,9 @@ class Broker:
         return self._services
 
     async def start(self, before_serving: Callable[[], object] | None = None) -> None:
-        """Recover the store and begin to serve. `before_serving`: called when everything is loaded.
-        If the start fails, the parts that were already started are stopped. Raises Invalid, Fenced,
-        Corrupt, Unavailable."""
+        """Recover the store and start serving. `before_serving`: called once everything is loaded.
+        If the start fails, the parts already started are stopped. Raises Invalid, Fenced, Corrupt,
+        Unavailable."""
         async with AsyncExitStack() as starting:
             sockets = await self._load(starting)
             if before_serving is not None:
@@ -427,7 +427,7 @@ class Broker:
         self._health_of.append(lambda: [task.health()])
 
     async def remove_silent(self) -> None:
-        """Remove clients and brokers that sent no recent heartbeat, and expired queue locks."""
+        """Remove clients and brokers whose heartbeats stopped, and expired queue locks."""
         self.services.producers.remove_silent()
         self.services.consumers.remove_silent()
         self.services.route.others.remove_silent()
@@ -497,8 +497,7 @@ class Broker:
             )
 
     async def stop(self) -> None:
-        """Stop all parts in reverse order of their start. No acknowledged message is lost.
-        Idempotent."""
+        """Stop all parts in reverse order. Acknowledged messages are not lost. Idempotent."""
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
 
@@ -511,8 +510,8 @@ class Broker:
             )
 
     async def _shut_down(self, store: HostedStore) -> None:
-        """Shut the store down. If the tier does not answer, flush the store and leave the rest of
-        the shutdown to the recovery of the next start. This loses no messages."""
+        """Shut down the store. If the tier does not respond, flush the store and leave the rest to
+        the recovery of the next start. No messages are lost."""
         ending = asyncio.ensure_future(asyncio.to_thread(store.shutdown))
         done, _ = await asyncio.wait({ending}, timeout=STORE_STOP_S)
         if done:
@@ -529,7 +528,7 @@ class Broker:
             await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(local.flush))}, timeout=5)
 
     def health(self) -> list[ServiceHealth]:
-        """Return the state of each background loop of the broker and of its store."""
+        """Return the health of each background loop of the broker and its store."""
         own = [health for find in self._health_of for health in find()]
         store = self.services.store
         return [*own, *(store.health() if isinstance(store, MonitoredServices) else ())]

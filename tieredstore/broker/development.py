@@ -1,5 +1,5 @@
-"""Configuration of a development broker: small, local, in one folder. The first message to a topic
-creates the topic."""
+"""Configuration of a small, local development broker in one folder. Topics are created by the first
+message."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NAMESRV_PORT: Final = 9876
 
 
 def development_properties(folder: Path, *, port: int | None = None) -> dict[str, str]:
-    """Return the keys of a broker.conf. `folder` will hold the store (`store`) and its tier
-    (`tier`). `port`: 0 chooses free ports. None means the usual ports."""
+    """Return broker.conf keys for a development broker. `folder` will contain the store (`store`)
+    and its tier (`tier`). `port`: 0 chooses free ports, None uses the default ports."""
     ports = ("listenPort", "grpcServerPort", "metricsPromExporterPort", "namesrvListenPort")
     properties = {
         "brokerName": "broker-dev",

@@ -1,4 +1,4 @@
-"""Topics of a read-only broker over a tier. The topics are updated while the tier grows."""
+"""Topics of a read-only broker, which change as the tier grows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ blocks."""
 
 
 class TierHistory:
-    """Offers the topics of a tier as the topics of a broker. `follow`: the function that refreshes
-    the tier, or None for a tier that does not grow."""
+    """Makes the topics of a tier readable in a broker. `follow`: function that refreshes the tier,
+    or None if it does not grow."""
 
     def __init__(self, services: BrokerServices, follow: FollowTier | None) -> None:
         self._services = services
@@ -35,8 +35,8 @@ class TierHistory:
             services.hold.wake(changed)
 
     def update_topics(self, changed: set[str] | None = None) -> None:
-        """Make the topics of the tier readable, each with its number of queues. Remove the topics
-        in `changed` that the tier no longer has."""
+        """Add the topics of the tier with their numbers of queues. Topics in `changed` that the
+        tier no longer has are removed."""
         topics = self._services.topics
         described = find_described(self._services.store)
         queues: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Shares of hosts in the limits of a broker, so that no host takes all slots of a limit."""
+"""Fair sharing of a broker's limits among hosts, so that no host can take all slots."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ quarters of all slots."""
 
 
 def name_host(address: str) -> str:
-    """Return the host of an address `ip:port` or `[ip]:port`, or an address without a port. For an
-    IPv6 address the result is the /64 network, because one host may use all addresses of that
-    network."""
+    """Return the host of an address, with or without a port (`ip:port`, `[ip]:port`). An IPv6 host
+    is represented by its /64 network, because it may use any address in it."""
     host = address.rpartition(":")[0] if address.count(":") == 1 or "]" in address else address
     host = host.strip("[]").partition("%")[0]
     if ":" not in host:
@@ -32,7 +31,7 @@ def name_host(address: str) -> str:
 
 
 class HostShares:
-    """Slots of one limit (such as connections) that each host holds. `limit`: number of slots, or
+    """Slots of a limit (such as connections) held by each host. `limit`: total number of slots, or
     None if the caller passes the number of free slots."""
 
     def __init__(self, limit: int | None = None) -> None:
@@ -50,19 +49,19 @@ class HostShares:
         return not host or self._held[host] + count - 1 < SHARE * (free - count + 1)
 
     def take(self, host: str, count: int = 1, free: int | None = None) -> bool:
-        """Take slots, or return False if the host may not have them."""
+        """Take slots. Returns False if the host may not have them."""
         if not self.has_room(host, count, free):
             return False
         self.add(host, count)
         return True
 
     def add(self, host: str, count: int = 1) -> None:
-        """Take slots, even if none is free."""
+        """Take slots even if none are free."""
         self._held[host] += count
         self.total += count
 
     def give_back(self, host: str, count: int = 1) -> None:
-        """Release slots that this host has taken."""
+        """Release slots held by this host."""
         self.total -= count
         self._held[host] -= count
         if not self._held[host]:

@@ -1,4 +1,4 @@
-"""Warnings about misbehaving peers, combined so that they do not fill a log."""
+"""Warnings about misbehaving peers, combined to keep the log short."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Period:
-    """Warnings that are not logged yet. `counts`: number of warnings by kind. `last`: text of the
-    last warning by kind, with the peer and its fault."""
+    """Warnings not logged yet. `counts`: number of warnings by kind. `last`: text of the last
+    warning by kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
     last: dict[str, str] = field(default_factory=dict)
 
 
 class PeerWarnings:
-    """Logs the first warning at once, and later warnings in one line per minute and event loop."""
+    """Logs the first warning immediately, and later ones in one line per minute and event loop."""
 
     def __init__(self) -> None:
         self._periods: WeakKeyDictionary[asyncio.AbstractEventLoop, _Period] = WeakKeyDictionary()
 
     def note(self, kind: str, text: str, error: BaseException | None = None) -> None:
-        """Warn of a peer. `kind`: one of a few kinds of warnings, such as "connections closed".
-        `text`: the peer and its fault. `error`: the error whose traceback is logged, if the warning
-        is logged immediately."""
+        """Warn about a peer. `kind`: one of a few kinds of warnings, such as "connections closed".
+        `text`: the peer and its fault. `error`: error whose traceback is logged if the warning is
+        logged immediately."""
         text = text[:_MOST_CHARACTERS]
         loop = asyncio.get_running_loop()
         period = self._periods.get(loop)

@@ -1,6 +1,6 @@
-"""Ports of a broker and file descriptors of the process. A start binds the ports before anything
-else, for two reasons. A port in use ends the start immediately. And the port is then known before
-the store writes it into records, even if the system chose the port."""
+"""Ports of a broker and file descriptors of the process. A start binds the ports first, so that a
+port in use ends the start immediately. The store also needs the port, which the system may have
+chosen, because it writes the port into records."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CLIENTS: Final = HostShares()
 
 
 def count_room(descriptor: int) -> int:
-    """Return the number of further clients that may connect after a new client has got
-    `descriptor`. The other descriptors stay free for files. The function assumes that all lower
-    descriptors are in use, because the system always assigns the lowest free one."""
+    """Return how many more clients may connect after a new client got `descriptor`. The remaining
+    descriptors are reserved for files. All lower descriptors are assumed to be in use, because the
+    system always assigns the lowest free one."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -43,16 +43,16 @@ def count_room(descriptor: int) -> int:
 
 
 def raise_limit() -> None:
-    """Raise the limit of open files to the maximum, as Java does. Each client needs a descriptor,
-    and the usual limit of 1,024 is too low."""
+    """Raise the limit of open files to the maximum, like Java. Each client needs a descriptor, and
+    the usual limit of 1,024 is too low."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Sockets(NamedTuple):
-    """Bound sockets, on which servers listen later. `fast`: second port of remoting, or None.
-    `namesrv`: port of the name server, or None."""
+    """Bound sockets on which servers will listen. `fast`: second remoting port, or None. `namesrv`:
+    port of the name server, or None."""
 
     remoting: socket.socket
     fast: socket.socket | None
@@ -61,9 +61,9 @@ class Sockets(NamedTuple):
 
 
 def bind_ports(settings: BrokerSettings, closing: AsyncExitStack) -> Sockets:
-    """Bind the ports in the settings, and write the ports that the system chose into the settings.
-    Raises Unavailable for a port in use. If only the second port of remoting is in use, the broker
-    has no second port."""
+    """Bind the configured ports, and store the ports that the system chose in the settings. Raises
+    Unavailable for a port in use. If only the second remoting port is in use, the broker has no
+    second port."""
 
     def bind(port: int) -> socket.socket:
         bound = closing.enter_context(_bind(settings.bind_address, port))
@@ -89,8 +89,8 @@ def bind_ports(settings: BrokerSettings, closing: AsyncExitStack) -> Sockets:
 def _bind_free_pair(
     bind: Callable[[int], socket.socket],
 ) -> tuple[socket.socket, socket.socket | None]:
-    """Bind a port that the system chooses, and the second port of remoting below it. Tries several
-    ports. If the second port is in use each time, returns None for the second port."""
+    """Bind a port chosen by the system, and the second remoting port below it. If the second port
+    is in use in every attempt, returns None for it."""
     for _ in range(_TRIES):
         remoting = bind(0)
         with suppress(Unavailable):

@@ -1,4 +1,4 @@
-"""Process of a broker: event loop, signals, logging, exit."""
+"""Process of a broker: event loop, signals, logging and exit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("tieredstore.broker")
 
 
 class LogLines(logging.Formatter):
-    """Formats a record as one line: time (UTC), level, message. An unexpected exception adds a
+    """Formats a record as one line: time (UTC), level, message. Unexpected exceptions add a
     traceback."""
 
     converter = staticmethod(time.gmtime)
@@ -37,8 +37,8 @@ class LogLines(logging.Formatter):
 
 
 def log_to_stderr(level: int = logging.INFO, lines: logging.Formatter | None = None) -> None:
-    """Log all records of this project to stderr, from the given level. `lines`: formatter, LogLines
-    by default."""
+    """Log records of this project to stderr, starting at a level. `lines`: formatter, LogLines by
+    default."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(lines or LogLines())
     logger = logging.getLogger("tieredstore")
@@ -48,10 +48,12 @@ def log_to_stderr(level: int = logging.INFO, lines: logging.Formatter | None = N
 
 
 def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], object]) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. After such a signal, current work finishes. A second
-    signal ends the process immediately, and the next start recovers the store as after a crash. A
-    closed terminal sends SIGHUP twice. This counts as one signal. Under `nohup`, SIGHUP stays
-    ignored. `announce`: called when the broker serves. Raises the errors of the start."""
+    """Run a broker until SIGINT, SIGTERM or SIGHUP, and then let current work finish. `announce`:
+    called when the broker serves. Raises the errors of the start.
+
+    A second signal ends the process immediately, and the next start recovers the store as after a
+    crash. A closed terminal sends SIGHUP twice, which counts as one signal. Under `nohup`, SIGHUP
+    is ignored."""
     tune_server_process()
     raise_limit()
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
@@ -100,8 +102,8 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
 
 
 async def _start(make_broker: Callable[[], Broker], stop: asyncio.Event) -> Broker:
-    """Create and start a broker. After a signal to stop, the start has STOP_START_SECONDS to
-    finish. Then the process exits. Raises the errors of the creation and of the start."""
+    """Create and start a broker. After a stop signal, the start has STOP_START_SECONDS to finish
+    before the process exits. Raises the errors of the creation and the start."""
     starting = asyncio.ensure_future(_make_and_start(make_broker))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

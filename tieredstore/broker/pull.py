@@ -1,4 +1,4 @@
-"""Reads of consumers: filters, waiting for messages (long polling), pulls."""
+"""Consumer reads: filters, long polling and pulls."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from tieredstore.message.tag_filter import TagFilter
 
 
 class ExactTagFilter(TagFilter):
-    """Accepts the messages that have one of `tags`. The filter compares the text of the tags in
-    addition to their hashes, because two tags may have the same hash. Needed for gRPC clients,
-    which do not compare the text themselves."""
+    """Accepts messages with one of `tags`. The text of the tags is compared in addition to their
+    hashes, which may collide. Remoting clients do this comparison themselves, gRPC clients do
+    not."""
 
     __slots__ = ("tags",)
 
@@ -59,8 +59,8 @@ request."""
 
 
 def make_filter(subscription: Subscription) -> MessageFilter | None:
-    """Return the filter of a subscription, or None if the subscription selects all messages. Raises
-    Refused for an invalid expression and for an unknown expression type."""
+    """Return the filter of a subscription, or None if it selects all messages. Raises Refused for
+    an invalid expression or an unknown expression type."""
     if subscription.expression_type == TAG:
         if not subscription.tags:
             return None
@@ -96,8 +96,8 @@ MAX_WATCHES: Final = 100_000
 
 
 class Watch:
-    """One read that waits for messages. The caller enters the watch (`with`), reads, and calls
-    `wait` if the read found nothing. In this order it misses no message."""
+    """Read that waits for messages. Enter the watch (`with`), read, and call `wait` if nothing was
+    found. In this order, no message is missed."""
 
     __slots__ = ("_future", "_hold", "_is_woken", "_keys", "_message_filter", "host")
 
@@ -119,8 +119,8 @@ class Watch:
         self._hold.discard(self._keys, self)
 
     async def wait(self, timeout_ms: int) -> bool:
-        """Wait for messages. Returns whether a message arrived since the last call. Returns False
-        after `timeout_ms`, or when the broker ends all waits."""
+        """Wait for messages. Returns True if a message arrived since the last call. Returns False
+        after `timeout_ms` or when the broker stops waiting."""
         if not self._is_woken and not self._hold.is_stopped and timeout_ms > 0:
             loop = asyncio.get_running_loop()
             future = self._future = loop.create_future()
@@ -134,8 +134,8 @@ class Watch:
         return woken
 
     def wake(self, arrived: ArrivedMessages | None = None) -> None:
-        """Wake the read, unless its filter rejects the messages. `arrived`: None if the messages
-        are unknown. The read is then always woken."""
+        """Wake the read unless its filter rejects the messages. If the messages are unknown (None),
+        always wake it."""
         wants = self._message_filter
         if self._is_woken or (
             wants is not None
@@ -147,14 +147,14 @@ class Watch:
         self.release()
 
     def release(self) -> None:
-        """End the wait even if no messages arrived."""
+        """End the wait even though no message arrived."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
 
 class PullHold:
-    """Waiting reads by queue or by topic. The store calls `notify_arrived` in its own thread. All
-    other calls are on the event loop. At most `max_watches` reads wait at the same time."""
+    """Waiting reads by queue or topic. The store calls `notify_arrived` in its own thread. Make all
+    other calls on the event loop. At most `max_watches` reads wait at the same time."""
 
     def __init__(self, max_watches: int = MAX_WATCHES) -> None:
         self._shares = HostShares(max_watches)
@@ -172,11 +172,11 @@ class PullHold:
         return self._shares.total
 
     def start(self) -> None:
-        """Start to wake reads, on the event loop of the caller."""
+        """Start waking reads on the current event loop."""
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
-        """End all waits. Later reads do not wait."""
+        """Wake all waiting reads. Later reads do not wait."""
         self.is_stopped = True
         self._loop = None
         for watches in self._watches.values():
@@ -184,8 +184,8 @@ class PullHold:
                 watch.release()
 
     def notify_arrived(self, arrived: Sequence[ArrivedMessages]) -> None:
-        """Wake the reads that wait for these messages. One call on the event loop wakes all of
-        them. Called by the store's thread."""
+        """Wake the reads that wait for these messages, with a single call on the event loop. Called
+        in the store's thread."""
         loop = self._loop
         if not self._shares.total:  # nobody waits, but a lite topic is ready then
             arrived = [one for one in arrived if one.topic.startswith(LITE_PREFIX)]
@@ -201,7 +201,7 @@ class PullHold:
             self._loop = None
 
     def wake(self, queues: Iterable[QueueKey]) -> None:
-        """Wake the reads of the given queues, regardless of their filters."""
+        """Wake the reads of these queues, regardless of their filters."""
         for key in queues:
             self._wake_queue(key, None)
 
@@ -218,13 +218,13 @@ class PullHold:
             watch.wake(arrived)
 
     def watch(self, queue: QueueKey, message_filter: MessageFilter | None = None) -> Watch:
-        """Watch one queue for messages that a filter may accept. Entering the watch raises Busy if
+        """Watch a queue for messages that a filter may accept. Entering the watch raises Busy if
         too many reads wait."""
         return Watch(self, (queue,), message_filter)
 
     def watch_topic(self, topic: str, queue_ids: Iterable[int] | None = None) -> Watch:
-        """Watch several queues of a topic, or all its queues if `queue_ids` is None. Entering the
-        watch raises Busy if too many reads wait."""
+        """Watch queues of a topic, all of them by default. Entering the watch raises Busy if too
+        many reads wait."""
         if queue_ids is None:
             return Watch(self, (topic,), None)
         return Watch(self, [QueueKey(topic, queue_id) for queue_id in queue_ids], None)
@@ -232,15 +232,14 @@ class PullHold:
     # Used by Watch
 
     def add(self, keys: Sequence[Hashable], watch: Watch) -> None:
-        """Add a watch, so that it is woken. Raises Busy if too many reads wait, in total or for the
-        watch's host."""
+        """Add a watch. Raises Busy if too many reads wait, in total or for the watch's host."""
         if not self._shares.take(watch.host):
             raise Busy(f"long polling: {self.count} reads wait, no further one of this host")
         for key in keys:
             self._watches.setdefault(key, set()).add(watch)
 
     def discard(self, keys: Sequence[Hashable], watch: Watch) -> None:
-        """Remove a watch, so that it is no longer woken."""
+        """Remove a watch."""
         self._shares.give_back(watch.host)
         for key in keys:
             watches = self._watches[key]
@@ -261,8 +260,8 @@ _NO_QUEUE = frozenset(
 
 
 class PullRequest(msgspec.Struct, frozen=True):
-    """One pull of a consumer. `suspend_timeout_ms`: maximum time to wait for a message. 0 disables
-    waiting."""
+    """Pull request of a consumer. `suspend_timeout_ms`: maximum time to wait for a message, or 0 to
+    return immediately."""
 
     group: str
     topic: str
@@ -275,9 +274,8 @@ class PullRequest(msgspec.Struct, frozen=True):
 
 
 def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
-    """Return whether a reader should wait, because the message at `offset` has not arrived yet.
-    Also True for a missing queue, unless the result tells the reader to continue at another
-    offset."""
+    """Return whether a reader should wait because the message at `offset` has not arrived yet. Also
+    True for a missing queue, unless the result sends the reader to another offset."""
     return result.status in _NOT_YET or (
         result.status in _NO_QUEUE and result.next_begin_offset == offset
     )
@@ -285,8 +283,8 @@ def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
 
 @dataclass(eq=False)
 class MessagePuller:
-    """Pulls from a store. If a waiting pull is cancelled, as when its connection closes, the wait
-    ends. Used on the event loop only."""
+    """Pulls messages from a store. Cancelling a pull, for example because its connection closed,
+    ends its wait. For the event loop only."""
 
     store: MessageStore
     hold: PullHold
@@ -294,7 +292,7 @@ class MessagePuller:
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
 
     async def pull(self, request: PullRequest) -> GetMessageResult:
-        """Get messages, and wait for messages up to the limit in the request. Raises Refused for an
+        """Get messages, waiting for them up to the limit in the request. Raises Refused for an
         invalid expression, Busy if too many pulls wait, Corrupt if the message at the offset is
         lost, and the errors of the store."""
         message_filter = make_filter(request.subscription)

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotAuthenticated(Refused):
-    """The sender of a request is unknown."""
+    """Raised if the sender of a request cannot be identified."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.NO_PERMISSION, message)
@@ -47,8 +47,8 @@ class Credentials(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Sender of a request, for later checks. `access`: None if requests are not checked. `user`:
-    the user as it was at the time of the request."""
+    """Sender of a request, used for later permission checks. `access`: None if requests are not
+    checked. `user`: the user at the time of the request."""
 
     access: AccessControl | None
     username: str
@@ -57,12 +57,12 @@ class Caller(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether the sender's credentials are still valid."""
+        """True if the sender's credentials are still valid."""
         return self.access is None or self.access.is_current(self.user)
 
     def allows(self, want: Want) -> bool:
-        """Return whether the sender has a permission under the current users and policies. If the
-        sender's password has changed since the request, the sender has no permissions."""
+        """Return whether the sender has a permission under the current users and policies. A sender
+        whose password has changed since the request has no permissions."""
         access = self.access
         return access is None or access.allows(self.user, want, self.source_ip)
 
@@ -82,8 +82,8 @@ ANYBODY: Final = Caller(None, "", "")
 
 
 class AccessControl:
-    """Checks requests, if the settings enable checks. A request is refused if it has no user, or if
-    no rule allows it."""
+    """Authenticates and authorises requests, if enabled in the settings. A request is refused if it
+    has no user or if no rule allows it."""
 
     def __init__(self, settings: BrokerSettings, users: UserManager, acls: AclManager) -> None:
         self.users = users
@@ -96,12 +96,12 @@ class AccessControl:
 
     @property
     def cluster(self) -> str:
-        """Name of the broker's cluster. Policies can give permissions on it."""
+        """Name of the broker's cluster, a resource that policies can name."""
         return self._settings.broker_cluster_name
 
     async def load(self) -> None:
-        """Create the users that the settings name. Call this method after the files of users and
-        rules are loaded. Raises Invalid for contradictory settings."""
+        """Create the users named in the settings. Call this after the files of users and rules are
+        loaded. Raises Invalid for contradictory settings."""
         settings = self._settings
         if settings.authorization_enabled and not settings.authentication_enabled:
             raise Invalid(
@@ -122,8 +122,8 @@ class AccessControl:
             )
 
     def authenticate(self, credentials: Credentials | None) -> User:
-        """Return the user that signed a request. Raises NotAuthenticated, with the same text for an
-        unknown user and for a wrong signature."""
+        """Return the user that signed a request. Raises NotAuthenticated. The message is the same
+        for an unknown user and a wrong signature."""
         user = None if credentials is None else self.users.find_user(credentials.username)
         # An unknown user takes as long as a known one.
         key = user.password.encode() if user is not None else b"none"
@@ -138,8 +138,8 @@ class AccessControl:
         return user
 
     def is_current(self, signer: User | None) -> bool:
-        """Return whether the signature of an earlier request is still valid. It is not if the
-        signer was deleted or disabled since, or has a new password."""
+        """Return whether the signature of an earlier request is still valid. It becomes invalid if
+        the signer is deleted or disabled, or gets a new password."""
         user = None if signer is None else self.users.find_user(signer.username)
         if user is None or signer is None or user.user_status is UserStatus.DISABLE:
             return False
@@ -147,8 +147,8 @@ class AccessControl:
 
     def allows(self, signer: User | None, want: Want, source_ip: str) -> bool:
         """Return whether the signer of a request has a permission. A super user has every
-        permission. A user who was deleted or disabled after the request, or has a new password, has
-        no permissions."""
+        permission. A user that was deleted or disabled since the request, or got a new password,
+        has none."""
         if signer is None or not self.is_current(signer):
             return False
         username = signer.username
@@ -184,7 +184,8 @@ class AccessControl:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode a base64 signature. An invalid signature becomes empty, and so matches no request."""
+    """Decode a base64 signature. Returns an empty signature, which never matches, for invalid
+    text."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -192,8 +193,8 @@ def decode_base64(text: str) -> bytes:
 
 
 def decode_hex(text: str) -> bytes:
-    """Decode a hexadecimal signature. An invalid signature becomes empty, and so matches no
-    request."""
+    """Decode a hexadecimal signature. Returns an empty signature, which never matches, for invalid
+    text."""
     try:
         return binascii.unhexlify(text)
     except (binascii.Error, ValueError):

@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 async def migrate_plain_acl(users: UserManager, acls: AclManager) -> None:
-    """Create a user with rules for each account that is not a user yet. The files are
-    `conf/plain_acl.yml` and `conf/acl/*.yml` under ROCKETMQ_HOME, or, without that variable,
-    `plain_acl.yml` and `acl/*.yml` in the folder of the users' file. Source addresses are not
-    migrated, as in Java. Raises Invalid and Unavailable."""
+    """Create users with rules for the accounts of RocketMQ's first access control. Existing users
+    are skipped. Reads `conf/plain_acl.yml` and `conf/acl/*.yml` under ROCKETMQ_HOME. If that
+    variable is not set, reads `plain_acl.yml` and `acl/*.yml` in the folder of the users' file. As
+    in Java, source addresses are not migrated. Raises Invalid, Unavailable."""
     home = os.environ.get("ROCKETMQ_HOME")
     folder = Path(home) / "conf" if home else users.path.parent
     paths = [folder / "plain_acl.yml"]

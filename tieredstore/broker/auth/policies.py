@@ -1,4 +1,4 @@
-"""Policies (the permissions of users on resources), and the choice of the rule that decides."""
+"""Policies (the permissions of users on resources) and their evaluation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ResourceType(enum.Enum):
 
 
 class Want(NamedTuple):
-    """Permission that a request needs: one of the actions on a resource."""
+    """Permission that a request needs: any of the actions on a resource."""
 
     resource_type: ResourceType
     name: str
@@ -54,8 +54,8 @@ create, change or delete these topics."""
 
 def want_topic(name: str, *actions: Action) -> Want:
     """Return the permission that a request on a topic needs. A retry or dead-letter topic belongs
-    to its group: a user that may consume with the group may also send to this topic and read it,
-    but nothing else."""
+    to its group. A user that may consume with the group may also send to the topic and read it, but
+    nothing else."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             wanted = frozenset(actions)
@@ -73,17 +73,17 @@ def want_group(name: str, *actions: Action) -> Want:
 
 
 def want_light_queues(properties: bytes) -> Iterator[Want]:
-    """Yield the permissions that a sender needs on light queues. A message enters its own topic,
-    and also each light queue that its properties name."""
+    """Yield the permissions needed to send a message to the light queues named in its
+    properties."""
     names = find_text(properties, INNER_MULTI_DISPATCH.encode())
     for name in names.split(",") if names else ():
         yield want_topic(name, Action.PUB)
 
 
 class PolicyEntry(msgspec.Struct, kw_only=True, rename="camel"):
-    """One rule (Java's PolicyEntryInfo). `resource`: `*`, `Topic:name`, `Group:prefix*` or
-    `Cluster:*`. `source_ips`: source addresses of the requests, or None for every address.
-    `decision`: Allow or Deny."""
+    """Rule of a policy (Java's PolicyEntryInfo). `resource`: `*`, `Topic:name`, `Group:prefix*` or
+    `Cluster:*`. `source_ips`: allowed source addresses, or None for all. `decision`: Allow or
+    Deny."""
 
     resource: str
     actions: list[str]
@@ -92,7 +92,7 @@ class PolicyEntry(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Policy(msgspec.Struct, kw_only=True, rename="camel"):
-    """Rules of one type. The rules of a Default policy apply only if no Custom rule matches."""
+    """Rules of one type. Default rules apply only if no Custom rule matches."""
 
     policy_type: str | None = "Custom"
     entries: list[PolicyEntry]
@@ -106,7 +106,7 @@ class Acl(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Rule:
-    """Validated rule. The constructor raises Invalid for an invalid entry."""
+    """Parsed and validated rule. The constructor raises Invalid for an invalid entry."""
 
     __slots__ = ("_actions", "_name", "_networks", "_pattern", "_type", "allows")
 
@@ -124,8 +124,8 @@ class Rule:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """Rank of the rule. The matching rule with the smallest rank decides. A more specific rule
-        ranks first. Of two equally specific rules, the denying rule ranks first."""
+        """Rank of the rule. Of the matching rules, the one with the smallest rank decides. More
+        specific rules come first, and among equally specific rules those that deny."""
         return (self._type is ResourceType.ANY, self._pattern, -len(self._name), self.allows)
 
     def fits(self, want: Want, source_ip: str) -> bool:
@@ -162,7 +162,7 @@ def parse_policies(policies: Iterable[Policy]) -> dict[str, list[Rule]]:
 
 
 def parse_policy_type(text: str | None) -> str:
-    """Return the policy type that a string names. An empty string means Custom. Raises Invalid."""
+    """Parse the name of a policy type. An empty string means Custom. Raises Invalid."""
     for kind in _POLICY_TYPES:
         if kind.lower() == (text or "Custom").strip().lower():
             return kind
@@ -170,7 +170,7 @@ def parse_policy_type(text: str | None) -> str:
 
 
 def list_entries(policies: Iterable[Policy]) -> dict[str, list[PolicyEntry]]:
-    """Return the entries of policies by policy type. Resources are normalised: `topic:a` and
+    """Return the entries of policies by policy type, with normalised resources: `topic:a` and
     `Topic:a` are the same. Raises Invalid."""
     entries: dict[str, list[PolicyEntry]] = {kind: [] for kind in _POLICY_TYPES}
     for policy in policies:
@@ -182,9 +182,8 @@ def list_entries(policies: Iterable[Policy]) -> dict[str, list[PolicyEntry]]:
 
 
 def decide(rules: dict[str, list[Rule]], want: Want, source_ip: str) -> bool:
-    """Return whether a request is allowed. The most specific Custom rule decides, or the most
-    specific Default rule if no Custom rule matches. A request without a matching rule is
-    refused."""
+    """Return whether a request is allowed. The most specific Custom rule decides. If no Custom rule
+    matches, the most specific Default rule decides. A request that matches no rule is refused."""
     for kind in ("Custom", "Default"):
         fitting = [rule for rule in rules.get(kind, ()) if rule.fits(want, source_ip)]
         if fitting:
@@ -193,7 +192,7 @@ def decide(rules: dict[str, list[Rule]], want: Want, source_ip: str) -> bool:
 
 
 def show_resource(text: str) -> str:
-    """Return a resource in its normal form, `Topic:name`. Raises Invalid."""
+    """Normalise the name of a resource to `Topic:name`. Raises Invalid."""
     kind, name, pattern = _parse_resource(text)
     if kind is ResourceType.ANY:
         return "*"

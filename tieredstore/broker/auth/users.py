@@ -28,8 +28,8 @@ from tieredstore.errors import Invalid
 
 
 class UserType(enum.Enum):
-    """Kind of a user. A super user has all permissions. A normal user has only the permissions that
-    its policies give."""
+    """Kind of user. A super user has all permissions, a normal user only those granted by
+    policies."""
 
     SUPER = "Super"
     NORMAL = "Normal"
@@ -43,7 +43,7 @@ class UserStatus(enum.Enum):
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """User. `password` is the secret key of the user's signatures and is never shown."""
+    """User. `password`: secret key for signatures. It is never shown."""
 
     username: str
     password: str
@@ -55,7 +55,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class UserChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Changes to a user (Java's UserInfo). A None or blank field stays unchanged."""
+    """Changes to a user (Java's UserInfo). Fields that are None or blank stay unchanged."""
 
     username: str | None = None
     password: str | None = None
@@ -86,7 +86,7 @@ class UserManager(ConfigManager):
         return self._users.get(username)
 
     def list_users(self) -> Mapping[str, User]:
-        """Return all users by name. The caller must not change this table."""
+        """Return all users by name. Callers must not change this table."""
         return MappingProxyType(self._users)
 
     def create_user(self, change: UserChange) -> None:
@@ -179,14 +179,14 @@ class AclManager(ConfigManager):
         return self._acls.get(subject)
 
     def list_acls(self) -> Mapping[str, Acl]:
-        """Return all policies by subject. The caller must not change this table."""
+        """Return all policies by subject. Callers must not change this table."""
         return MappingProxyType(self._acls)
 
     def allows(self, username: str, want: Want, source_ip: str) -> bool:
         return decide(self._rules.get(USER_PREFIX + username, {}), want, source_ip)
 
     def update_acl(self, subject: str, policies: list[Policy]) -> None:
-        """Add policies to a subject. An entry replaces the existing entry of the same policy type
+        """Add policies to a subject. New entries replace existing entries of the same policy type
         and resource. Raises Invalid."""
         if not subject.startswith(USER_PREFIX):
             raise Invalid(f"subject: expected {USER_PREFIX}name, found {subject[:80]!r}")
@@ -204,7 +204,7 @@ class AclManager(ConfigManager):
     def delete_acl(
         self, subject: str, policy_type: str | None = None, resource: str | None = None
     ) -> bool:
-        """Delete the entries for one resource from the policies of one type (default Custom).
+        """Delete the entries for a resource from the policies of one type (default: Custom).
         Without `resource`, delete all policies of the subject. Returns whether anything was
         deleted. Raises Invalid for an invalid resource or an unknown type."""
         old = self._acls.get(subject)

@@ -1,1 +1,1 @@
-"""Connected clients: producers, consumers by group, locks of orderly consumers."""
+"""Connected clients: producers, consumers by group, and the queue locks of orderly consumers."""

@@ -1,4 +1,4 @@
-"""Assignment of a topic's queues to the members of a group, by the strategies that clients use."""
+"""Assignment of a topic's queues to the members of a group, with the clients' own strategies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 
 class AssignedQueue(NamedTuple):
-    """Queue of a broker. Queues sort as in Java. `queue_id`: ALL_QUEUES means all queues of the
+    """Queue of a broker, sorted as in Java. A `queue_id` of ALL_QUEUES means all queues of the
     broker."""
 
     topic: str
@@ -17,25 +17,25 @@ class AssignedQueue(NamedTuple):
 
 
 class TopicQueues(Protocol):
-    """Queues of topics on all brokers."""
+    """Source of a topic's queues on all brokers."""
 
     async def list_queues(self, topic: str) -> list[AssignedQueue] | None:
-        """Return the queues in Java's order, or None for a topic that no broker has."""
+        """Return the queues of a topic in Java's order, or None if no broker has the topic."""
 
 
 ALL_QUEUES: Final = -1
 Queues: TypeAlias = Sequence[AssignedQueue]
 Strategy: TypeAlias = Callable[[str, Queues, Sequence[str]], list[AssignedQueue]]
-"""Function that returns the queues of one client. Its parameters are the client's id, the queues
-and the client ids of the members. Queues and client ids are sorted, and neither is empty. A client
-that is not among the members gets no queue."""
+"""Function that returns the queues of one client. Parameters: client id, queues, client ids of the
+members. Queues and client ids are sorted and not empty. A client that is not a member gets no
+queues."""
 
 
 def allocate_averagely(
     client_id: str, queues: Queues, client_ids: Sequence[str]
 ) -> list[AssignedQueue]:
-    """Give each member a range of consecutive queues. If the queues do not divide evenly, each of
-    the first members gets one more."""
+    """Give each member a range of consecutive queues. If the queues do not divide evenly, the first
+    members get one more each."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -47,7 +47,7 @@ def allocate_averagely(
 def allocate_by_circle(
     client_id: str, queues: Queues, client_ids: Sequence[str]
 ) -> list[AssignedQueue]:
-    """Give the queues to the members in turn."""
+    """Assign the queues to the members in turn."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -62,10 +62,10 @@ STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
 def allocate_for_pop(
     strategy: Strategy, client_id: str, queues: Queues, client_ids: Sequence[str], share_count: int
 ) -> list[AssignedQueue]:
-    """Return the queues that a client pops. Several members of a group may pop one queue: the
-    client pops its own queues and those of the next `share_count` members. If `share_count` is 0 or
-    less, or at least the number of other members, the client pops all queues. The result then has
-    one entry for each broker."""
+    """Return the queues that a client pops. A client pops its own queues and those of the next
+    `share_count` members, so several members may pop the same queue. If `share_count` is 0 or less,
+    or at least the number of other members, the client pops all queues. The result then has one
+    entry per broker."""
     if share_count <= 0 or share_count >= len(client_ids) - 1:
         return list(dict.fromkeys(queue._replace(queue_id=ALL_QUEUES) for queue in queues))
     if client_id not in client_ids:

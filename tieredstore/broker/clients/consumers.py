@@ -1,4 +1,4 @@
-"""Producers and consumers, and the locks of queues."""
+"""Producers, consumers, and their queue locks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check_count(group: str, count: int) -> None:
 
 
 class ProducerManager:
-    """Producer groups and their sessions, as heartbeats report them. For the event loop only."""
+    """Producer groups and their sessions, as reported in heartbeats. For the event loop only."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class ProducerManager:
             self.unregister(group, session)
 
     def remove_silent(self) -> set[ClientSession]:
-        """Remove the sessions without a recent heartbeat and return them."""
+        """Remove the sessions whose heartbeats stopped, and return them."""
         limit_ms = self._clock.monotonic_ms() - SILENCE_LIMIT_MS
         silent: set[ClientSession] = set()
         for group, sessions in list(self._groups.items()):
@@ -77,9 +77,9 @@ class ProducerManager:
     def find_session(
         self, group: str, may_see: Callable[[ClientSession], bool] = lambda _: True
     ) -> ClientSession | None:
-        """Return a connected producer of a group, which the broker can ask about a message, or
-        None. Successive calls return different producers. `may_see`: returns whether a client may
-        see the message. This check is needed because any client may name any producer group."""
+        """Return a connected producer of a group to ask about a message, or None. Successive calls
+        rotate through the producers. `may_see`: returns whether a client may see the message,
+        because any client may claim to be in any producer group."""
         sessions = [session for session in self._groups.get(group, ()) if may_see(session)]
         if not sessions:
             return None
@@ -88,9 +88,9 @@ class ProducerManager:
         return sessions[turn % len(sessions)]
 
     def find_client(self, client_id: str) -> ClientSession | None:
-        """Return the session of a producer by its client id. Returns None if clients of several
-        users use this id, because a message for one user must not reach another user. A session
-        that logged in with a former password is ignored."""
+        """Return the session of a producer by its client id. Returns None if several users share
+        the id, because messages for one user must not reach another. Sessions that logged in with
+        an old password are ignored."""
         found = {
             session: None
             for sessions in self._groups.values()
@@ -105,7 +105,7 @@ class ProducerManager:
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True):
-    """Settings of a consumer group, by RocketMQ's names."""
+    """Settings of a consumer group, with RocketMQ's names."""
 
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -113,8 +113,8 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 
 
 class Consumer(msgspec.Struct, eq=False):
-    """Session in a group. `began_ms`: time when the session joined, epoch ms. `heard_ms`: time of
-    the last heartbeat, monotonic ms."""
+    """Member of a consumer group. `began_ms`: time when the session joined, epoch ms. `heard_ms`:
+    time of the last heartbeat, monotonic ms."""
 
     session: ClientSession
     began_ms: int
@@ -122,7 +122,7 @@ class Consumer(msgspec.Struct, eq=False):
 
 
 class ConsumerGroup:
-    """Consumer group with its members and their common subscriptions. Members should have the same
+    """Consumer group with its members and their subscriptions. All members should have the same
     subscriptions. If they differ, the last heartbeat wins, as in Java."""
 
     def __init__(self, name: str, settings: ConsumerSettings) -> None:
@@ -134,7 +134,7 @@ class ConsumerGroup:
 
     @property
     def sessions(self) -> list[ClientSession]:
-        """Members, in the order of their arrival."""
+        """Members, in the order they joined."""
         return list(self.consumers)
 
     def find_client(self, client_id: str) -> ClientSession | None:
@@ -144,7 +144,8 @@ class ConsumerGroup:
         return None
 
     def update_subscriptions(self, subscriptions: Mapping[str, Subscription]) -> bool:
-        """Store the subscriptions of a heartbeat. Returns whether topics were added or removed."""
+        """Store the subscriptions from a heartbeat. Returns whether topics were added or
+        removed."""
         changed = subscriptions.keys() != self.subscriptions.keys()
         for topic in self.subscriptions.keys() - subscriptions.keys():
             del self.subscriptions[topic]
@@ -155,14 +156,14 @@ class ConsumerGroup:
         return changed
 
     def notify_changed(self) -> None:
-        """Notify all members to rebalance."""
+        """Ask all members to rebalance."""
         for session in self.consumers:
             session.notify_consumers_changed(self.name)
 
 
 class _Size(NamedTuple):
-    """Size of a client's subscriptions. `names`: number of groups and topics. `characters`: number
-    of characters in the subscriptions."""
+    """Size of a client's subscriptions. `names`: number of groups and topics. `characters`: total
+    length of the subscriptions."""
 
     names: int = 0
     characters: int = 0
@@ -178,8 +179,7 @@ class _GroupsOfSession:
         self.total = _Size()
 
     def sum_with(self, group: str, size: _Size) -> _Size:
-        """Return the client's total size, as it would be if its subscriptions in `group` had the
-        given size."""
+        """Return the client's total size if its subscriptions in `group` had the given size."""
         before = self.sizes.get(group, _Size())
         return _Size(
             self.total.names + size.names - before.names,
@@ -196,8 +196,8 @@ class _GroupsOfSession:
 
 
 class ConsumerManager:
-    """Consumer groups, as heartbeats report them. Members are notified of changes. Used on the
-    event loop only."""
+    """Consumer groups, as reported in heartbeats. Notifies members of changes. For the event loop
+    only."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -214,10 +214,10 @@ class ConsumerManager:
         *,
         notify: bool = True,
     ) -> bool:
-        """Handle a heartbeat of a consumer. Returns whether the group changed. `notify`: whether
-        the members are notified of this and later changes (the subscription group's
-        notifyConsumerIdsChangedEnable). Raises Invalid for too many groups or topics of one client,
-        and for subscriptions that are too long."""
+        """Handle a heartbeat of a consumer. Returns whether the group changed. `notify`: True to
+        notify the members of this and later changes (notifyConsumerIdsChangedEnable of the
+        subscription group). Raises Invalid if a client has too many groups or topics, or too long
+        subscriptions."""
         size = self._check_size(group, session, settings, subscriptions)
         found = self._groups.get(group)
         if found is None:
@@ -241,7 +241,7 @@ class ConsumerManager:
         return changed
 
     def unregister(self, group: str, session: ClientSession) -> None:
-        """Remove a consumer from a group, and notify the other members."""
+        """Remove a consumer from a group and notify the other members."""
         found = self._groups.get(group)
         if found is None or session not in found.consumers:
             return
@@ -259,7 +259,7 @@ class ConsumerManager:
             self.unregister(group, session)
 
     def remove_silent(self) -> set[ClientSession]:
-        """Remove the consumers without a recent heartbeat and return their sessions."""
+        """Remove the consumers whose heartbeats stopped, and return their sessions."""
         limit_ms = self._clock.monotonic_ms() - SILENCE_LIMIT_MS
         silent: set[ClientSession] = set()
         for group, found in list(self._groups.items()):
@@ -276,16 +276,16 @@ class ConsumerManager:
         return self._groups
 
     def list_client_ids(self, group: str) -> list[str]:
-        """Return the client ids of a group's members, or an empty list."""
+        """Return the client ids of a group's members."""
         found = self._groups.get(group)
         return [] if found is None else [session.client_id for session in found.consumers]
 
     def list_groups_of_topic(self, topic: str) -> set[str]:
-        """Return the groups that have a member subscribed to a topic."""
+        """Return the groups with a member that subscribes to a topic."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
     def find_subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return a group's subscription to a topic, from the group's last heartbeat."""
+        """Return a group's subscription to a topic from its last heartbeat."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -296,8 +296,8 @@ class ConsumerManager:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Subscription],
     ) -> _Size:
-        """Return the size of a client's subscriptions in a group. Raises Invalid if the
-        subscriptions of the client in all its groups together would be too many or too long."""
+        """Return the size of a client's subscriptions in a group. Raises Invalid if the client
+        would exceed a limit with its subscriptions in all groups."""
         texts = [*msgspec.structs.astuple(settings)]
         for topic, subscription in subscriptions.items():
             texts += (topic, subscription.expression, subscription.expression_type)
@@ -339,9 +339,9 @@ class _Lock(NamedTuple):
 
 
 class RebalanceLocks:
-    """Queue locks of orderly consumers, by group. A lock ends when its lease expires or at
-    `unlock`, but not when the connection ends. A client that reconnects within the lease therefore
-    keeps the lock. Used on the event loop only."""
+    """Queue locks of orderly consumers, by group. A lock is held until its lease expires or
+    `unlock` is called. It survives a lost connection, so a client that reconnects within the lease
+    keeps it. For the event loop only."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -349,7 +349,7 @@ class RebalanceLocks:
         self._shares = HostShares(MAX_LOCKS)
 
     def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> set[QueueKey]:
-        """Take or renew the locks of queues. Returns the queues that the client has locked."""
+        """Lock queues or renew their locks. Returns the queues that the client holds."""
         locks = self._groups.get(group, {})
         now_ms = self._clock.monotonic_ms()
         host = HOST.get()
@@ -371,7 +371,7 @@ class RebalanceLocks:
         return held
 
     def unlock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> None:
-        """Release the locks that the client holds. Locks of other clients stay."""
+        """Release the client's locks on these queues. Locks held by other clients are kept."""
         locks = self._groups.get(group, {})
         for queue in queues:
             lock = locks.get(queue)
@@ -382,7 +382,7 @@ class RebalanceLocks:
             self._groups.pop(group, None)
 
     def has_locks(self, group: str) -> bool:
-        """Return whether a client has locked a queue for a group. If so, the group consumes in
+        """Return whether any client holds a queue lock for a group. Such a group consumes in
         order."""
         now_ms = self._clock.monotonic_ms()
         return any(lock.until_ms > now_ms for lock in self._groups.get(group, {}).values())

@@ -1,4 +1,4 @@
-"""Connected clients of both protocols, and their subscriptions."""
+"""Connected clients of both protocols and their subscriptions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SQL92: Final = "SQL92"
 
 class Subscription(msgspec.Struct, frozen=True):
     """Subscription of a consumer (Java's SubscriptionData). `expression`: tags separated by `||`,
-    or `*`, or an SQL92 expression, according to `expression_type`. `version`: creation time, epoch
-    ms. `tags`: the tags in the expression, empty for all messages."""
+    or `*`, or an SQL92 expression, depending on `expression_type`. `version`: creation time, epoch
+    ms. `tags`: tags in the expression, empty for all messages."""
 
     topic: str
     expression: str = SUBSCRIBE_ALL
@@ -35,8 +35,8 @@ class Subscription(msgspec.Struct, frozen=True):
         expression_type: str | None = None,
         version: int = 0,
     ) -> Self:
-        """Return the subscription to a topic with an expression. None and an empty string select
-        all messages. SQL92 expressions are parsed later, by `pull.filters`."""
+        """Parse a subscription to a topic. None or an empty string selects all messages. SQL92
+        expressions are parsed later, by `pull.filters`."""
         expression = expression or SUBSCRIBE_ALL
         kind = expression_type or TAG
         if kind != TAG:
@@ -52,7 +52,7 @@ SILENCE_LIMIT_MS: Final = 120_000
 
 
 class ClientReply(Protocol):
-    """Response of a client to a request from the broker."""
+    """Response of a client to a request of the broker."""
 
     @property
     def code(self) -> int: ...
@@ -68,11 +68,10 @@ class ClientReply(Protocol):
 
 
 class ClientSession(Protocol):
-    """Connected client: a remoting connection, or a gRPC telemetry stream. `client_id`, `language`
-    (RocketMQ's name: JAVA, GO, …) and `version` (RocketMQ's version number) come from the client's
-    last heartbeat. `address`: `ip:port` of the peer. `caller`: signer of that heartbeat. When the
-    session closes, its owner calls `remove_session` of both managers (ProducerManager,
-    ConsumerManager)."""
+    """Connected client: a remoting connection or a gRPC telemetry stream. `client_id`, `language`
+    (RocketMQ's name: JAVA, GO, …) and `version` (RocketMQ's version number) come from the last
+    heartbeat. `address`: `ip:port` of the peer. `caller`: signer of that heartbeat. When the
+    session closes, its owner calls `remove_session` of ProducerManager and ConsumerManager."""
 
     @property
     def client_id(self) -> str: ...
@@ -91,25 +90,25 @@ class ClientSession(Protocol):
 
     def notify_consumers_changed(self, group: str) -> None:
         """Notify the client that the members of a group changed (request code 40, one-way). No-op
-        for gRPC, because there the server assigns the queues. Never raises."""
+        for gRPC, where the server assigns the queues. Never raises."""
 
     def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:
         """Ask the client for the outcome of a transaction (request code 39, or
         RecoverOrphanedTransaction in gRPC)."""
 
     def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:
-        """Send a request that the client does not answer. Raises Invalid for a gRPC client."""
+        """Send a request that gets no response. Raises Invalid for a gRPC client."""
 
     async def request(
         self, code: int, ext_fields: Mapping[str, str], body: Buffer, timeout_ms: int
     ) -> ClientReply:
-        """Send a request and wait for its response. Raises Unavailable after the timeout or if the
-        connection ends, and Invalid for a gRPC client."""
+        """Send a request and wait for its response. Raises Unavailable on timeout or if the
+        connection is lost, and Invalid for a gRPC client."""
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """Result of a client's attempt to consume one message on request. `outcome`: Java's name
-    (CR_SUCCESS, CR_LATER, …), or None with a reason if the client did not consume the message."""
+    """Result of asking a client to consume a message. `outcome`: Java's name (CR_SUCCESS, CR_LATER,
+    …), or None with a reason if the client did not consume the message."""
 
     outcome: str | None
     reason: str = ""
@@ -117,13 +116,13 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class TelemetryClient(ClientSession, Protocol):
-    """gRPC client, which answers commands on its stream instead of remoting requests."""
+    """gRPC client that accepts commands on its telemetry stream instead of remoting requests."""
 
     async def verify_message(self, message: StoredMessage, timeout_ms: int) -> VerifyResult:
-        """Ask the client to consume one message (VerifyMessage). Raises Unavailable if no answer
-        arrives in time or the stream ends, Busy if too many commands wait, and Corrupt for a body
-        that cannot be decompressed."""
+        """Ask the client to consume a message (VerifyMessage). Raises Unavailable on timeout or if
+        the stream ends, Busy if too many commands are pending, and Corrupt for a body that cannot
+        be decompressed."""
 
     async def print_thread_stacks(self, timeout_ms: int) -> str:
-        """Return the client's thread stacks (PrintThreadStackTrace). Raises Invalid for a client
-        that does not support the command. Raises Unavailable and Busy as `verify_message` does."""
+        """Return the client's thread stacks (PrintThreadStackTrace). Raises Invalid if the client
+        does not support the command, and Unavailable or Busy like `verify_message`."""

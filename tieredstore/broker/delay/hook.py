@@ -1,7 +1,6 @@
-"""DelayHook: a hook of the store's puts that first stores delayed messages in another topic. A
-message with a delay level goes to the queue of its level in SCHEDULE_TOPIC_XXXX. A message with its
-own delivery time (`TIMER_…` properties) goes to the timer topic. In both cases a property keeps the
-name of the message's real topic."""
+"""DelayHook: a put hook that stores delayed messages in another topic first. Messages with a delay
+level go to the queue of that level in SCHEDULE_TOPIC_XXXX. Messages with a delivery time of their
+own (`TIMER_…` properties) go to the timer topic. A property keeps the name of the real topic."""
 
 from __future__ import annotations
 
@@ -42,9 +41,9 @@ _ILLEGAL: Final = PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
 
 class DelayHook:
     """Stores delayed messages in other topics until they are due. `delays_ms`: delay of each level,
-    level 1 first. `is_open`: returns whether messages of clients may be delivered to a topic.
-    `find_queue`: takes the topic and the queue id of an accepted message, and returns the id of the
-    queue that finally gets the message."""
+    starting with level 1. `is_open`: returns whether clients' messages may be delivered to a topic.
+    `find_queue`: maps the topic and queue id of an accepted message to the queue that will receive
+    it."""
 
     def __init__(
         self,
@@ -60,11 +59,11 @@ class DelayHook:
         self._delivers = False
 
     def install(self, store: HostedStore) -> None:
-        """Install the hook for all later puts."""
+        """Install the hook in a store."""
         store.add_put_message_hook(self)
 
     def put_now(self, store: HostedStore, message: Message) -> PutMessageResult:
-        """Put a due message into its topic immediately. The delay in its properties is ignored."""
+        """Put a due message into its topic immediately, ignoring the delay in its properties."""
         self._delivers = True
         try:
             return store.put_message(message)
@@ -72,7 +71,7 @@ class DelayHook:
             self._delivers = False
 
     def __call__(self, message: Message) -> Message | PutMessageResult | None:
-        """Return the message to store in place of a delayed message, or None if the message is not
+        """Return the message to store instead of a delayed message, or None if the message is not
         delayed."""
         properties = message.properties
         # Each of the properties contains these letters, and few others do.
@@ -116,8 +115,8 @@ class DelayHook:
 
 
 def find_delivery_ms(properties: bytes, now_ms: int) -> int | None:
-    """Return the delivery time (epoch ms) that the TIMER properties of a message set, or None if
-    they contain no valid number."""
+    """Return the delivery time (epoch ms) from the TIMER properties of a message. Returns None if
+    they have no valid number."""
     for name, factor, is_delay in _TIMES:
         if find_property(properties, name) is not None:
             number = find_integer(properties, name)
@@ -126,8 +125,8 @@ def find_delivery_ms(properties: bytes, now_ms: int) -> int | None:
 
 
 def find_timer_fault(properties: bytes, now_ms: int) -> str | None:
-    """Return the reason why a producer may not send a message with the delivery time in its TIMER
-    properties. None if the time is allowed or missing."""
+    """Return why the delivery time in the TIMER properties is not allowed for producers, or None if
+    it is allowed or missing."""
     named = [name for name, _, _ in _TIMES if find_property(properties, name) is not None]
     if not named:
         return None

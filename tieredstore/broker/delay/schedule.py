@@ -1,7 +1,7 @@
-"""ScheduleMessageService: delivery of messages with a delay level. Each level has a queue of
-SCHEDULE_TOPIC_XXXX. The messages of this queue become due in order. `config/delayOffset.json` holds
-the progress of each level and is written after the deliveries. A crash may repeat some messages,
-but loses none."""
+"""ScheduleMessageService: delivers messages with a delay level. Each level has a queue in
+SCHEDULE_TOPIC_XXXX whose messages become due in order. `config/delayOffset.json` holds the progress
+of each level and is written after the deliveries. A crash may therefore repeat messages but loses
+none."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class ScheduleOffsets(ConfigManager):
         self._offsets: dict[int, int] = {}
 
     def find_offset(self, level: int) -> int | None:
-        """Return the offset of the next message to deliver on a level, or None if the level has
-        delivered nothing."""
+        """Return the offset of the next message to deliver on a level, or None if nothing was
+        delivered yet."""
         return self._offsets.get(level)
 
     def list_offsets(self) -> list[tuple[int, int]]:
-        """Return the levels that have delivered something, and their offsets."""
+        """Return the levels with deliveries and their offsets."""
         return sorted(self._offsets.items())
 
     def set_offset(self, level: int, offset: int) -> None:
-        """Record that all messages of a level before an offset are delivered."""
+        """Record that all messages of a level before an offset were delivered."""
         if self._offsets.get(level) != offset:
             self._offsets[level] = offset
             self.mark_changed()
@@ -70,8 +70,8 @@ class ScheduleOffsets(ConfigManager):
 
 
 class ScheduleMessageService(DeliveryService):
-    """Delivers the messages of all levels. Load `offsets` before `start`, and register `offsets`
-    with the persist service."""
+    """Delivers the messages of all levels. Before `start`, load `offsets` and register it with the
+    persist service."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class ScheduleMessageService(DeliveryService):
                 self.offsets.set_offset(level, end)
 
     async def deliver_due(self) -> int:
-        """Deliver due messages and return their number. If a level cannot be read or the store
-        refuses a message, the other levels continue. Raises the first error at the end."""
+        """Deliver due messages and return how many. If a level cannot be read or the store refuses
+        a message, the other levels continue. Raises the first error at the end."""
         count = 0
         failure: TieredStoreError | None = None
         for level, delay_ms in self._delays_ms.items():
@@ -119,9 +119,8 @@ class ScheduleMessageService(DeliveryService):
         return count
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> int:
-        """Deliver the next batch of messages of a level. Returns the number of handled offsets, or
-        0 if the next message is not due. Raises Unavailable if the store currently refuses a
-        message."""
+        """Deliver the next batch of messages on a level. Returns how many offsets were processed,
+        or 0 if nothing is due. Raises Unavailable if the store is refusing messages."""
         queue_id = level - 1
         maximum = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, queue_id)
         start = self.offsets.find_offset(level)

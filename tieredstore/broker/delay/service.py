@@ -1,5 +1,5 @@
-"""DeliveryService: base class of the two services for delayed messages. Each round reads one of the
-broker's own queues."""
+"""DeliveryService: base class of the services that deliver delayed messages. Each round reads one
+of the broker's own queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """Puts due messages into their real topics with unchanged properties."""
+    """Puts due messages into their real topics with their properties unchanged."""
 
     def __init__(
         self, store: HostedStore, hook: DelayHook, clock: Clock, skipped: SkippedRecords
@@ -55,10 +55,10 @@ class Delivery:
         self._refusing: set[tuple[str, int]] = set()  # queues whose refusal was logged
 
     def deliver(self, stored: StoredMessage) -> PutMessageResult | None:
-        """Put a message into the queue that REAL_TOPIC and REAL_QID name. If that queue refuses the
-        message, postpone it. A message that names no such queue, or that a client sent to a system
-        topic, is skipped and counted, and None is returned. Raises Unavailable if the store refuses
-        all messages."""
+        """Put a message into the queue named in REAL_TOPIC and REAL_QID. If that queue refuses the
+        message, retry later. Messages without such a queue, and messages that clients sent to a
+        system topic, are skipped and counted. Returns None for them. Raises Unavailable if the
+        store refuses all messages."""
         if was_sent_by_client(stored.properties_bytes):
             self.skip(stored, "a client sent it to this topic")
             return None
@@ -136,8 +136,8 @@ _log = logging.getLogger(__name__)
 
 
 async def read_own_queue(store: MessageReader, request: GetRequest) -> GetMessageResult:
-    """Return messages of a queue that belongs to the broker. A damaged message is logged and
-    skipped, because it would block all later messages. Raises the other errors of the store."""
+    """Return messages of one of the broker's own queues. A damaged message is logged and skipped,
+    because it would block all later ones. Raises the other errors of the store."""
     try:
         return await store.get_async(request)
     except Corrupt as error:
@@ -154,8 +154,8 @@ MAX_BATCH_BYTES: Final = 1 << 20
 
 
 class DeliveryService(ABC):
-    """Delivers due messages, one round every ROUND_MS. Used on the event loop only. `skipped`:
-    counter of messages that are not delivered because a client wrote them to a system topic."""
+    """Delivers due messages every ROUND_MS. For the event loop only. `skipped`: counter of
+    undelivered messages that clients wrote to a system topic."""
 
     def __init__(
         self,
@@ -171,23 +171,22 @@ class DeliveryService(ABC):
 
     @abstractmethod
     async def deliver_due(self) -> int:
-        """Deliver due messages and return the number of delivered messages. Raises Unavailable if
-        the store currently refuses messages."""
+        """Deliver due messages and return how many. Raises Unavailable if the store is refusing
+        messages."""
 
     @abstractmethod
     def forget_lost(self) -> None:
-        """Move saved progress that lies beyond the end of a queue back to the end. Such progress
-        means that the commit log lost its last messages. The next messages at these offsets are new
-        and must be delivered."""
+        """Reset saved progress that is beyond the end of a queue to the end. The commit log has
+        lost its last messages, and new messages at these offsets must be delivered."""
 
     def start(self) -> None:
-        """Start the deliveries on the event loop of the caller. Call this method before any client
-        puts a message."""
+        """Start deliveries on the current event loop. Call this before any client puts a
+        message."""
         self.forget_lost()
         self._task.start()
 
     async def stop(self) -> None:
-        """Stop the deliveries. Idempotent."""
+        """Stop deliveries. Idempotent."""
         await self._task.stop()
 
     def health(self) -> ServiceHealth:

@@ -1,16 +1,14 @@
-"""TimerMessageService: delivery of messages with their own delivery time.
+"""TimerMessageService: delivers messages with a delivery time of their own.
 
-The timer topic holds the messages, each with its delivery time (TIMER_OUT_MS) and its real topic.
-Delivery times are kept in memory. A start reads them from the topic again.
-`config/tieredstoreTimers.json` holds the queue offset at which that read begins, and the latest
-time before which all messages were delivered. The file is written after the deliveries. A crash may
-repeat some messages, but loses none.
+The timer topic holds the messages, with their delivery time (TIMER_OUT_MS) and real topic. Delivery
+times are kept in memory and read from the topic again at each start.
+`config/tieredstoreTimers.json` holds the queue offset at which that read begins, and the time
+before which all messages were delivered. It is written after the deliveries. A crash may therefore
+repeat messages but loses none.
 
-A Java broker ignores `tieredstoreTimers.json`, and keeps `timerwheel`, `timerlog/` and
-`config/timercheck`. If `tieredstoreTimers.json` does not exist, `timercheck` is read. A message
-that is due more than two days after it was stored is put into the topic again, so that retention
-does not delete it.
-"""
+A Java broker ignores `tieredstoreTimers.json` and uses `timerwheel`, `timerlog/` and
+`config/timercheck`. If `tieredstoreTimers.json` does not exist, `timercheck` is read. A message due
+more than two days after it was stored is put into the topic again, so that it does not expire."""
 
 from __future__ import annotations
 
@@ -45,8 +43,8 @@ from tieredstore.skipped_records import SkippedRecords
 
 
 class TimerSlots:
-    """Queue offsets of waiting messages by slot. A slot is a delivery time in epoch ms. Memory: 8
-    bytes per message, plus the slots."""
+    """Queue offsets of waiting messages by delivery time (the slot, epoch ms). Takes 8 bytes of
+    memory per message, plus the slots."""
 
     def __init__(self) -> None:
         self._slots: dict[int, array[int]] = {}
@@ -57,7 +55,7 @@ class TimerSlots:
         return sum(len(offsets) for offsets in self._slots.values())
 
     def add(self, slot_ms: int, offset: int) -> None:
-        """Add a message. Offsets must be added in ascending order within a slot."""
+        """Add a message. Within a slot, offsets must be added in ascending order."""
         offsets = self._slots.get(slot_ms)
         if offsets is None:
             offsets = self._slots[slot_ms] = array("q")
@@ -65,8 +63,8 @@ class TimerSlots:
         offsets.append(offset)
 
     def add_recall(self, slot_ms: int, topic: str, key: str) -> None:
-        """Mark a message of a slot as recalled. `topic`: real topic of the message. `key`: unique
-        key of the message within the topic."""
+        """Mark a message of a slot as recalled. `topic`: its real topic. `key`: its unique key in
+        that topic."""
         self._recalled.setdefault(slot_ms, set()).add((topic, key))
 
     def is_recalled(self, slot_ms: int, topic: str, key: str) -> bool:
@@ -77,15 +75,15 @@ class TimerSlots:
         return (self._times[0], self._slots[self._times[0]]) if self._times else None
 
     def remove(self, slot_ms: int) -> None:
-        """Remove a slot, which must be the earliest one."""
+        """Remove the earliest slot."""
         earliest_ms = heapq.heappop(self._times)
         assert earliest_ms == slot_ms, (earliest_ms, slot_ms)
         del self._slots[slot_ms]
         self._recalled.pop(slot_ms, None)
 
     def find_lowest_offset(self, until_ms: int | None = None) -> int | None:
-        """Return the lowest queue offset in all slots, or in the slots up to a time. None if these
-        slots hold no message."""
+        """Return the lowest queue offset in all slots, or only in the slots up to a time. Returns
+        None if there are no messages."""
         if until_ms is not None and not (self._times and self._times[0] <= until_ms):
             return None
         return min(
@@ -115,7 +113,7 @@ class _State(msgspec.Struct, kw_only=True, rename="camel"):
 
 class TimerProgress(ConfigManager):
     """Progress in the timer topic, in `config/tieredstoreTimers.json`. All messages below
-    `first_offset` are delivered. Messages below `next_offset` are delivered if their slot is at
+    `first_offset` were delivered. Messages below `next_offset` were delivered if their slot is at
     most `delivered_until_ms`."""
 
     def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -128,7 +126,7 @@ class TimerProgress(ConfigManager):
         self.slots = TimerSlots()
 
     async def load(self) -> None:
-        """Read the file. If the file does not exist, read a Java broker's progress."""
+        """Read the file. If it does not exist, read the progress of a Java broker."""
         await super().load()
         if self.first_offset or self.next_offset:
             return
@@ -163,8 +161,8 @@ class TimerProgress(ConfigManager):
 
 
 class TimerMessageService(DeliveryService):
-    """Delivers timer messages. Load `progress` before `start`, and register `progress` with the
-    persist service."""
+    """Delivers timer messages. Before `start`, load `progress` and register it with the persist
+    service."""
 
     def __init__(
         self,
@@ -180,13 +178,13 @@ class TimerMessageService(DeliveryService):
 
     @property
     def unread(self) -> int:
-        """Number of messages of the timer topic that are not in a slot yet."""
+        """Number of messages in the timer topic that were not read yet."""
         end = self._store.get_max_offset_in_queue(TIMER_TOPIC, 0)
         return max(end - self.progress.find_position(), 0)
 
     @property
     def late_ms(self) -> int:
-        """Time (ms) for which the earliest message is overdue."""
+        """How long the earliest message is overdue, in ms."""
         first = self.progress.slots.find_first()
         return 0 if first is None else max(self._clock.now_ms() - first[0], 0)
 
@@ -199,8 +197,8 @@ class TimerMessageService(DeliveryService):
             progress.mark_changed(is_new_version=False)
 
     async def deliver_due(self) -> int:
-        """Read new messages of the timer topic and deliver due messages. Returns the number of
-        deliveries. Raises Unavailable if the store currently refuses messages."""
+        """Read new messages from the timer topic and deliver due ones. Returns the number of
+        deliveries. Raises Unavailable if the store is refusing messages."""
         await self._read_topic()
         count = 0
         slots = self.progress.slots
@@ -224,8 +222,8 @@ class TimerMessageService(DeliveryService):
             await asyncio.sleep(0)  # let others run
 
     async def _read_batch(self, position: int) -> bool:
-        """Read the batch of messages that begins at an offset of the timer topic. Returns whether
-        any message was read."""
+        """Read a batch of messages, starting at an offset of the timer topic. Returns whether there
+        were any."""
         progress = self.progress
         result = await read_own_queue(
             self._store, GetRequest(TIMER_TOPIC, 0, position, BATCH, MAX_BATCH_BYTES)
@@ -260,9 +258,8 @@ class TimerMessageService(DeliveryService):
             progress.slots.add_recall(slot_ms, _find_real_topic(message), recalled)
 
     async def _deliver_slot(self, slot_ms: int, offsets: array[int]) -> int:
-        """Deliver the messages of one slot, except recalled messages. Raises Unavailable if the
-        store currently refuses a message. A later call then continues with that message and repeats
-        no delivery."""
+        """Deliver the messages of a slot, except recalled ones. Raises Unavailable if the store is
+        refusing messages. The next call then continues with the refused message."""
         count = done = 0
         last: PutMessageResult | None = None
         try:
@@ -294,8 +291,7 @@ class TimerMessageService(DeliveryService):
         return self._delivery.deliver(message)
 
     async def _read(self, offset: int) -> StoredMessage | None:
-        """Return a message of the timer topic. If the message was deleted, log an error and return
-        None."""
+        """Return a message of the timer topic. If it was deleted, log an error and return None."""
         result = await read_own_queue(self._store, GetRequest(TIMER_TOPIC, 0, offset, 1))
         if result.messages and result.messages[0].queue_offset == offset:
             return result.messages[0]
@@ -315,10 +311,9 @@ def _find_out_ms(message: StoredMessage) -> int | None:
 
 
 def _find_slot_ms(message: StoredMessage) -> int | None:
-    """Return the time (epoch ms) at which a message is taken from the timer topic. This is its
-    delivery time. If the delivery time is more than ROLL_WINDOW_MS after the store time, the
-    message is taken at the end of that window and put into the timer topic again. None if the
-    message has no delivery time."""
+    """Return the time (epoch ms) at which a message leaves the timer topic, or None if it has no
+    delivery time. This is the delivery time, but at most ROLL_WINDOW_MS after the store time. After
+    that window, the message is put into the timer topic again."""
     out_ms = _find_out_ms(message)
     if out_ms is None:
         return None

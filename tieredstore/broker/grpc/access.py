@@ -1,4 +1,4 @@
-"""Authentication and authorisation of gRPC calls before the calls are answered."""
+"""Authentication and authorisation of gRPC calls."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class GrpcAccess:
         self._access = access
 
     def check(self, method: str, request: object, call: Call) -> None:
-        """Authenticate the sender of a call, and check the sender's permissions. For a telemetry
-        stream, `check_settings` checks the permissions later, because they depend on the stream's
-        settings. Raises Rejected and Refused."""
+        """Authenticate the sender of a call and check its permissions. Permissions of a telemetry
+        stream depend on its settings and are checked later by `check_settings`. Raises Rejected,
+        Refused."""
         call.caller = self._authenticate(call)
         if method != "Telemetry":
             wants = _list_wants(method, request, self._access.cluster)
@@ -47,8 +47,8 @@ class GrpcAccess:
 
     def check_settings(self, settings: Settings, call: Call) -> None:
         """Check the permissions that a client's settings need, under the current users and
-        policies, because a stream may be open for months. `call`: the call that sent the settings.
-        Raises Rejected and Refused."""
+        policies. A stream may be open for months. `call`: the call that sent the settings. Raises
+        Rejected, Refused."""
         self._authenticate(call).require(*_list_wants_of_settings(settings))
 
     def _authenticate(self, call: Call) -> Caller:
@@ -60,8 +60,8 @@ class GrpcAccess:
 
 
 def read_credentials(call: Call) -> Credentials | None:
-    """Return the credentials of a call, or None if the call has no valid signature. The signature
-    is MQv2-HMAC-SHA1 over `x-mq-date-time`."""
+    """Return the credentials of a call, or None without a valid signature. The signature is
+    MQv2-HMAC-SHA1 over `x-mq-date-time`."""
     scheme, _, rest = call.metadata.get(AUTHORIZATION, "").partition(" ")
     signed = call.metadata.get(DATE_TIME, "")
     if scheme != _ALGORITHM or not signed:

@@ -1,4 +1,5 @@
-"""Calls ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
+"""Consumer calls: ReceiveMessage, AckMessage, ChangeInvisibleDuration and
+ForwardMessageToDeadLetterQueue."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ as in Java."""
 
 
 class Consuming:
-    """Serves the requests of consumers."""
+    """Serves the calls of consumers."""
 
     def __init__(self, broker: BrokerServices, sessions: Sessions) -> None:
         self._broker = broker
@@ -61,8 +62,7 @@ class Consuming:
         self, request: pb.ReceiveMessageRequest, call: Call
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         """Return messages to a consumer, which must acknowledge each within its invisible time. If
-        no message is available, an answer without messages is sent before the consumer's
-        deadline."""
+        no message is available, returns an empty response before the deadline."""
         received, topic = await self._receive(request, call)
         if not received:
             yield pb.ReceiveMessageResponse(
@@ -130,8 +130,8 @@ class Consuming:
         return received, copy_topic(request.message_queue.topic)
 
     async def _wait(self, request: ReceiveRequest) -> list[Received]:
-        """Take messages. If none are available, wait for some. If the wait is ended by `stop`,
-        return an empty list."""
+        """Take messages, waiting for some if none are available. Returns an empty list if `stop`
+        ends the wait."""
         taking = asyncio.ensure_future(self._broker.receive.receive(request))
         self._waiting.add(taking)
         try:
@@ -148,7 +148,7 @@ class Consuming:
         return received
 
     def stop(self) -> None:
-        """End all waits."""
+        """Wake all waiting receives."""
         self._is_stopped = True
         for taking in list(self._waiting):
             taking.cancel()
@@ -163,9 +163,9 @@ class Consuming:
         return group
 
     def _find_polling_ms(self, request: pb.ReceiveMessageRequest, call: Call) -> int:
-        """Return how long to wait for messages (ms), by the rules of Java's proxy. The wait is
-        shorter than the remaining time of the call. Raises Rejected if the remaining time is too
-        short even for the shortest wait."""
+        """Return how long to wait for messages (ms), by the rules of Java's proxy. The wait ends
+        before the deadline of the call. Raises Rejected if the deadline is too close even for the
+        shortest wait."""
         remaining_ms = call.remaining_ms()
         shortest_ms = self._broker.settings.grpc_min_long_polling_ms
         longest_ms = self._broker.settings.grpc_max_long_polling_ms
@@ -196,7 +196,7 @@ class Consuming:
         request: pb.AckMessageRequest,
         call: Call,  # noqa: ARG002
     ) -> pb.AckMessageResponse:
-        """Acknowledge messages. Each message has its own result."""
+        """Acknowledge messages. Each message has a result of its own."""
         if not request.entries:
             raise Rejected(Code.BAD_REQUEST, "entries: expected one at least")
         if len(request.entries) > MAX_ENTRIES:
@@ -219,8 +219,7 @@ class Consuming:
         request: pb.ChangeInvisibleDurationRequest,
         call: Call,  # noqa: ARG002
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Set a new invisible time for a message. The message's old receipt handle becomes
-        invalid."""
+        """Change the invisible time of a message, which invalidates its receipt handle."""
         invisible_ms = read_duration_ms(request.invisible_duration)
         _check_invisible_ms(invisible_ms, 0)
         handle = await self._broker.receive.change_invisible(
@@ -241,7 +240,7 @@ class Consuming:
         request: pb.ForwardMessageToDeadLetterQueueRequest,
         call: Call,  # noqa: ARG002
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Move a message to the topic of dead letters after the last attempt of its consumer."""
+        """Move a message to the dead letters after its last delivery attempt."""
         outcome = await self._broker.receive.forward_to_dead_letters(
             read_group(request.group), read_topic(request.topic), request.receipt_handle
         )
@@ -263,7 +262,7 @@ def _find_invisible_ms(request: pb.ReceiveMessageRequest) -> int:
 
 
 def _check_invisible_ms(invisible_ms: int, lowest_ms: int) -> None:
-    """Raise Rejected with the text of Java's proxy for an invisible time out of bounds."""
+    """Raise Rejected, with the message of Java's proxy, if an invisible time is out of bounds."""
     if invisible_ms < lowest_ms:
         text = f"the invisibleTime is too small. min is {lowest_ms}"
     elif invisible_ms > MAX_INVISIBLE_MS:

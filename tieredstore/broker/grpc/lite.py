@@ -1,4 +1,4 @@
-"""The call SyncLiteSubscription, by which a client subscribes to lite topics."""
+"""SyncLiteSubscription, the call that subscribes a client to lite topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.broker.state.groups import SubscriptionGroupConfig
 
 
 class LiteSubscribing:
-    """Answers SyncLiteSubscription, the call by which clients subscribe to lite topics."""
+    """Serves SyncLiteSubscription."""
 
     def __init__(self, broker: BrokerServices, sessions: Sessions) -> None:
         self._broker = broker
@@ -28,7 +28,7 @@ class LiteSubscribing:
     async def sync(
         self, request: pb.SyncLiteSubscriptionRequest, call: Call
     ) -> pb.SyncLiteSubscriptionResponse:
-        """Change the lite topics to which a client subscribes."""
+        """Change a client's subscriptions to lite topics."""
         topic, name = read_topic(request.topic), read_group(request.group)
         check_lite_group(self._broker.groups.find_group(name), request.group, topic)
         names = list(request.lite_topic_set)
@@ -60,8 +60,8 @@ class LiteSubscribing:
 def check_lite_group(
     group: SubscriptionGroupConfig | None, resource: pb.Resource, topic: str
 ) -> SubscriptionGroupConfig:
-    """Return the configuration of a group that consumes lite topics of parent `topic`. Raises
-    Rejected for any other group."""
+    """Return the configuration of a group that consumes the lite topics of `topic`. Raises Rejected
+    for any other group."""
     name = resource.name
     if group is None:
         raise Rejected(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {name}: not found")

@@ -1,6 +1,6 @@
-"""Message classes and enums of the protocol, by their names in the protocol definition. The stubs
-in `interface` have the same names, for the type checker. The classes are in a descriptor pool of
-their own, because RocketMQ's Python client registers the same names in the default pool."""
+"""Message classes and enums of the protocol, under the names of the protocol definition. The stubs
+in `interface` give the type checker the same names. The classes are in a separate descriptor pool,
+because RocketMQ's Python client registers the same names in the default pool."""
 
 from __future__ import annotations
 
@@ -59,6 +59,5 @@ def list_methods() -> list[MethodDescriptor]:
 
 
 def find_class(descriptor: Descriptor) -> type[ProtocolMessage]:
-    """Return the class of a message type. `descriptor`: its descriptor in the pool of this
-    module."""
+    """Return the class of a message type. `descriptor`: its descriptor in this module's pool."""
     return message_factory.GetMessageClass(descriptor)

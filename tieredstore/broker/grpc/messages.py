@@ -1,8 +1,8 @@
-"""Conversion between gRPC messages and stored messages. Separate fields of a gRPC message (tag,
-keys, message group, …) become properties of the remoting protocol, so that consumers of either
-protocol can read the message. The store does not support gzip, so a GZIP body is decompressed and
-stored with zlib. A compressed body is decompressed for a gRPC client, because some gRPC clients
-cannot decompress the formats of remoting clients."""
+"""Conversion between gRPC messages and stored messages. Fields of a gRPC message (tag, keys,
+message group, …) become properties of the remoting protocol, so that consumers of both protocols
+can read them. The store does not support gzip, so a GZIP body is stored with zlib compression
+instead. Bodies are decompressed for gRPC clients, because some of them cannot read the formats of
+remoting clients."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ _BROKER_NAMES: Final = frozenset(name.decode() for name in BROKER_PROPERTIES)
 def convert_sent_message(
     message: Message, topic: str, born_host: bytes, now_ms: int, max_body: int
 ) -> tuple[StoreMessage, MessageType]:
-    """Convert a sent message for the store, and return it with its message type. `born_host`:
-    address of the producer, as in a record. `max_body`: maximum size of the body, bytes. Raises
+    """Convert a sent message for the store, and return it with its type. `born_host`: address of
+    the producer, encoded as in a record. `max_body`: maximum size of the body, bytes. Raises
     Rejected for an invalid message."""
     system = message.system_properties
     if not system.message_id.strip():
@@ -146,8 +146,8 @@ def _check_user_properties(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_properties_size(table: Mapping[str, str], system: SystemProperties) -> None:
-    """Raise Rejected if user properties, tag and keys together have too many bytes. Java's proxy
-    counts the same bytes."""
+    """Raise Rejected if user properties, tag and keys are too large together. The size is computed
+    as in Java's proxy."""
     texts = itertools.chain(table, table.values(), (system.tag,), system.keys)
     if sum(len(text.encode()) for text in texts) > MAX_USER_PROPERTIES_BYTES:
         raise Rejected(
@@ -157,7 +157,7 @@ def _check_properties_size(table: Mapping[str, str], system: SystemProperties) -
 
 
 def _check_text(code: Code, what: str, text: str) -> None:
-    """Raise Rejected for a string that Java's proxy refuses. An empty string counts as absent."""
+    """Raise Rejected for a string that Java's proxy rejects. An empty string counts as missing."""
     if text and not text.strip():
         raise Rejected(code, f"{what} cannot be the char sequence of whitespace")
     if _has_control_character(text):
@@ -165,7 +165,7 @@ def _check_text(code: Code, what: str, text: str) -> None:
 
 
 def check_lite_name(name: str) -> None:
-    """Raise Rejected for a lite topic name that Java's proxy refuses."""
+    """Raise Rejected for a lite topic name that Java's proxy rejects."""
     fault = None
     if props.is_blank(name):
         fault = "cannot be the char sequence of whitespace"
@@ -256,8 +256,8 @@ def _convert_body(body: bytes, system: SystemProperties, max_body: int) -> tuple
 
 
 def _inflate(body: bytes, max_body: int) -> bytes:
-    """Decompress all members of a gzip body, up to one byte beyond the limit. Bytes after the last
-    member are ignored, as in Java."""
+    """Decompress all members of a gzip body, up to one byte more than the limit. As in Java, bytes
+    after the last member are ignored."""
     parts: list[bytes] = []
     room, position = max_body, 0
     for _ in range(MAX_GZIP_MEMBERS):
@@ -301,8 +301,8 @@ def _check_digest(body: bytes, digest: Digest) -> None:
 def make_received_message(
     stored: StoredMessage, topic: Resource, handle: str, attempt: int, invisible_ms: int
 ) -> Message:
-    """Convert a stored message for a consumer that must acknowledge it. `topic`: the resource in
-    the consumer's request. `handle`: the receipt handle."""
+    """Convert a stored message for a consumer that must acknowledge it. `topic`: resource from the
+    request. `handle`: receipt handle."""
     message = _make_message(stored, topic)
     system = message.system_properties
     system.receipt_handle = handle
@@ -312,17 +312,17 @@ def make_received_message(
 
 
 def make_message(stored: StoredMessage) -> Message:
-    """Convert a stored message for a client that need not acknowledge it. Raises Corrupt for a body
-    that cannot be decompressed."""
+    """Convert a stored message for a client that need not acknowledge it. Raises Corrupt if the
+    body cannot be decompressed."""
     message = _make_message(stored, Resource(name=stored.topic))
     message.system_properties.delivery_attempt = stored.reconsume_times + 1
     return message
 
 
 def make_transaction_message(stored: StoredMessage, topics: Iterable[Resource]) -> Message:
-    """Return the message for a transaction check. `stored`: the half message. `topics`: resources
-    that the producer named. If the producer named the message's topic, the returned message has the
-    topic exactly as the producer wrote it, because the producer repeats the topic in its answer."""
+    """Return the message to send with a transaction check. `stored`: the half message. `topics`:
+    resources the producer named. The topic is returned exactly as the producer wrote it, because
+    the producer repeats it in its answer."""
     real_topic = stored.get_property(props.REAL_TOPIC) or stored.topic
     named = (topic for topic in topics if read_topic(topic) == real_topic)
     message = _make_message(stored, next(named, Resource(name=real_topic)))
@@ -375,8 +375,8 @@ def _make_message(stored: StoredMessage, topic: Resource) -> Message:
 
 
 def _read_body(stored: StoredMessage) -> bytes:
-    """Return the body as the producer sent it. If the body cannot be decoded, return the stored
-    body, because an unreadable message would block the queue for ever."""
+    """Return the body as the producer sent it. If it cannot be decoded, return the stored body,
+    because an unreadable message would block the queue forever."""
     try:
         return bytes(stored.decode_body())
     except Corrupt:
@@ -384,7 +384,7 @@ def _read_body(stored: StoredMessage) -> bytes:
 
 
 def parse_peer(peer: str) -> bytes:
-    """Return the address of a client as a record holds it. LOCALHOST for a string that is not an
+    """Parse the address of a client into its form in a record. Returns LOCALHOST if it is not an
     address."""
     try:
         return parse_host(peer)

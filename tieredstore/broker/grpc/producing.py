@@ -1,5 +1,5 @@
-"""gRPC calls of producers: SendMessage, EndTransaction and RecallMessage. Also the calls that ask
-for the queues of a topic: QueryRoute and QueryAssignment."""
+"""gRPC calls of producers (SendMessage, EndTransaction, RecallMessage) and route queries
+(QueryRoute, QueryAssignment)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _RESOLUTIONS: Final = {
 
 
 class Producing:
-    """Serves the requests of producers."""
+    """Serves the calls of producers."""
 
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
@@ -62,8 +62,8 @@ class Producing:
     async def send_message(
         self, request: pb.SendMessageRequest, call: Call
     ) -> pb.SendMessageResponse:
-        """Store messages of one topic. The broker chooses the queues. Each message has its own
-        result."""
+        """Store messages of one topic. The broker chooses the queues. Each message has a result of
+        its own."""
         messages = request.messages
         if not messages:
             raise Rejected(Code.MESSAGE_CORRUPTED, "no message to send")
@@ -97,9 +97,8 @@ class Producing:
         return response
 
     def _find_checked(self, topic: str) -> TopicConfig | None:
-        """Return the topic if the types of its messages must be checked. None if types are not
-        checked, or if the topic is unknown or closed to clients. In the last two cases the put
-        refuses the messages."""
+        """Return the topic if its message types must be checked, otherwise None. Also returns None
+        for a topic that is unknown or closed to clients, whose messages the put refuses."""
         if not self._broker.settings.enable_topic_message_type_check:
             return None
         return (
@@ -111,8 +110,8 @@ class Producing:
     def _submit(
         self, message: StoreMessage, kind: pb.MessageType
     ) -> SendResult | pb.Status | Awaitable[SendResult]:
-        """Put a message. Returns the result, an awaitable of the result, or (for a refused message)
-        the status of the refusal."""
+        """Put a message. Returns the result, an awaitable of it, or the error status if the message
+        is refused."""
         # A producer has no group in this protocol. The topic replaces it, as in RocketMQ's proxy.
         request = SendRequest(group=message.topic, message=message)
         is_half = kind == pb.MessageType.TRANSACTION
@@ -178,14 +177,14 @@ def _make_entry(
 
 
 class Routes:
-    """Serves requests for the queues of a topic."""
+    """Serves queries for the queues of a topic."""
 
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
 
     async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
-        """Return the queues of a topic. With `autoCreateMixedTopics` an unknown topic is created if
-        the caller has the permission to send to it."""
+        """Return the queues of a topic. With `autoCreateMixedTopics`, an unknown topic is created
+        if the caller may send to it."""
         check_endpoints(request.endpoints)
         config = self.find_topic(read_topic(request.topic), call)
         response = pb.QueryRouteResponse(status=make_status(Code.OK))
@@ -199,8 +198,8 @@ class Routes:
     async def query_assignment(
         self, request: pb.QueryAssignmentRequest, call: Call
     ) -> pb.QueryAssignmentResponse:
-        """Return the queues of a topic for a consumer: one entry for each queue if the group is
-        orderly, otherwise one entry for all queues."""
+        """Return the queues of a topic for a consumer. An orderly group gets an entry for each
+        queue, other groups get a single entry for all queues."""
         check_endpoints(request.endpoints)
         config = self.find_topic(read_topic(request.topic), call)
         name = read_group(request.group)
@@ -220,8 +219,8 @@ class Routes:
         return response
 
     def find_topic(self, topic: str, call: Call) -> TopicConfig:
-        """Return a topic, and create it if the settings and the caller's permissions allow that.
-        Light queues and system topics are never created. Raises Rejected."""
+        """Return a topic, creating it if the settings and the caller's permissions allow it. Light
+        queues and system topics are never created. Raises Rejected."""
         topics = self._broker.topics
         found: TopicConfig | None = topics.find_topic(topic)
         may_make = not topic.startswith(LMQ_PREFIX) and self._broker.sender.door.is_open(topic)
@@ -264,7 +263,7 @@ class Routes:
 
 
 def list_message_types(config: TopicConfig) -> list[pb.MessageType]:
-    """Return the types of messages that a topic accepts, as Java's proxy does."""
+    """Return the message types that a topic accepts, like Java's proxy."""
     expected = _find_expected_type(config)
     if expected == _MIXED:
         return list(_TYPES_OF_MIXED)
@@ -272,8 +271,8 @@ def list_message_types(config: TopicConfig) -> list[pb.MessageType]:
 
 
 def check_message_type(config: TopicConfig, given: pb.MessageType) -> None:
-    """Raise Rejected if the type of a message is not the type of its topic. Retry topics and topics
-    of dead letters accept every type."""
+    """Raise Rejected if the type of a message does not match its topic. Retry topics and
+    dead-letter topics accept every type."""
     expected = _find_expected_type(config)
     if expected == _MIXED or config.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return
@@ -290,7 +289,7 @@ def _find_expected_type(config: TopicConfig) -> str:
 
 
 def check_endpoints(endpoints: pb.Endpoints) -> None:
-    """Raise Rejected for endpoints that a route cannot contain."""
+    """Raise Rejected if endpoints are not valid in a route."""
     addresses = endpoints.addresses
     if (size := endpoints.ByteSize()) > MAX_ENDPOINTS_BYTES:
         raise Rejected(

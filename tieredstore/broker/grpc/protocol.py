@@ -1,4 +1,4 @@
-"""Codes and statuses of the protocol, conversions, and the context of a call."""
+"""Codes, statuses, conversions and the call context of the protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CODES: Final = dict(message_types.Code.items())
 
 
 class Code(enum.IntEnum):
-    """Codes that this server sends, by their names in the protocol definition."""
+    """Codes that this server sends, under the names of the protocol definition."""
 
     OK = _CODES["OK"]
     MULTIPLE_RESULTS = _CODES["MULTIPLE_RESULTS"]
@@ -70,7 +70,7 @@ class Code(enum.IntEnum):
 
 
 class Rejected(TieredStoreError):
-    """Error for a request that is answered with a code and a reason."""
+    """Raised to answer a request with a code and a reason."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
@@ -78,13 +78,12 @@ class Rejected(TieredStoreError):
 
 
 def make_status(code: Code, text: str = "") -> Status:
-    """Return a Status message with a code and a text. The text is the name of the code by
-    default."""
+    """Return a Status message. The default text is the name of the code."""
     return Status(code=code.name, message=text or code.name)
 
 
 def show_status(status: Status) -> str:
-    """Format a status from a client as text, for a log or an error."""
+    """Format a client's status as text for a log or an error."""
     names = {number: name for name, number in _CODES.items()}
     return f"{names.get(status.code, status.code)}: {status.message}"
 
@@ -126,7 +125,7 @@ def convert_put_status(status: PutMessageStatus) -> Code:
 
 
 def join_statuses(statuses: Sequence[Status]) -> Status:
-    """Return the status of an answer with several results: their status if all codes are equal,
+    """Return the overall status of several results. This is their status if all codes are equal,
     otherwise MULTIPLE_RESULTS."""
     codes = {status.code for status in statuses}
     return statuses[0] if len(codes) == 1 else make_status(Code.MULTIPLE_RESULTS)
@@ -139,9 +138,9 @@ CLIENT_VERSION = "x-mq-client-version"
 
 @dataclass(slots=True)
 class Call:
-    """Context of one call. `metadata`: values by lower-case name. `peer`: `ip:port` of the client.
-    `deadline_s`: deadline in seconds by the event loop's clock, or None. `caller`: the signer, if
-    calls are checked."""
+    """Context of a call. `metadata`: values by lower-case name. `peer`: `ip:port` of the client.
+    `deadline_s`: deadline in seconds by the event loop's clock, or None. `caller`: signer of the
+    call, if calls are checked."""
 
     metadata: Mapping[str, str] = field(default_factory=dict)
     peer: str = "127.0.0.1:0"
@@ -155,8 +154,8 @@ class Call:
 
     @property
     def language(self) -> str:
-        """Language of the client from the metadata. A client may send any text. For example, the
-        Node client sends HTTP."""
+        """Language of the client from the metadata. This may be any text: the Node client sends
+        HTTP."""
         return self.metadata.get(LANGUAGE, "")
 
     @property
@@ -165,8 +164,7 @@ class Call:
         return self.metadata.get(CLIENT_VERSION, "")
 
     def remaining_ms(self) -> int | None:
-        """Return the time until the deadline (ms), at least 0, or None for a call without a
-        deadline."""
+        """Return the time until the deadline (ms, at least 0), or None without a deadline."""
         if self.deadline_s is None:
             return None
         return max(0, int((self.deadline_s - asyncio.get_running_loop().time()) * 1000))
@@ -186,9 +184,8 @@ def read_group(resource: Resource) -> str:
 
 
 def copy_topic(resource: Resource) -> Resource:
-    """Return a topic as clients expect it in answers. A namespace that is too long, and unknown
-    fields, are omitted, because an answer may repeat the topic thousands of times. Raises
-    Rejected."""
+    """Return a topic for use in a response. Unknown fields and an overlong namespace are omitted,
+    because a response may repeat the topic thousands of times. Raises Rejected."""
     name, namespace = read_topic(resource), resource.resource_namespace
     return Resource(
         name=name, resource_namespace=namespace if len(namespace) <= MAX_NAME_BYTES else ""
@@ -196,8 +193,8 @@ def copy_topic(resource: Resource) -> Resource:
 
 
 def _read_name(resource: Resource, code: Code, what: str) -> str:
-    """Return the name of a resource, or raise Rejected with `code` for an invalid name. The
-    namespace has no effect, as with Java's proxy."""
+    """Return the name of a resource. Raises Rejected with `code` for an invalid name. The namespace
+    is ignored, as in Java's proxy."""
     fault = find_name_fault(resource.name)
     if fault is not None:
         raise Rejected(code, f"{what} {resource.name[:MAX_NAME_BYTES]!r} {fault}")
@@ -205,7 +202,7 @@ def _read_name(resource: Resource, code: Code, what: str) -> str:
 
 
 def read_duration_ms(duration: Duration) -> int:
-    """Return a Duration as whole milliseconds."""
+    """Convert a Duration to whole milliseconds."""
     return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
@@ -215,7 +212,7 @@ def write_duration_ms(duration: Duration, milliseconds: int) -> None:
 
 
 def read_timestamp_ms(timestamp: Timestamp) -> int:
-    """Return a Timestamp as epoch milliseconds."""
+    """Convert a Timestamp to epoch milliseconds."""
     return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
 
 

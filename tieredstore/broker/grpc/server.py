@@ -1,5 +1,5 @@
-"""gRPC server for TLS and plain clients on one port. A relay accepts the connections and
-distinguishes the two kinds."""
+"""gRPC server for TLS and plain clients on a single port. A relay accepts the connections and tells
+the two kinds apart."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Internal ports of the server for plain and for TLS clients. None means that this kind of
-    client is not served."""
+    """Internal ports for plain and TLS clients. None means that this kind of client is not
+    served."""
 
     plain: int | None
     tls: int | None
@@ -80,14 +80,12 @@ class Relay:
         return len(self._fronts)
 
     def find_peer(self, relayed_port: int) -> str | None:
-        """Return the address (`ip:port`) of a client. `relayed_port`: loopback port from which the
-        relay forwards the client's connection to the server. None for any other port, or if the
-        client has disconnected."""
+        """Return the address (`ip:port`) of a client, or None if it is not connected.
+        `relayed_port`: loopback port from which the relay forwards its connection."""
         return self._peers.get(relayed_port)
 
     def admit(self, front: _Front, host: str, descriptor: int) -> bool:
-        """Register a connection. Returns False if there are too many connections, in total or from
-        its host."""
+        """Register a connection. Returns False if there are too many, in total or from its host."""
         if not (self._shares.has_room(host) and CLIENTS.take(host, free=count_room(descriptor))):
             PEERS.note(
                 "gRPC connections refused",
@@ -100,16 +98,16 @@ class Relay:
 
     def choose_port(self, first_byte: int) -> int | None:
         """Return the server's port for a client with this first byte (TLS or plain), or None if
-        this kind of client is not served."""
+        such clients are not served."""
         return self._ports.tls if first_byte == TLS_HANDSHAKE else self._ports.plain
 
     def name_peer(self, relayed_port: int, peer: str) -> None:
-        """Store the address of a client. Its key is the loopback port from which the relay forwards
-        the client's connection to the server."""
+        """Store the address of a client under the loopback port from which the relay forwards its
+        connection."""
         self._peers[relayed_port] = peer
 
     def forget(self, front: _Front, relayed_port: int | None) -> None:
-        """Remove an ended connection."""
+        """Remove a closed connection."""
         if front in self._fronts:
             self._fronts.discard(front)
             self._shares.give_back(front.host)
@@ -119,7 +117,7 @@ class Relay:
 
 
 class _Side(asyncio.Protocol):
-    """One side of a relayed connection. It writes the bytes that the other side reads."""
+    """One side of a relayed connection. It writes the bytes read by the other side."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -136,8 +134,8 @@ class _Side(asyncio.Protocol):
             other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Forward the end of this side's stream to the other side. Once both streams have ended,
-        close both sides."""
+        """Forward the end of the stream to the other side. Once both streams have ended, close both
+        sides."""
         self.has_ended = True
         other = self.other
         if other is None or other.transport is None or other.has_ended:
@@ -156,8 +154,8 @@ class _Side(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def limit_stall(self) -> None:
-        """End the connection after STALL_TIMEOUT_S. Otherwise a peer that never reads would use one
-        of the limited connections for ever."""
+        """Close the connection after STALL_TIMEOUT_S, so that a peer that never reads cannot occupy
+        it forever."""
         if self.transport is not None and self._stall is None:
             loop = asyncio.get_running_loop()
             self._stall = loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
@@ -177,8 +175,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Front(_Side):
-    """Client side of a relayed connection. The first byte from the client selects the server's
-    port."""
+    """Client side of a relayed connection. Its first byte selects the server's port."""
 
     def __init__(self, relay: Relay) -> None:
         super().__init__()
@@ -245,7 +242,7 @@ class _Front(_Side):
         self._relay.forget(self, self._relayed_port)
 
     def close(self) -> None:
-        """Close the connection after all written bytes are sent."""
+        """Close the connection once all written bytes are sent."""
         if self.transport is not None:
             self.transport.close()
 
@@ -264,29 +261,28 @@ STOP_GRACE_S: Final = 3.0
 
 
 class MessagingService(Protocol):
-    """Service that answers the methods of `apache.rocketmq.v2.MessagingService`, by name."""
+    """Service that answers the methods of `apache.rocketmq.v2.MessagingService` by name."""
 
     def serves(self, method: str) -> bool:
-        """Return whether a method is served. The transport answers UNIMPLEMENTED for all other
-        methods."""
+        """Return whether a method is served. For other methods, the transport answers
+        UNIMPLEMENTED."""
 
     async def answer(self, method: str, request: ProtocolMessage, call: Call) -> ProtocolMessage:
-        """Answer a call with one request and one response. Never raises because of a client's
-        error."""
+        """Answer a call that has one response. Never raises because of a client's error."""
 
     def stream(
         self, method: str, request: Request, call: Call
     ) -> AsyncGenerator[ProtocolMessage, None]:
-        """Answer a call with many responses. If the client sends many requests in one call,
-        `request` is an iterator."""
+        """Answer a call that has many responses. If the client also streams its requests, `request`
+        is an iterator."""
 
     async def stop(self) -> None:
-        """End the waits of all clients, so that the transport can stop."""
+        """Wake all waiting calls so that the transport can stop."""
 
 
 class GrpcServer:
-    """Serves TLS and plain clients on one port. `tls` defines which of these kinds are served. If
-    `tls` is None, only plain clients are served."""
+    """Serves TLS and plain clients on a single port. `tls` defines which of them are served.
+    Without `tls`, only plain clients are served."""
 
     def __init__(
         self, service: MessagingService, tls: Tls | None, max_connections: int = MAX_CONNECTIONS
@@ -328,7 +324,7 @@ class GrpcServer:
         return self._tls is None or self._tls.mode is not TlsMode.ENFORCING
 
     async def stop(self) -> None:
-        """Stop the server: end all calls, then all connections. Idempotent."""
+        """End all calls, then close all connections. Idempotent."""
         await self._service.stop()
         server, self._server = self._server, None
         if server is not None:
@@ -379,9 +375,8 @@ class GrpcServer:
         return serve
 
     async def _make_call(self, context: Context) -> Call:
-        """Return the context of a call. If the relay does not know the client or no longer knows
-        it, the call ends. Otherwise the call would have the relay's loopback address, which might
-        have more permissions than the client."""
+        """Return the context of a call. The call is aborted if the relay does not know the client.
+        Otherwise the client would get the permissions of the relay's loopback address."""
         peer = self._find_peer(context.peer())
         if peer is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the client has gone")

@@ -1,6 +1,6 @@
-"""Service: `apache.rocketmq.v2.MessagingService` over a broker, without a transport. A method takes
-a request and a `Call`, and returns a message or an iterator of messages. The status is a part of
-the response. The transport refuses unknown methods."""
+"""Service: `apache.rocketmq.v2.MessagingService` for a broker, without a transport. A method takes
+a request and a `Call`, and returns a message or an iterator of messages. Errors are reported in the
+status of the response. The transport rejects unknown methods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WITHOUT_CLIENT_ID: Final = frozenset({"QueryRoute"})
 
 
 class Service:
-    """Served methods by name. `access` checks calls. If `access` is None, calls are not checked."""
+    """Methods of the service by name. `access` checks calls. Without it, calls are not checked."""
 
     def __init__(self, broker: BrokerServices, access: AccessControl | None = None) -> None:
         guard = self._guard = None if access is None else GrpcAccess(access)
@@ -71,8 +71,7 @@ class Service:
         return method in self._answers or method in self._streams
 
     async def answer(self, method: str, request: ProtocolMessage, call: Call) -> Any:
-        """Answer a call with one request and one response. Never raises because of a client's
-        error."""
+        """Answer a call that has one response. Never raises because of a client's error."""
         try:
             if not call.client_id and method not in _WITHOUT_CLIENT_ID:
                 raise Rejected(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
@@ -86,7 +85,7 @@ class Service:
             return _RESPONSES[method](status=make_status(Code.INTERNAL_SERVER_ERROR))
 
     async def stream(self, method: str, request: Request, call: Call) -> AsyncGenerator[Any, None]:
-        """Answer a call with many responses. Never raises because of a client's error."""
+        """Answer a call that has many responses. Never raises because of a client's error."""
         try:
             if not call.client_id:
                 raise Rejected(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
@@ -102,8 +101,8 @@ class Service:
             yield _RESPONSES[method](status=make_status(Code.INTERNAL_SERVER_ERROR))
 
     async def stop(self) -> None:
-        """End the telemetry streams and the waiting calls. Clients reconnect once a server is
-        available again."""
+        """End the telemetry streams and wake the waiting calls. Clients reconnect when a server is
+        available."""
         self._consuming.stop()
         self.sessions.end_all()
 

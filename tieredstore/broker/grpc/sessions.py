@@ -1,4 +1,4 @@
-"""Telemetry streams of gRPC clients. The broker uses each stream as the session of its client."""
+"""Telemetry streams of gRPC clients. Each stream is the session of its client."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _LANGUAGE_NAMES: Final = {number: name for name, number in Language.items()}
 
 
 class GrpcSession:
-    """Telemetry stream with the client's last settings and with the commands that wait for the
-    client. `call`: the call that opened the stream."""
+    """Telemetry stream with the client's last settings and its unsent commands. `call`: the call
+    that opened the stream."""
 
     version = _VERSION_5_0_0
 
@@ -71,7 +71,8 @@ class GrpcSession:
         self.language = _REMOTING_LANGUAGES.get(name, self.language)
 
     def send(self, command: TelemetryCommand | None) -> bool:
-        """Send a command. None ends the stream. Returns False if too many commands wait."""
+        """Queue a command for the client. None ends the stream. Returns False if too many commands
+        are queued."""
         try:
             self.commands.put_nowait(command)
         except asyncio.QueueFull:
@@ -83,15 +84,14 @@ class GrpcSession:
         return True
 
     def end(self) -> None:
-        """End the stream. Waiting commands may be lost."""
+        """End the stream. Queued commands may be lost."""
         while not self.send(None):
             self.commands.get_nowait()
         for question in self._questions.values():
             question.cancel()
 
     def notify_consumers_changed(self, group: str) -> None:
-        """No-op: members of a gRPC group need no notice, because the server chooses their
-        messages."""
+        """No-op, because the server assigns the messages of a gRPC group."""
 
     def check_transaction(
         self,
@@ -99,8 +99,8 @@ class GrpcSession:
         transaction_id: str,  # noqa: ARG002
         group: str,  # noqa: ARG002
     ) -> None:
-        """Ask the producer for the outcome of a transaction. The producer's answer names the half
-        message by its id."""
+        """Ask the producer for the outcome of a transaction. Its answer names the half message by
+        id."""
         command = TelemetryCommand()
         recover = command.recover_orphaned_transaction_command
         recover.transaction_id = message.offset_message_id
@@ -109,7 +109,7 @@ class GrpcSession:
         self.send(command)
 
     async def verify_message(self, message: StoredMessage, timeout_ms: int) -> VerifyResult:
-        """Ask the client to consume one message."""
+        """Ask the client to consume a message."""
         command = TelemetryCommand()
         command.verify_message_command.message.CopyFrom(make_message(message))
         answer = await self._ask(command, command.verify_message_command, timeout_ms)
@@ -148,13 +148,13 @@ class GrpcSession:
         return answer.result()
 
     def take_answer(self, nonce: str, command: TelemetryCommand) -> None:
-        """Handle an answer of the client. A late answer is dropped."""
+        """Handle a client's answer to a command. Late answers are dropped."""
         question = self._questions.get(nonce)
         if question is not None and not question.done():
             question.set_result(command)
 
     def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:  # noqa: ARG002
-        """Raise Invalid, as `request` does."""
+        """Raise Invalid, like `request`."""
         raise Invalid(f"client {self.client_id} uses gRPC: request {code} cannot be put to it")
 
     async def request(
@@ -169,8 +169,8 @@ class GrpcSession:
 
 
 class Sessions:
-    """Open telemetry streams. A client that reconnects has two streams for a while. The newer
-    stream is used."""
+    """Open telemetry streams. A client that reconnects has two streams for a while, of which the
+    newer one is used."""
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self._shares = HostShares(max_sessions)
@@ -181,8 +181,8 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, call: protocol.Call) -> GrpcSession:
-        """Open a session. Raises Rejected if too many sessions are open, in total or from the
-        client's host."""
+        """Open a session. Raises Rejected if there are too many, in total or from the client's
+        host."""
         if not self._shares.take(name_host(call.peer)):
             text = f"{len(self._sessions)} clients are connected: no further one of this host"
             raise protocol.Rejected(protocol.Code.TOO_MANY_REQUESTS, text)
@@ -200,8 +200,8 @@ class Sessions:
             del self._by_client[key]
 
     def find(self, call: protocol.Call) -> GrpcSession | None:
-        """Return the session of the client that sent a call. A session that another user opened
-        with the same client id is not returned."""
+        """Return the session of the client that sent a call. Sessions of other users with the same
+        client id are ignored."""
         return self._by_client.get(_key_of(call))
 
     def end_all(self) -> None:

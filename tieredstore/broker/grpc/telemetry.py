@@ -1,4 +1,4 @@
-"""Settings that clients send over telemetry, and the telemetry streams."""
+"""Telemetry streams and the client settings sent over them."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def merge_settings(
     *,
     checks_types: bool = True,
 ) -> pb.Settings:
-    """Return a client's settings with the values that the server decides. `group`: the consumer
-    group, or None for a producer. Metrics are always switched off. If the settings are neither
-    those of a producer nor those of a consumer, nothing else changes. Never raises."""
+    """Return a client's settings with the values that the server decides. Metrics are always
+    disabled. `group`: consumer group, or None for a producer. Settings of neither a producer nor a
+    consumer are otherwise unchanged. Never raises."""
     merged = pb.Settings()
     merged.CopyFrom(asked)
     merged.metric.on = False
@@ -84,15 +84,15 @@ def merge_settings(
 
 
 def find_body_limit(max_message_bytes: int, log_file_bytes: int) -> int:
-    """Return the maximum body size for producers (bytes): `maxMessageSize`, or less if a commit log
-    file has no room for such a body and the rest of the record. If the file is small, the result is
-    half of the file's space for records."""
+    """Return the maximum body size for producers (bytes). This is `maxMessageSize`, or less if such
+    a body and the rest of its record do not fit into a commit log file. If the file is small, half
+    of its space for records is returned."""
     room = log_file_bytes - BLANK_SIZE
     return min(max_message_bytes, max(room - RECORD_SLACK_BYTES, room // 2))
 
 
 def find_consumer_group(settings: pb.Settings) -> str | None:
-    """Return the group in a consumer's settings, or None for a producer. Raises Rejected."""
+    """Return the group from a consumer's settings, or None for a producer. Raises Rejected."""
     if settings.WhichOneof("pub_sub") != "subscription":
         return None
     return read_group(settings.subscription.group)
@@ -143,7 +143,7 @@ _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
 
 
 class Telemetry:
-    """Streams for the settings and commands of clients."""
+    """Streams of client settings and commands."""
 
     def __init__(
         self, broker: BrokerServices, sessions: Sessions, access: GrpcAccess | None = None
@@ -155,7 +155,7 @@ class Telemetry:
     async def telemetry(
         self, commands: AsyncIterator[pb.TelemetryCommand], call: Call
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
-        """Serve one stream until its client ends its side of the stream or the broker stops."""
+        """Serve a stream until the client closes it or the broker stops."""
         if not call.client_id:
             yield make_status_command(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
             return
@@ -181,10 +181,9 @@ class Telemetry:
         request: pb.HeartbeatRequest,  # noqa: ARG002
         call: Call,
     ) -> pb.HeartbeatResponse:
-        """Record a heartbeat. The result for an unknown client is also OK, because that client has
-        just lost its stream and will open another one. Raises Rejected and Refused for a client
-        that no longer has the permissions for its settings. The heartbeats of that client do not
-        count, so it is removed after a while."""
+        """Handle a heartbeat. Also returns OK for an unknown client, which has just lost its stream
+        and will reconnect. Raises Rejected or Refused if the client no longer has the permissions
+        for its settings. Its heartbeats are then ignored, so it is removed after a while."""
         session = self._sessions.find(call)
         if session is not None and session.settings is not None:
             if self._access is not None:

@@ -1,1 +1,1 @@
-"""Lite topics: the subscriptions of clients to them, and their expiry."""
+"""Lite topics: client subscriptions and expiry."""

@@ -1,4 +1,4 @@
-"""LiteExpiry: deletes lite topics that have received no message for a long time."""
+"""LiteExpiry: deletes lite topics that have been idle for a long time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class LiteExpiry:
-    """Deletes lite topics whose last message is older than their parent's `lite.topic.expiration`,
-    even if the messages were not consumed. A jump of the wall clock deletes none. The interval
-    between two searches is the shortest expiration, and a search finds the lite topics that expire
-    until the next search."""
+    """Deletes lite topics whose last message is older than `lite.topic.expiration` of their parent,
+    whether it was consumed or not. A jump of the wall clock deletes none. The shortest expiration
+    is the interval between searches, and each search finds the lite topics that expire before the
+    next one."""
 
     store: MessageStore
     settings: BrokerSettings
@@ -46,8 +46,8 @@ class LiteExpiry:
         self._until_ms = 0
 
     async def expire(self) -> None:
-        """Delete the expired lite topics, but none within `min_lite_ttl_ms` after the start. Raises
-        the errors of the store."""
+        """Delete the expired lite topics. Nothing expires within `min_lite_ttl_ms` of the start.
+        Raises the errors of the store."""
         now_ms = self.clock.now_ms()
         self.started_ms = min(self.started_ms, now_ms)
         if now_ms - self.started_ms < self.settings.min_lite_ttl_ms:
@@ -67,8 +67,8 @@ class LiteExpiry:
             del self._due[: len(some)]  # also those with new messages
 
     async def delete(self, queues: Collection[str]) -> None:
-        """Delete light queues, the offsets of groups in these queues, and the subscriptions to
-        these queues. Raises the errors of the store."""
+        """Delete light queues with the consumer offsets and subscriptions for them. Raises the
+        errors of the store."""
         if not queues:
             return
         for queue in queues:
@@ -81,8 +81,8 @@ class LiteExpiry:
         return self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
 
     def _find_due(self, limits_ms: Mapping[str, int], until_ms: int) -> list[tuple[int, str, int]]:
-        """Return the lite topics that expire before `until_ms`, each as (time of its expiry in
-        epoch ms, light queue, end offset), sorted. `limits_ms`: expiration by parent topic."""
+        """Return the lite topics that expire before `until_ms`, sorted, as (expiry in epoch ms,
+        light queue, end offset). `limits_ms`: expiration by parent topic."""
         source, due = find_light(self.store.dispatch_source), []
         for parent, limit_ms in limits_ms.items():
             prefix = make_parent_prefix(parent)
@@ -99,12 +99,12 @@ class LiteExpiry:
 
 
 def find_expiration(config: TopicConfig) -> int:
-    """Return the expiration of this parent's lite topics: minutes without a message, or -1 if they
-    never expire."""
+    """Return after how many minutes without a message the lite topics of a parent expire, or -1 for
+    never."""
     return int(config.attributes.get(LITE_EXPIRATION, -1))
 
 
 def list_children(store: MessageStore, parent: str) -> list[str]:
-    """Return the names of the light queues that hold the lite topics of a parent."""
+    """Return the names of the light queues for the lite topics of a parent."""
     prefix = make_parent_prefix(parent)
     return [name for name, _ in find_light(store.dispatch_source).list_light_queues(prefix)]

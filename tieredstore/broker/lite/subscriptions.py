@@ -1,4 +1,4 @@
-"""LiteSubscriptions: the lite topics to which clients subscribe, in memory."""
+"""LiteSubscriptions: in-memory subscriptions of clients to lite topics."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class LiteClient(NamedTuple):
 
 
 class OffsetOption(NamedTuple):
-    """Offset from which a group reads a lite topic after a new subscription. `kind` is POLICY
-    (value 0: no change, 1: the first message, 2: the end), OFFSET (`value` is the offset), or
-    TAIL_N (`value` messages before the group's current offset). Other kinds have no effect."""
+    """Where a group starts to read a lite topic after a new subscription. `kind`: POLICY (value 0:
+    no change, 1: the first message, 2: the end), OFFSET (`value` is the offset), or TAIL_N (`value`
+    messages before the group's current offset). Other kinds have no effect."""
 
     kind: str
     value: int
@@ -43,10 +43,9 @@ FIRST_OFFSET = OffsetOption("POLICY", 1)
 
 @dataclass(slots=True)
 class Subscription:
-    """Lite topics to which a client subscribes. `queues`: names of the light queues of these lite
-    topics. For all lite topics of a parent, the common prefix of the names. `notify`: called with
-    the name of a lite topic that another client took from this client. `updated_ms`: time of the
-    client's last request, epoch ms."""
+    """Subscription of a client to lite topics. `queues`: names of their light queues, or the common
+    prefix for all lite topics of a parent. `notify`: called with the name of a lite topic when
+    another client takes it over. `updated_ms`: time of the client's last request, epoch ms."""
 
     notify: Callable[[str], object]
     updated_ms: int
@@ -56,11 +55,10 @@ class Subscription:
 
 @dataclass(eq=False)
 class LiteSubscriptions:
-    """Subscriptions of all clients. A subscription ends when its client has not repeated it for a
-    while. Used on one event loop only. `on_added`: called with a client and a light queue when the
-    client subscribes to the queue. `on_ended`: called with each client whose whole subscription
-    ends. `set_offset`: called with the group, the light queue, and the offset from which the group
-    reads next."""
+    """Subscriptions of all clients. A subscription expires if its client does not renew it. For one
+    event loop only. `on_added`: called with a client and a light queue for each new subscription.
+    `on_ended`: called with a client when its whole subscription ends. `set_offset`: called with a
+    group, a light queue, and the offset at which the group continues."""
 
     settings: BrokerSettings
     groups: SubscriptionGroupManager
@@ -87,7 +85,7 @@ class LiteSubscriptions:
         return [client for client in self._clients if client.group == group]
 
     def list_clients(self, queue: str) -> Iterator[LiteClient]:
-        """Yield the clients that subscribe to a light queue."""
+        """Yield the clients subscribed to a light queue."""
         yield from self._by_queue.get(queue, ())
         lite = parse_lite_topic(queue)
         if lite is not None:
@@ -101,7 +99,7 @@ class LiteSubscriptions:
         notify: Callable[[str], object],
         option: OffsetOption | None = None,
     ) -> None:
-        """Subscribe a client to further lite topics. Raises Refused."""
+        """Subscribe a client to more lite topics. Raises Refused."""
         group = self._find_group(client)
         if group.is_lite_wildcard:
             raise Refused(
@@ -121,7 +119,7 @@ class LiteSubscriptions:
             self._add(client, subscription, queue)
 
     def remove(self, client: LiteClient, parent: str, names: Collection[str]) -> None:
-        """End the subscription of a client to the given lite topics."""
+        """Unsubscribe a client from lite topics."""
         group = self.groups.list_groups().get(client.group)
         resets = group is not None and group.resets_lite(LITE_RESETS_UNSUBSCRIBED)
         for queue in (LiteTopic(parent, name).queue for name in names):
@@ -135,7 +133,7 @@ class LiteSubscriptions:
         names: Collection[str],
         notify: Callable[[str], object],
     ) -> None:
-        """Replace the lite topics to which a client subscribes. Raises Refused."""
+        """Replace the lite topics of a client's subscription. Raises Refused."""
         if self._find_group(client).is_lite_wildcard:
             queues = {make_parent_prefix(parent)}
         else:
@@ -160,13 +158,12 @@ class LiteSubscriptions:
         self.on_ended(client)
 
     def end_queue(self, queue: str) -> None:
-        """End all subscriptions to a light queue, because its lite topic is deleted."""
+        """End all subscriptions to a light queue whose lite topic was deleted."""
         for client in list(self._by_queue.get(queue, ())):
             self._remove(client, queue)
 
     async def end_silent(self) -> None:
-        """End the subscriptions that their clients have not repeated for
-        `lite_subscription_check_timeout_ms`."""
+        """End the subscriptions not renewed within `lite_subscription_check_timeout_ms`."""
         limit_ms = self.clock.now_ms() - self.settings.lite_subscription_check_timeout_ms
         for client, subscription in list(self._clients.items()):
             if subscription.updated_ms < limit_ms:
@@ -181,8 +178,8 @@ class LiteSubscriptions:
         return group
 
     def _check_quota(self, client: LiteClient, new: int) -> None:
-        """Raise Refused if there are too many subscriptions or too many clients. The number of
-        clients is limited separately, because a client may subscribe to nothing."""
+        """Raise Refused if there are too many subscriptions or clients. Clients have a limit of
+        their own, because they may subscribe to nothing."""
         most = self.settings.max_lite_subscription_count
         known = self._clients.get(client)
         host = HOST.get() if known is None else known.host

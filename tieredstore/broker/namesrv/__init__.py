@@ -1,1 +1,1 @@
-"""Routes: the name-server role, and registration with other name servers."""
+"""Name-server role, and registration with other name servers."""

@@ -1,4 +1,4 @@
-"""RegisteredBrokers: other brokers that registered with this name server."""
+"""RegisteredBrokers: other brokers registered with this name server."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class QueueData(msgspec.Struct, rename="camel"):
 
 
 class Registration(msgspec.Struct, kw_only=True):
-    """Registration of a broker. `enable_acting_master`: None if the broker does not send it.
-    `topics`: the broker's topic table. `version`: version of that table."""
+    """Registration of a broker. `enable_acting_master`: None if not sent. `topics`: the broker's
+    topic table. `version`: version of that table."""
 
     cluster: str
     name: str
@@ -58,7 +58,7 @@ class _Live(msgspec.Struct):
 
 
 class _Broker(msgspec.Struct):
-    """Master and slaves that share one broker name."""
+    """Master and slaves that share a broker name."""
 
     cluster: str
     enable_acting_master: bool = False
@@ -68,9 +68,9 @@ class _Broker(msgspec.Struct):
 
 
 class RegisteredBrokers:
-    """Brokers by name. A broker stays until it unregisters, its connection ends, or its heartbeats
-    stop. A topic of a broker stays until the broker is removed or `delete_topic` is called. As in
-    Java's name server, a broker does not remove a topic by sending a table without it."""
+    """Registered brokers by name. A broker is removed when it unregisters, disconnects, or stops
+    sending heartbeats. A topic is removed with its broker or by `delete_topic`. As in Java's name
+    server, registering a table without the topic does not remove it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,9 +79,9 @@ class RegisteredBrokers:
     # --- calls of brokers -----------------------------------------------------------------------
 
     def register(self, new: Registration, session: ClientSession) -> tuple[str, str]:
-        """Register or update a broker. For a slave, returns the address and the replication address
-        of its master. Both are empty for a master. Raises Invalid for a new address if too many
-        addresses are registered, in total (MAX_BROKERS) or from the same host."""
+        """Register or update a broker. For a slave, returns the address and replication address of
+        its master. Both are empty for a master. Raises Invalid if a new address would exceed the
+        limit, in total (MAX_BROKERS) or for its host."""
         broker = self._brokers.get(new.name)
         is_new = broker is None or new.address not in broker.live
         shares = HostShares(MAX_BROKERS)
@@ -136,8 +136,7 @@ class RegisteredBrokers:
             )  # fmt: skip
 
     def unregister(self, name: str, address: str) -> None:
-        """Remove a broker address. If it is the last address of a broker name, the topics of that
-        name are removed too."""
+        """Remove a broker address. Removing the last address of a name also removes its topics."""
         broker = self._brokers.get(name)
         if broker is None:
             return
@@ -158,7 +157,7 @@ class RegisteredBrokers:
             live.last_ms = self._clock.now_ms()
 
     def find_version(self, name: str, address: str) -> DataVersion | None:
-        """Return the version of the topic table that a broker registered, or None for an unknown
+        """Return the registered version of a broker's topic table, or None for an unknown
         broker."""
         live = self._find_live(name, address)
         return None if live is None else live.version
@@ -168,7 +167,7 @@ class RegisteredBrokers:
         return None if broker is None else broker.live.get(address)
 
     def remove_session(self, session: ClientSession) -> None:
-        """Remove the brokers that registered over a connection that has ended."""
+        """Remove the brokers registered over a closed connection."""
         self._remove(
             [
                 (name, address)
@@ -179,7 +178,7 @@ class RegisteredBrokers:
         )
 
     def remove_silent(self) -> None:
-        """Remove brokers without recent heartbeats."""
+        """Remove the brokers whose heartbeats stopped."""
         now_ms = self._clock.now_ms()
         self._remove(
             [
@@ -205,8 +204,8 @@ class RegisteredBrokers:
                 broker.queues.pop(topic, None)
 
     def set_writable(self, name: str, *, is_writable: bool) -> int:
-        """Set or clear the write permission of a broker's topics. Returns the number of these
-        topics."""
+        """Set or clear the write permission on a broker's topics. Returns how many topics it
+        has."""
         broker = self._brokers.get(name)
         for queues in () if broker is None else broker.queues.values():
             queues.perm = PERM_READ | PERM_WRITE if is_writable else queues.perm & ~PERM_WRITE
@@ -235,7 +234,7 @@ class RegisteredBrokers:
         return [queues for queues in found if queues is not None]
 
     def list_topics(self, cluster: str | None = None) -> dict[str, int]:
-        """Return the topics of a cluster, or of all clusters, each with its system flags."""
+        """Return the topics of a cluster, or of all clusters, with their system flags."""
         return {
             topic: queues.topic_sys_flag
             for broker in self._brokers.values()

@@ -1,4 +1,4 @@
-"""Routes of topics in the name-server role, and strings that clients store by namespace and key."""
+"""Topic routes of the name-server role, and the key-value table for clients."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class KeyValueManager(ConfigManager):
-    """Table of strings by namespace and key, in `config/kvConfig.json`, in the format of Java's
-    name server."""
+    """Strings by namespace and key, stored in `config/kvConfig.json` in the format of Java's name
+    server."""
 
     def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config_folder / "kvConfig.json", clock)
@@ -45,7 +45,7 @@ class KeyValueManager(ConfigManager):
         return self._table.get(namespace, {}).get(key)
 
     def list_namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return all strings of a namespace by key, or None for an unknown namespace."""
+        """Return all values of a namespace by key, or None for an unknown namespace."""
         found = self._table.get(namespace)
         return None if found is None else MappingProxyType(found)
 
@@ -62,10 +62,9 @@ class KeyValueManager(ConfigManager):
 
 
 class RouteTable:
-    """Routes of this broker and of other brokers. The routes of this broker are computed from its
-    current topics. `address`: function that returns the broker's `ip:port` for clients.
-    `is_read_only`: whether no topic is writable. `others`: brokers that registered with this name
-    server."""
+    """Routes to this broker and to other brokers. Routes to this broker are computed from its
+    current topics. `address`: returns the broker's `ip:port` for clients. `is_read_only`: True if
+    no topic is writable. `others`: brokers registered with this name server."""
 
     def __init__(
         self,
@@ -93,8 +92,8 @@ class RouteTable:
         return self._address()
 
     def find_topic(self, topic: str) -> TopicConfig | None:
-        """Return a topic that has a route. The retry topic of a group is created by this call. A
-        consumer asks for its route before the first heartbeat, and would ask again only after 30
+        """Return a topic with a route. Creates the retry topic of a group if needed, because a
+        consumer asks for its route before the first heartbeat and would ask again only after 30
         s."""
         found = self._topics.find_topic(topic)
         if found is not None or not topic.startswith(RETRY_PREFIX) or self._is_of_pop(topic):
@@ -109,9 +108,9 @@ class RouteTable:
         return self._topics.create_on_send_back(topic, group.retry_queue_nums)
 
     def _is_of_pop(self, topic: str) -> bool:
-        """Return whether a topic is one of Java's retry topics for popping consumers, whose names
-        combine a group and a topic. The broker does not have these topics, so it must not create
-        one as the retry topic of a group."""
+        """Return whether a topic has the name of one of Java's retry topics for pop consumers,
+        which combines a group and a topic. This broker has no such topics and must not create them
+        as the retry topic of a group."""
         name = topic.removeprefix(RETRY_PREFIX)
         groups = self._groups.list_groups()
         return name not in groups and any(
@@ -121,14 +120,14 @@ class RouteTable:
         )
 
     def find_permission(self, topic: TopicConfig) -> int:
-        """Return the permission of a topic as a sum: 4 read, 2 write, 1 template for new topics."""
+        """Return the permission bits of a topic: 4 read, 2 write, 1 template for new topics."""
         kept = self._settings.broker_permission | ~(PERM_READ | PERM_WRITE)
         if self._is_read_only or self.is_write_wiped:
             kept &= ~PERM_WRITE
         return topic.perm & kept
 
     def encode_route(self, topic: str) -> bytes | None:
-        """Return a topic's TopicRouteData as JSON, or None for an unknown topic."""
+        """Encode a topic's TopicRouteData as JSON. Returns None for an unknown topic."""
         queues = self.others.find_queues(topic)
         brokers = [self.others.describe(found.broker_name) for found in queues]
         found = self.find_topic(topic)
@@ -142,7 +141,7 @@ class RouteTable:
         )
 
     def describe_queues(self, topic: TopicConfig) -> QueueData:
-        """Return this broker's QueueData of a topic."""
+        """Return this broker's QueueData for a topic."""
         return QueueData(
             self._settings.broker_name,
             topic.read_queue_nums,
@@ -161,7 +160,7 @@ class RouteTable:
         }
 
     def encode_clusters(self) -> bytes:
-        """Return Java's ClusterInfo as JSON: this broker and the registered brokers."""
+        """Encode Java's ClusterInfo as JSON: this broker and the registered brokers."""
         brokers = [self.describe_broker(), *self.others.list_brokers()]
         clusters: dict[str, list[object]] = {}
         for broker in brokers:
@@ -170,7 +169,7 @@ class RouteTable:
         return msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
 
     def encode_member_group(self, cluster: str, name: str) -> bytes:
-        """Return the addresses of the brokers that share a name, as JSON. Empty for an unknown
+        """Encode the addresses of the brokers that share a name as JSON. Empty for an unknown
         name."""
         members: object = {}
         if name == self._settings.broker_name:
@@ -181,7 +180,7 @@ class RouteTable:
         return msgspec.json.encode({"brokerMemberGroup": group})
 
     def list_topics(self, cluster: str | None = None) -> dict[str, int]:
-        """Return all topics, or the topics of a cluster, each with its system flags."""
+        """Return the topics of a cluster, or of all clusters, with their system flags."""
         topics = self.others.list_topics(cluster)
         if cluster in {None, self._settings.broker_cluster_name}:
             topics |= {

@@ -1,1 +1,1 @@
-"""Operation of a broker: health, metrics, start report."""
+"""Operation of a broker: health, metrics and start report."""

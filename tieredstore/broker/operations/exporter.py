@@ -1,4 +1,4 @@
-"""Exporters of metrics: Prometheus and OTLP."""
+"""Metrics exporters for Prometheus and OTLP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ different storage labels to them."""
 
 
 class Series(NamedTuple):
-    """One series: metric name, all labels, current value."""
+    """Time series: metric name, all labels, current value."""
 
     name: str
     labels: dict[str, str]
@@ -46,13 +46,13 @@ class Series(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the series only grows, as a counter or a histogram does. A gauge may fall."""
+        """Return whether the series only grows, like a counter or histogram and unlike a gauge."""
         return isinstance(self.value, Histogram) or self.name.endswith("_total")
 
 
 def parse_pairs(text: str, key: str) -> dict[str, str]:
-    """Parse a setting of `name:value` pairs separated by commas. Raises Invalid. The message omits
-    the text, because it may be a secret."""
+    """Parse a setting with `name:value` pairs separated by commas. Raises Invalid. The message
+    omits the text, which may be a secret."""
     pairs = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, found, value = pair.partition(":")
@@ -63,8 +63,7 @@ def parse_pairs(text: str, key: str) -> dict[str, str]:
 
 
 def make_base_labels(settings: BrokerSettings) -> dict[str, str]:
-    """Return the labels that each series of a broker has. Raises Invalid for an invalid label
-    name."""
+    """Return the labels of every series of a broker. Raises Invalid for an invalid label name."""
     labels = parse_pairs(settings.metrics_label, "metricsLabel")
     for name in labels:
         if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
@@ -81,7 +80,7 @@ def make_base_labels(settings: BrokerSettings) -> dict[str, str]:
 
 
 class MetricsExporter(Collector):
-    """Formats metric registries as text. `base`: labels of every series."""
+    """Renders metric registries as text. `base`: labels of every series."""
 
     def __init__(self, base: Mapping[str, str], max_series: int = MAX_SERIES) -> None:
         self._base = dict(base)
@@ -91,15 +90,14 @@ class MetricsExporter(Collector):
         self._registry.register(self)
 
     def render(self, sources: Sequence[Metrics]) -> bytes:
-        """Return all series of the given registries as one scrape. Calls must not overlap."""
+        """Render all series of the registries as one scrape. Calls must not overlap."""
         self._sources = sources
         return generate_latest(self._registry)
 
     def gather(self, sources: Sequence[Metrics]) -> list[Series]:
-        """Return all series of the given registries with all labels, ordered by metric name. If
-        several registries have the same series, the one of the first registry is used. Series
-        beyond the limit are left out. An additional series contains the number of series that were
-        left out."""
+        """Return all series of the registries with all their labels, sorted by metric name. If
+        several registries have the same series, the first registry wins. Series beyond the limit
+        are dropped, and an additional series counts them."""
         found: dict[str, dict[Labels, float | Histogram]] = {}
         for source in sources:
             for name, labels, value in source.snapshot():
@@ -208,7 +206,7 @@ class OtlpExporter:
             self._begin_ns = now_ns
 
     def close(self) -> None:
-        """Close the connection. Aborts a running transmission. Idempotent."""
+        """Close the connection and abort a transmission in progress. Idempotent."""
         self._exporter.shutdown(timeout_millis=0)
 
     def _make_metric(self, name: str, series: list[Series], now_ns: int) -> Any:
@@ -250,22 +248,22 @@ _Key: TypeAlias = tuple[str, Labels]
 
 
 class Deltas:
-    """Remembers the sent values of series, to compute by how much the series have grown since.
-    Growth that a receiver did not accept is included in the next transmission."""
+    """Computes by how much series have grown since they were last sent. Growth that a receiver did
+    not accept is included in the next transmission."""
 
     def __init__(self) -> None:
         self._sent: dict[_Key, float | Histogram] = {}
 
     def subtract(self, series: Sequence[Series]) -> list[Series]:
-        """Return the series with counters and histograms replaced by their growth since the last
-        transmission. Gauges are returned unchanged."""
+        """Return the series with counters and histograms reduced to their growth since the last
+        transmission. Gauges are unchanged."""
         return [
             one._replace(value=_subtract(one.value, self._sent.get(_find_key(one))))
             for one in series
         ]
 
     def note_sent(self, series: Sequence[Series]) -> None:
-        """Record series as sent. `series`: their values before `subtract`."""
+        """Record that series were sent. `series`: their values before `subtract`."""
         self._sent = {_find_key(one): one.value for one in series if one.counts}
 
 
@@ -274,8 +272,8 @@ def _find_key(one: Series) -> _Key:
 
 
 def _subtract(value: float | Histogram, sent: float | Histogram | None) -> float | Histogram:
-    """Subtract the value of the last transmission from the current value. If the current value is
-    smaller, the counter was reset, and the current value is returned."""
+    """Return the growth since the last transmission. If the current value is smaller, the counter
+    was reset, and the current value is returned."""
     if sent is None:
         return value
     if isinstance(value, Histogram) and isinstance(sent, Histogram):

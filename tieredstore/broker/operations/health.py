@@ -1,4 +1,4 @@
-"""`/health`: status of the broker and of each of its parts."""
+"""`/health`: status of a broker and its parts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tieredstore.skipped_records import SkippedRecords
 
 UP: Final = "up"
 STARTING: Final = "starting"
-"""Status of a broker whose background loops have not all completed their first round."""
+"""Status of a broker with background loops that have not completed their first round."""
 DEGRADED: Final = "degraded"
-"""Status of a broker that serves its clients, but has a fault that needs attention."""
+"""Status of a broker that serves clients but has a fault that needs attention."""
 DOWN: Final = "down"
 """Status of a broker that refuses messages."""
 _BAD: Final = frozenset({ServiceState.FAILED, ServiceState.DEAD, ServiceState.LATE})
@@ -25,7 +25,7 @@ _BAD: Final = frozenset({ServiceState.FAILED, ServiceState.DEAD, ServiceState.LA
 
 @runtime_checkable
 class SkippingStore(Protocol):
-    """Store that skips records that clients wrote to system topics, and counts them."""
+    """Store that skips and counts the records that clients wrote to system topics."""
 
     skipped_records: SkippedRecords
 
@@ -35,13 +35,14 @@ def describe_health(
     tier: TierStatus | None,
     skipped: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return the answer of `/health`: `status`, `tier` with the fields of `TierStatus` (null
-    without a tier), the state of each background loop, and `skipped_records`. `skipped_records`
-    has, for each topic of the broker itself, the number of records that clients wrote and the
-    broker has skipped since its start. The status is DOWN if a running flag of the store forbids
-    puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if the tier is fenced,
-    if uploads fail, or if messages cannot be read. Otherwise it is STARTING while the first round
-    of a loop has not ended."""
+    """Return the content of `/health`: `status`, `tier` with the fields of `TierStatus` (null
+    without a tier), the state of each background loop, and `skipped_records`. The latter is, for
+    each system topic, the number of records that clients wrote and the broker has skipped since its
+    start.
+
+    The status is DOWN if a running flag of the store forbids puts or a loop has ended. It is
+    DEGRADED if a loop fails or is late, the tier is fenced, uploads fail, or messages cannot be
+    read. Otherwise it is STARTING until every loop has completed its first round."""
     listed = list(services)
     status = UP
     if any(service.state is ServiceState.STARTING for service in listed):
@@ -65,8 +66,7 @@ def describe_health(
 
 
 def count_skipped(own: SkippedRecords, store: MessageStore) -> dict[str, int]:
-    """Return the number of records that a broker and all layers of its store have skipped, by
-    topic."""
+    """Return the number of records skipped by a broker and all layers of its store, by topic."""
     counts = Counter(own.count_by_topic())
     for layer in list_layers(store):
         if isinstance(layer, SkippingStore):
@@ -86,8 +86,8 @@ def _describe_service(service: ServiceHealth) -> dict[str, object]:
 
 
 def find_tier(store: MessageStore) -> TierStatus | None:
-    """Return the tier status of a store, or of a store that this store wraps. None without a tier.
-    May block on reads."""
+    """Return the tier status of a store or of a store it wraps, or None without a tier. May block
+    on reads."""
     described = find_described(store)
     return None if described is None else described.describe_tier()
 
@@ -100,7 +100,7 @@ def find_described(store: MessageStore) -> DescribedTier | None:
 def list_start_lines(
     store: MessageStore, tier: TierStatus | None, *, was_clean: bool, recovery_seconds: float
 ) -> Iterator[str]:
-    """Yield the lines of the start report. `was_clean`: whether the last stop was clean."""
+    """Yield the lines of the start report. `was_clean`: True if the last stop was clean."""
     source = store.dispatch_source
     # The messages of light queues are also in queues of topics.
     keys = (key for key in source.queues() if not key.topic.startswith(LMQ_PREFIX))

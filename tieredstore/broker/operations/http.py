@@ -1,4 +1,4 @@
-"""OperationsServer: `/health` and `/metrics` over HTTP, for operators and their tools."""
+"""OperationsServer: serves `/health` and `/metrics` over HTTP."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ therefore always gets an answer. Otherwise an operator's tool would restart a br
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """Limits of the HTTP port. `max_connections`: above this number, a new connection replaces the
-    oldest one, first of those that wait for a request. `max_request_bytes`: maximum size of one
-    request with its headers. `request_s`: time in which the first request of a connection must
-    arrive. `idle_s`: time in which each later request must arrive. `answer_s`: time in which an
-    answer must be written and received by the peer."""
+    oldest one, preferably one that is waiting for a request. `max_request_bytes`: maximum size of a
+    request with its headers. `request_s`: time limit for the first request on a connection.
+    `idle_s`: time limit for each later request. `answer_s`: time limit for writing an answer until
+    the peer has received it."""
 
     max_connections: int = 128
     max_request_bytes: int = 16 << 10
@@ -44,7 +44,7 @@ class HttpLimits:
 
 
 class _PeerHandler(logging.Handler):
-    """Logs a warning about the peer for a bad request, in place of aiohttp's traceback."""
+    """Logs a warning about the peer for a bad request, instead of aiohttp's traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -62,8 +62,8 @@ def make_peer_logger() -> logging.Logger:
 
 
 class Fronts:
-    """Connections of one server. The connections that wait for a request are ordered by waiting
-    time, longest first."""
+    """Connections of a server. Those waiting for a request are ordered by waiting time, longest
+    first."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -79,7 +79,7 @@ class Fronts:
 
     def admit(self, front: Front, transport: asyncio.Transport) -> None:
         """Accept a connection. Above the limit, close the connection that has waited longest, or
-        else the one whose answer began first, so that no connections block a health check."""
+        else the one whose answer began first, so that a health check is never blocked."""
         descriptor = transport.get_extra_info("socket").fileno()
         has_room = len(self) < ALWAYS_ADMITTED or count_room(descriptor) > 0
         if not has_room or len(self) >= self.limits.max_connections:
@@ -96,20 +96,20 @@ class Fronts:
         self._waiting[front] = None
 
     def answer(self, front: Front) -> None:
-        """Record that the answer to a request of this connection has begun."""
+        """Record that a request on this connection is being answered."""
         self._waiting.pop(front, None)
         self._answering[front] = None
 
     def forget(self, front: Front, transport: asyncio.BaseTransport) -> None:
-        """Remove an ended connection."""
+        """Remove a closed connection."""
         self._waiting.pop(front, None)
         self._answering.pop(front, None)
         self._by_transport.pop(transport, None)
 
 
 class Front(asyncio.Protocol):
-    """Connection in front of aiohttp's handler. Needed because aiohttp limits neither the number
-    nor the duration of connections."""
+    """Connection in front of aiohttp's handler, which limits neither the number nor the duration of
+    connections."""
 
     def __init__(self, handler: RequestHandler, fronts: Fronts) -> None:
         self._handler = handler
@@ -160,7 +160,7 @@ class Front(asyncio.Protocol):
         self._limit(self._fronts.limits.answer_s)
 
     def end_answer(self) -> None:
-        """End the answer, and start the time limit of the next request."""
+        """End the answer and start the time limit for the next request."""
         if self._transport is not None:
             self._received_bytes = 0
             self._fronts.wait(self)
@@ -192,8 +192,8 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class OperationsServer:
-    """Serves the results of two functions: `find_health` for `/health`, `render_metrics` for
-    `/metrics`. `limits`: limits of the connections."""
+    """Serves the results of two functions: `find_health` for `/health` and `render_metrics` for
+    `/metrics`. `limits`: connection limits."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class OperationsServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Start to answer. Returns the port. For port 0 the system chooses the port. Raises
+        """Start serving, and return the port. With port 0, the system chooses one. Raises
         Unavailable if the port is in use."""
         app = web.Application(middlewares=[self._count])
         app.router.add_get("/health", self._answer_health)
@@ -231,7 +231,7 @@ class OperationsServer:
         return found
 
     async def stop(self) -> None:
-        """Stop answering. Idempotent."""
+        """Stop serving. Idempotent."""
         runner, self._runner = self._runner, None
         listening, self._listening = self._listening, None
         if listening is not None:
@@ -241,7 +241,7 @@ class OperationsServer:
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Limit the time until the peer has received an answer."""
+        """Limit the time until the peer has received the answer."""
         front = self._fronts.find(request.transport)
         if front is None:
             return await handler(request)

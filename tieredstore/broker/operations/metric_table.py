@@ -1,8 +1,7 @@
-"""Table of the exported metrics: kind, labels and meaning of each.
+"""Table of exported metrics with kind, labels and meaning.
 
-The modules that count a metric define its name. The reference page and the HELP lines of `/metrics`
-are generated from this table.
-"""
+The modules that update a metric define its name. The reference page and the HELP lines of
+`/metrics` are generated from this table."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from typing import Final, NamedTuple
 
 
 class MetricInfo(NamedTuple):
-    """Description of a metric. `kind`: counter, gauge or histogram. `labels`: labels besides those
-    that all series have. `meaning`: one sentence, with the unit."""
+    """Description of a metric. `kind`: counter, gauge or histogram. `labels`: labels in addition to
+    those of every series. `meaning`: one sentence, with the unit."""
 
     kind: str
     labels: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Operations: `/health` and `/metrics` of a broker, collected from its parts."""
+"""Operations: collects and serves `/health` and `/metrics` of a broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @runtime_checkable
 class CollectedStore(Protocol):
-    """Store with its own registry of metrics."""
+    """Store with a metrics registry of its own."""
 
     metrics: Metrics
 
@@ -37,8 +37,8 @@ class CollectedStore(Protocol):
 
 
 class Operations:
-    """Serves `/health` and `/metrics` of one broker. `list_services`: returns the health of all
-    background loops, including the loops of the store."""
+    """Serves `/health` and `/metrics` of a broker. `list_services`: returns the health of all
+    background loops, including those of the store."""
 
     def __init__(
         self, services: BrokerServices, list_services: Callable[[], Iterable[ServiceHealth]]
@@ -54,11 +54,11 @@ class Operations:
         self._scrape = asyncio.Lock()
 
     async def start(self, host: str, port: int) -> int:
-        """Start to answer. Returns the port. Raises Unavailable if the port is in use."""
+        """Start serving, and return the port. Raises Unavailable if the port is in use."""
         return await self._server.start(host, port)
 
     async def stop(self) -> None:
-        """Stop answering. Idempotent."""
+        """Stop serving. Idempotent."""
         await self._server.stop()
 
     async def find_health(self) -> dict[str, object]:
@@ -67,11 +67,11 @@ class Operations:
         return describe_health(self._list_services(), tier, skipped)
 
     async def render_metrics(self) -> bytes:
-        """Return the answer of `/metrics`. Scrapes must not overlap."""
+        """Return the content of `/metrics`. Scrapes must not overlap."""
         return await self._use_metrics(self._exporter.render)
 
     async def send_metrics(self, otlp: OtlpExporter) -> None:
-        """Send the current series of all metrics to a receiver. Raises Unavailable."""
+        """Send the current values of all metrics to a receiver. Raises Unavailable."""
         await self._use_metrics(lambda sources: otlp.send(self._exporter.gather(sources)))
 
     async def _use_metrics(self, use: Callable[[list[Metrics]], _T]) -> _T:
@@ -103,7 +103,7 @@ class Operations:
         return metrics
 
     def _list_group_offsets(self) -> list[GroupOffsets]:
-        """Return the consumer offsets of all groups in existing topics. A deleted topic has no
+        """Return the consumer offsets of all groups in existing topics. Deleted topics have no
         lag."""
         services = self._services
         topics = services.topics.list_topics()
@@ -115,8 +115,8 @@ class Operations:
 
 
 def _find_collected(store: object) -> list[CollectedStore]:
-    """Return the layers of a store that have a registry of metrics, outermost first. A layer's
-    registry includes the metrics of the layers below it."""
+    """Return the layers of a store that have a metrics registry, outermost first. A registry
+    includes the metrics of the layers below."""
     found: list[CollectedStore] = []
     layer: object | None = store
     while layer is not None:
@@ -131,7 +131,7 @@ LAG_LATENCY: Final = "rocketmq_consumer_lag_latency"
 
 
 class GroupOffsets(NamedTuple):
-    """Offsets of a group in a topic, by queue id. Each is the queue offset of the next message to
+    """Offsets of a group in a topic, by queue id. Each is the offset of the next message to
     consume."""
 
     group: str
@@ -142,9 +142,8 @@ class GroupOffsets(NamedTuple):
 def report_lag(
     metrics: Metrics, store: MessageStore, clock: Clock, groups: Sequence[GroupOffsets]
 ) -> None:
-    """Set the lag of each group in a registry: the number of unconsumed messages, and the age of
-    the oldest of them (ms). May read files of the store, so do not call this function on an event
-    loop."""
+    """Set the lag of each group in a registry: the number of unconsumed messages and the age of the
+    oldest (ms). May read files of the store, so do not call it on an event loop."""
     now_ms = clock.now_ms()
     for found in groups:
         behind = 0

@@ -1,1 +1,1 @@
-"""Receiving of messages: invisible time, acknowledgement, attempts, FIFO."""
+"""Receiving messages: invisible times, acknowledgements, delivery attempts and FIFO order."""

@@ -1,4 +1,4 @@
-"""Batch: the messages of one answer to a receive request, taken from a group's queues."""
+"""Batch: messages from a group's queues for one response to a receive request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """Message that was read, and waits for earlier messages of its message group."""
+    """Message that was read but must wait for earlier messages of its message group."""
 
     offset: int
     message_group: str
@@ -66,21 +66,21 @@ class _Burial(enum.Enum):
 
 
 class DeadLetters(Protocol):
-    """Destination of messages that were delivered too often."""
+    """Destination of messages that were delivered too many times."""
 
     async def send_to_dead_letters(
         self, group: str, message: StoredMessage, attempts: int
     ) -> object:
-        """Append a message to the group's dead letters. Raises the errors of a put."""
+        """Append a message to the dead letters of a group. Raises the errors of a put."""
 
 
 @dataclass(eq=False)
 class Batch:
-    """Takes messages from queues until the batch is full. In each queue, messages for redelivery
-    come before new messages. Each queue adds one event to the journal. If possible, the messages of
-    a batch have the same delivery number (generation), because an answer over remoting has only one
-    delivery time. `fault`: reason why a message of a queue cannot be read. `max_attempts`: number
-    of deliveries after which a message becomes a dead letter, or None for no limit."""
+    """Takes messages from queues until the batch is full. Within a queue, redeliveries come before
+    new messages. Each queue writes one event to the journal. The messages of a batch share a
+    delivery number (generation) if possible, because a remoting response has only one delivery
+    time. `fault`: why a message cannot be read. `max_attempts`: number of deliveries before a
+    message becomes a dead letter, or None for no limit."""
 
     request: ReceiveRequest
     state: ReceiveState
@@ -104,8 +104,8 @@ class Batch:
         return self._size_bytes >= self.request.max_bytes
 
     async def take(self, progress: QueueProgress, end_offset: int) -> None:
-        """Take messages from a queue up to the queue's end offset. Raises the errors of the store
-        and the journal. If an error is raised, all messages stay in the queue."""
+        """Take messages from a queue, up to its end offset. Raises the errors of the store and the
+        journal. After an error, all messages stay in the queue."""
         room = self.request.max_count - len(self.received)
         popped: list[tuple[Entry, int, int]] = []
         progress.is_read = True
@@ -143,8 +143,8 @@ class Batch:
             )
 
     async def _read_due(self, progress: QueueProgress, due: Sequence[Entry]) -> list[StoredMessage]:
-        """Read the messages of `due` for redelivery. A message that the store no longer has counts
-        as done. A message with too many deliveries becomes a dead letter."""
+        """Read the messages to redeliver. Messages that the store no longer has count as done.
+        Messages with too many deliveries become dead letters."""
         messages: list[StoredMessage] = []
         source = find_source(progress, self.request.topic)
         gone: list[int] = []
@@ -245,8 +245,7 @@ class Batch:
         messages: list[StoredMessage],
         waiting: list[_Waiting],
     ) -> int:
-        """Read messages that were never delivered. Returns the offset after the last message
-        read."""
+        """Read messages that were never delivered. Returns the offset after the last one read."""
         next_offset = progress.next_offset
         taken = set(map(progress.offset_of, messages))
         stopped: set[str] = set()  # message groups with a waiting message
@@ -344,9 +343,9 @@ class Batch:
         return "" if progress.is_lite else get_message_group(message)
 
     def _find_generation(self, progress: QueueProgress, messages: Sequence[StoredMessage]) -> int:
-        """Return the delivery number (generation) for the messages of one queue. All queues of a
-        batch share one number. But if one of the messages may already have been delivered under
-        that number, the batch gets a new number."""
+        """Return the delivery number (generation) for messages of a queue. All queues of a batch
+        share a number. A new number is needed if one of the messages may already have been
+        delivered under it."""
         found = map(progress.entries.get, map(progress.offset_of, messages))
         entries = [entry for entry in found if entry is not None]
         if self._generation is not None:
@@ -358,13 +357,13 @@ class Batch:
 
 
 def is_unread(result: GetMessageResult, offset: int) -> bool:
-    """Return whether the message at `offset` may exist but currently cannot be read."""
+    """Return whether the message at `offset` may exist but cannot be read at the moment."""
     is_there = result.min_offset <= offset < result.max_offset
     return result.next_begin_offset <= offset and (is_there or result.status is _NOT_READ)
 
 
 def make_received(progress: QueueProgress, message: StoredMessage, topic: str) -> Received:
-    """Return a message as it is delivered to a consumer. `topic`: the requested topic."""
+    """Return a message as delivered to a consumer. `topic`: the requested topic."""
     entry = progress.entries[progress.offset_of(message)]
     source = find_source(progress, topic)
     lite_topic = progress.lite.name if progress.lite is not None else ""
@@ -374,30 +373,29 @@ def make_received(progress: QueueProgress, message: StoredMessage, topic: str) -
 
 def is_of_another_group(progress: QueueProgress, message: StoredMessage) -> bool:
     """Return whether a Java broker copied a message to this retry topic for another group. The name
-    `%RETRY%a_b_c` is ambiguous: it is the retry topic of group `a` and topic `b_c`, and of group
-    `a_b` and topic `c`."""
+    `%RETRY%a_b_c` is ambiguous: group `a` with topic `b_c`, or group `a_b` with topic `c`."""
     if split_source(progress.group, progress.topic)[1] is not Source.RETRY_V1:
         return False
     return message.get_property(props.ORIGIN_GROUP) not in (None, progress.group)
 
 
 def find_source(progress: QueueProgress, topic: str) -> Source:
-    """Return whether the messages of a queue come from `topic` itself or from its retry topic, as a
-    response for `topic` says it."""
+    """Return whether the messages of a queue come from `topic` itself or from one of its retry
+    topics."""
     return (
         Source.TOPIC if progress.topic == topic else split_source(progress.group, progress.topic)[1]
     )
 
 
 def count_attempts(entry: Entry, message: StoredMessage, source: Source) -> int:
-    """Return the number of deliveries of a message. For a message of a retry topic, this includes
-    the deliveries before a Java broker copied the message to that topic."""
+    """Return how often a message was delivered. In a retry topic, this includes the deliveries
+    before a Java broker copied the message there."""
     earlier = max(message.reconsume_times, 0) if source in RETRY_SOURCES else 0
     return min(entry.attempts + earlier, MAX_ATTEMPTS)
 
 
 def get_message_group(message: StoredMessage) -> str:
-    """Return the name of a message's message group. A long name is replaced by its digest. All
-    messages without a message group form one group."""
+    """Return the message group of a message. A long name is replaced by its digest. Messages
+    without a message group form one group."""
     name = message.get_property(props.SHARDING_KEY) or ""
     return name if len(name) <= _MAX_NAME else hashlib.sha256(name.encode()).hexdigest()

@@ -1,5 +1,4 @@
-"""Events that change a group's progress in a queue, and the frames in which the journal stores
-them."""
+"""Events that change a group's progress in a queue, and the journal frames that store them."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from tieredstore.message.crc import raw_crc32
 
 
 class Opened(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """A group begins to read a queue at `offset`, for the first time or again. Earlier deliveries
-    of the queue's messages to the group no longer count."""
+    """A group starts reading a queue at `offset`, for the first time or again. Its earlier
+    deliveries from this queue no longer count."""
 
     queue: int
     group: str
@@ -24,12 +23,12 @@ class Opened(msgspec.Struct, array_like=True, tag=0, frozen=True):
 
 
 class Given(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """Messages are delivered, and stay invisible to other consumers until `visible_at_ms` (epoch
-    ms). `next_offset`: the offset after the last message that was read. `waiting`: offsets of
-    messages that were read but wait for earlier messages of their message group. `message_groups`:
-    message groups of `offsets`, then of `waiting`, or empty unless the consumer group is FIFO.
-    `client_id`: client whose messages the broker renews until `renew_until_ms`, empty for no
-    renewal. `attempt_id`: identifies the receive call."""
+    """Messages were delivered. They stay invisible to other consumers until `visible_at_ms` (epoch
+    ms). `next_offset`: offset after the last message read. `waiting`: offsets of messages that were
+    read but wait for earlier messages of their message group. `message_groups`: message groups of
+    `offsets` and then of `waiting`, empty unless the consumer group is FIFO. `client_id`: client
+    for which the messages are renewed until `renew_until_ms`, empty for no renewal. `attempt_id`:
+    id of the receive call."""
 
     queue: int
     generation: int
@@ -44,14 +43,14 @@ class Given(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Done(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Messages are acknowledged, or need no delivery for another reason."""
+    """Messages were acknowledged, or need no delivery for another reason."""
 
     queue: int
     offsets: list[int]
 
 
 class Changed(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """A consumer sets the invisible time of a message. The message gets a new receipt handle."""
+    """A consumer changed the invisible time of a message, which gets a new receipt handle."""
 
     queue: int
     offset: int
@@ -60,7 +59,7 @@ class Changed(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 
 class Renewed(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """Messages stay invisible longer and keep their receipt handles."""
+    """The invisible time of messages was extended. Their receipt handles stay valid."""
 
     queue: int
     offsets: list[int]
@@ -68,29 +67,29 @@ class Renewed(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class GivenBack(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """Messages did not reach their consumer. Their last delivery does not count."""
+    """Messages did not reach their consumer. This delivery does not count."""
 
     queue: int
     offsets: list[int]
 
 
 class Advanced(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """All messages before `offset` are done, because a client set the group's consumer offset."""
+    """A client set the consumer offset, so all messages before `offset` are done."""
 
     queue: int
     offset: int
 
 
 class Closed(msgspec.Struct, array_like=True, tag=7, frozen=True):
-    """The group, the topic or the queue is deleted, so its progress ends."""
+    """The group, the topic or the queue was deleted, which ends the progress."""
 
     queue: int
 
 
 class Kept(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """Unacknowledged message, in a snapshot. `is_counted`: whether `attempts` includes the last
-    delivery. `lowest_ms` and `highest_ms`: earliest and latest time of the message's deliveries
-    (epoch ms). Files of older releases do not have these two times."""
+    """Unacknowledged message in a snapshot. `is_counted`: True if `attempts` includes the last
+    delivery. `lowest_ms`, `highest_ms`: earliest and latest delivery time (epoch ms), missing in
+    files of older releases."""
 
     queue: int
     offset: int
@@ -106,7 +105,7 @@ class Kept(msgspec.Struct, array_like=True, tag=8, frozen=True):
 
 
 class Attempted(msgspec.Struct, array_like=True, tag=9, frozen=True):
-    """Messages that one receive call (attempt) of a group got from a queue, in a snapshot."""
+    """Messages of one queue that a receive call (attempt) of a group got, in a snapshot."""
 
     queue: int
     generation: int
@@ -115,7 +114,7 @@ class Attempted(msgspec.Struct, array_like=True, tag=9, frozen=True):
 
 
 class Counted(msgspec.Struct, array_like=True, tag=10, frozen=True):
-    """Last delivery number (generation) that the broker has assigned, in a snapshot. `queue` is
+    """Last delivery number (generation) assigned by the broker, in a snapshot. `queue` is
     unused."""
 
     queue: int
@@ -154,7 +153,7 @@ _HEAD: Final = struct.Struct(">II")
 
 
 class Tail(Enum):
-    """Kinds of bytes after the last valid frame of a file."""
+    """Kind of bytes after the last valid frame of a file."""
 
     NOTHING = "nothing"
     ZEROS = "zeros"
@@ -166,8 +165,8 @@ class Tail(Enum):
 
 
 class Frames(NamedTuple):
-    """Content of a file. `valid_bytes`: end of the last valid frame, as an offset in the file.
-    `fault`: description of the bytes after that frame, or "". `tail`: kind of these bytes."""
+    """Content of a file. `valid_bytes`: end of the last valid frame, in bytes. `fault`: description
+    of the bytes after it, or "". `tail`: kind of these bytes."""
 
     payloads: list[bytes]
     valid_bytes: int
@@ -176,20 +175,20 @@ class Frames(NamedTuple):
 
 
 def make_frame(payload: bytes) -> bytes:
-    """Return the frame of a payload. A payload has at most MAX_FRAME_BYTES."""
+    """Encode a payload of at most MAX_FRAME_BYTES as a frame."""
     length = _LENGTH.pack(len(payload))
     return length + _LENGTH.pack(raw_crc32(length + payload)) + payload
 
 
 def find_version(data: bytes) -> int | None:
-    """Return the format version of a file, or None if the file is neither journal nor snapshot."""
+    """Return the format version of a file, or None if it is neither a journal nor a snapshot."""
     head = data[: len(MAGIC)]
     return head[-1] if len(head) == len(MAGIC) and head.startswith(PREFIX) else None
 
 
 def split_frames(data: bytes, *, is_snapshot: bool) -> Frames:
-    """Split a file of format 1 or 2 into its payloads. The last payload of a snapshot is END. A
-    snapshot without END is torn or damaged. Never raises."""
+    """Split a file of format 1 or 2 into payloads. A complete snapshot ends with END. Without it,
+    the snapshot is torn or damaged. Never raises."""
     version = find_version(data)
     if version is None or not 0 < version <= VERSION:
         return _refuse_head(data, is_snapshot=is_snapshot)
@@ -229,8 +228,8 @@ def _read_frame(data: bytes, position: int, version: int, *, is_snapshot: bool) 
 
 
 def _stop(data: bytes, payloads: list[bytes], position: int) -> Frames:
-    """Return the frames before `position`, and whether the bytes at and after `position` are a torn
-    tail or damage. A tail is torn if only zeros follow the frame at `position`."""
+    """Return the frames before `position`, and classify the bytes after it. They are a torn tail if
+    only zeros follow the frame at `position`, otherwise damage."""
     end = position + len(data[position:].rstrip(b"\0"))
     frame_end = position + _HEAD.size
     if frame_end <= len(data):

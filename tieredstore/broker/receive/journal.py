@@ -1,10 +1,9 @@
 """ReceiveJournal: events on disk, in `config/receive/` (`docs/formats/receive-journal.md`).
 
-`<number>.snapshot` is the state at the beginning of `<number>.journal`. A new pair of files begins
-at each start, and when the journal is large. First the new journal is created, and all later events
-go into it. Then the snapshot is written. Finally, older files are deleted. The existing files are
-therefore consistent at any time.
-"""
+`<number>.snapshot` is the state at the start of `<number>.journal`. Each start, and each journal
+that grows too large, begins a new pair of files. The new journal is created first and gets all
+later events. Then the snapshot is written, and finally the older files are deleted. The files on
+disk are therefore always consistent."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalCalls:
-    """System calls on the open journal file. Tests replace this object to inject faults."""
+    """System calls on the open journal file, which tests replace to inject faults."""
 
     def write(self, fd: int, data: bytes) -> int:
         return os.write(fd, data)
@@ -57,9 +56,9 @@ class JournalCalls:
 
 
 class ReceiveJournal:
-    """Journal of the receive events of one broker. All work except disk access runs on one event
-    loop. If `is_synced` is true, `flush` returns when the events are on disk. Otherwise the events
-    are in the page cache, which survives the end of the process but not a power failure."""
+    """Journal of a broker's receive events. Except for disk access, everything runs on one event
+    loop. If `is_synced` is true, `flush` waits until the events are on disk. Otherwise they are
+    only in the page cache, which survives a crash of the process but not a power failure."""
 
     def __init__(
         self,
@@ -90,22 +89,20 @@ class ReceiveJournal:
 
     @property
     def needs_rotation(self) -> bool:
-        """Whether `rotate` should be called. True if the journal is large, or if a write to the
-        journal or a sync of it failed."""
+        """True if `rotate` should be called: the journal is large, or a write or sync failed."""
         return self._is_failed or self._size > self._max_bytes
 
     async def load(self) -> list[Event]:
-        """Read the events of the files. An unreadable event and all events after it are dropped and
-        logged. Raises Unavailable, and Invalid for a newer format."""
+        """Read the stored events. The first unreadable event and everything after it are dropped
+        and logged. Raises Invalid for a newer format, Unavailable."""
         try:
             return await asyncio.to_thread(self._load)
         except OSError as error:
             raise translate_os_error(error, "read", self._folder) from error
 
     def append(self, event: Event) -> None:
-        """Write an event. On return the event is in the page cache. Raises Exhausted or
-        Unavailable, or Invalid for an event that is too large. After an error no part of the event
-        is in the journal."""
+        """Write an event to the page cache. Raises Exhausted, Unavailable, or Invalid for an event
+        that is too large. After an error, nothing of the event is in the journal."""
         if self._is_failed:
             raise self._make_failed_error()
         payload = encode_event(event)
@@ -118,8 +115,8 @@ class ReceiveJournal:
         self._appended += 1
 
     async def flush(self) -> None:
-        """Wait until all events are as durable as `is_synced` requires. Callers that wait at the
-        same time share one sync. Raises Unavailable."""
+        """Wait until all events are as durable as `is_synced` requires. Concurrent callers share a
+        sync. Raises Unavailable."""
         if self.is_synced:
             await self.sync()
 
@@ -134,9 +131,9 @@ class ReceiveJournal:
             await asyncio.shield(self._syncing)
 
     async def rotate(self, snapshot: Callable[[], Iterable[Event]]) -> None:
-        """Begin a new pair of files. `snapshot`: function that returns the events that describe the
-        current state. While these events are encoded, other tasks run and may append further
-        events. Raises Exhausted or Unavailable. After an error the old files stay readable."""
+        """Start a new pair of files. `snapshot`: returns the events that describe the current
+        state. Other tasks run while these events are encoded, and may append further events. Raises
+        Exhausted, Unavailable. After an error the old files stay readable."""
         async with self._rotating:
             number = self._number + 1
             try:
@@ -293,9 +290,9 @@ class ReceiveJournal:
         return events
 
     def _load_snapshot(self, numbers: list[int]) -> tuple[list[Event], int]:
-        """Return the events and the number of the newest complete snapshot. If no snapshot is
-        complete, return a number above those of all files. No journal is then read, because a
-        journal without its snapshot is useless."""
+        """Return the events and the number of the newest complete snapshot. If there is none,
+        return a number above all files, so that no journal is read. A journal is useless without
+        its snapshot."""
         for number in numbers:
             path = self._snapshot(number)
             if self._files.size(path) is None:
@@ -330,8 +327,8 @@ class ReceiveJournal:
         return events, frames
 
     def _report(self, path: Path, frames: Frames) -> None:
-        """Log that the bytes after the last valid frame of a file are ignored. Keep a copy of the
-        file unless all these bytes are zeros."""
+        """Log that the bytes after the last valid frame of a file are ignored. Unless they are all
+        zeros, keep a copy of the file."""
         level = logging.ERROR if frames.tail is Tail.DAMAGED else logging.WARNING
         _log.log(level, "%s: %s: the bytes before it are used", path, frames.fault)
         if frames.tail is Tail.ZEROS:

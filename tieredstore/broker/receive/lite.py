@@ -1,4 +1,4 @@
-"""LiteQueues: for each client, the lite topics that may have messages for it."""
+"""LiteQueues: tracks which lite topics may have messages for each client."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PAUSE_S: Final = 0.1
 
 @dataclass(slots=True)
 class _Ready:
-    """Up to `most` light queues that may have messages for a client. `after`: the light queue after
-    which a search for more continues, or None. `is_cut`: whether the search has to begin again,
-    because a queue that it may have passed was left out. `is_over`: whether more queues have
-    messages. If so, the search fills at least half of the places, so that every queue gets its
-    turn. `pause`: timer of a search that continues later, or None."""
+    """Up to `most` light queues that may have messages for a client. `after`: light queue after
+    which the search for more continues, or None. `is_cut`: True if the search must start over,
+    because a queue it may have passed was dropped. `is_over`: True if more queues have messages.
+    The search then fills at least half of the places, so that every queue gets its turn. `pause`:
+    timer of a search that continues later, or None."""
 
     most: int
     queues: dict[str, None] = field(default_factory=dict)
@@ -58,10 +58,9 @@ class _Ready:
 
 @dataclass(eq=False)
 class LiteQueues:
-    """For each client, the light queues that may have messages for the client. A queue with
-    delivered but unacknowledged messages is not read until these messages are acknowledged or due
-    again. A queue with neither unacknowledged nor new messages takes no memory. `wake`: wakes the
-    waiting receives of a client."""
+    """Light queues that may have messages, for each client. A queue with unacknowledged messages is
+    not read until they are acknowledged or due again. A queue with neither unacknowledged nor new
+    messages takes no memory. `wake`: wakes the waiting receives of a client."""
 
     state: ReceiveState
     store: MessageStore
@@ -79,8 +78,7 @@ class LiteQueues:
         self.subscriptions.set_offset = self._set_offset
 
     def load(self) -> None:
-        """Note the queues with messages that were delivered and not acknowledged before a
-        restart."""
+        """Note the queues with messages that were unacknowledged before a restart."""
         for progress in self.state.list_queues():
             if progress.is_lite and progress.entries:
                 self._lock(progress)
@@ -96,12 +94,12 @@ class LiteQueues:
         )
 
     def count_clients(self) -> int:
-        """Return the number of clients for which lite topics have had messages."""
+        """Return how many clients have had messages in lite topics."""
         return len(self._ready)
 
     def list_ready(self, request: ReceiveRequest) -> Iterator[QueueProgress]:
-        """Yield the queues with messages for a client. The caller passes each queue to `note` after
-        it has read the queue."""
+        """Yield the queues with messages for a client. The caller must pass each queue to `note`
+        after reading it."""
         self.release_due()
         client = LiteClient(request.group, request.client_id)
         ready, subscription = self._ready.get(client), self.subscriptions.find(client)
@@ -143,8 +141,8 @@ class LiteQueues:
         self._wake(client, parent)
 
     def _search(self, group: str, ready: _Ready, wanted: set[str], parent: str, looks: int) -> int:
-        """Add queues with messages to those of a client, until there are enough. Look at up to
-        `looks` queues. Returns the number of queues looked at."""
+        """Search for more queues with messages for a client until there are enough. Checks up to
+        `looks` queues, and returns how many were checked."""
         after = ready.after or ""
         found: Iterable[tuple[str, int]]
         if parent in wanted:
@@ -168,9 +166,9 @@ class LiteQueues:
         return max(looked, 1)
 
     def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
-        """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether to wake
-        the waiting receives immediately. Otherwise they read within a second. A receive that has
-        read nothing passes False, so that it does not wake itself."""
+        """Note a queue whose messages were read, acknowledged or changed. `wakes`: True to wake the
+        waiting receives immediately. Otherwise they read within a second. A receive that found
+        nothing passes False to avoid waking itself."""
         if progress.locked_until_ms() > self.clock.now_ms():
             self._lock(progress)
         elif self._is_available(progress) and not progress.is_read:
@@ -181,14 +179,14 @@ class LiteQueues:
         self._mark_all(queue)
 
     def mark_all(self, client: LiteClient) -> None:
-        """Let the next receive of a client search all its lite topics."""
+        """Make the next receive of a client search all its lite topics."""
         subscription = self.subscriptions.find(client)
         if subscription is not None and subscription.queues:
             self._find_ready(client).begin_search()
             self._wake(client, next(iter(subscription.queues)))
 
     def release_due(self) -> None:
-        """Mark the queues whose messages are due again."""
+        """Mark the queues whose messages are due for redelivery."""
         now_ms = self.clock.now_ms()
         while self._locked and self._locked[0][0] <= now_ms:
             _, group, queue = heapq.heappop(self._locked)
@@ -263,8 +261,7 @@ class LiteQueues:
                 self._set_timer()
 
     def _forget_old_locks(self) -> None:
-        """Drop outdated entries from the list of locked queues once the list has grown to twice its
-        size."""
+        """Drop outdated entries once the list of locked queues has doubled in size."""
         if len(self._locked) > self._most_locks:
             self._locked = sorted(filter(self._is_noted, set(self._locked)))
             self._most_locks = _MIN_LOCKS + 2 * len(self._locked)
@@ -275,7 +272,7 @@ class LiteQueues:
         return progress is not None and progress.noted_until_ms == until_ms
 
     def _set_timer(self) -> None:
-        """Set a timer that calls `release_due` when the first queue is due."""
+        """Set a timer that calls `release_due` when the first queue becomes due."""
         self.stop()
         if self._locked:
             delay_s = max(self._locked[0][0] - self.clock.now_ms(), 0) / 1000

@@ -1,4 +1,4 @@
-"""ReceiveLooks: queries about a group's messages. A query changes nothing."""
+"""ReceiveLooks: read-only queries about a group's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECHECK_MS: Final = 1_000
 
 
 class Peeked(msgspec.Struct, frozen=True):
-    """New messages of the requested queues. `rest`: number of all new messages of these queues,
+    """New messages of the requested queues. `rest`: number of all new messages in these queues,
     including `messages`."""
 
     messages: list[StoredMessage]
@@ -30,8 +30,7 @@ class Peeked(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class ReceiveLooks:
-    """Finds the messages that are new for a group or due for redelivery. All calls are on one event
-    loop."""
+    """Finds messages that are new for a group or due for redelivery. For one event loop only."""
 
     store: MessageStore
     state: ReceiveState
@@ -39,9 +38,9 @@ class ReceiveLooks:
     clock: Clock
 
     async def wait_for_messages(self, request: ReceiveRequest) -> bool:
-        """Return whether a receive would find a message. If none is available, wait for one until
-        the deadline of the request. Raises Refused for an invalid expression, Busy if too many
-        reads wait, and the errors of the store."""
+        """Return whether a receive would find a message. Waits for one until the deadline of the
+        request. Raises Refused for an invalid expression, Busy if too many reads wait, and the
+        errors of the store."""
         message_filter = make_filter(request.subscription)
         if await self._has_messages(request, message_filter):
             return True
@@ -61,7 +60,8 @@ class ReceiveLooks:
                 await watch.wait(min(left_ms, _RECHECK_MS))
 
     async def peek(self, request: ReceiveRequest) -> Peeked:
-        """Return new messages of the queues, without a delivery. Raises the errors of the store."""
+        """Return new messages of the queues without delivering them. Raises the errors of the
+        store."""
         messages: list[StoredMessage] = []
         size = rest = 0
         for queue_id in self._list_queues(request):
@@ -79,8 +79,7 @@ class ReceiveLooks:
         return Peeked(messages, rest)
 
     def count_rest(self, request: ReceiveRequest) -> int:
-        """Return the number of messages in the requested queues that were never delivered to the
-        group."""
+        """Return how many messages in the requested queues were never delivered to the group."""
         progresses = self.state.find_queues(request.group, request.topic)
         rest = 0
         for queue_id, progress in progresses.items():

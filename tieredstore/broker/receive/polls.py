@@ -17,8 +17,8 @@ from tieredstore.errors import Busy
 
 
 class PollKey(NamedTuple):
-    """Messages that a receive waits for. `queue_id`: one queue, or ALL_QUEUES. `client_id`: client
-    that waits for its lite topics, or empty. `LiteQueues` wakes such a receive."""
+    """What a receive waits for. `queue_id`: a queue, or ALL_QUEUES. `client_id`: client that waits
+    for its lite topics and is woken by `LiteQueues`, or empty."""
 
     group: str
     topic: str
@@ -34,8 +34,8 @@ _NEVER: Final = float("inf")
 
 
 class ParkedPolls:
-    """Wakes one waiting receive of a group when new messages arrive. The woken receive takes as
-    many messages as it can, and wakes the next receive if messages are left."""
+    """Wakes one waiting receive of a group when new messages arrive. It takes as many messages as
+    it can and wakes the next receive if any are left."""
 
     def __init__(self, hold: PullHold) -> None:
         self._hold = hold
@@ -49,31 +49,29 @@ class ParkedPolls:
         return self._shares.total
 
     def has_room(self, key: PollKey) -> bool:
-        """Return whether the current host may have one more receive that waits with this key
-        (group, topic and queue)."""
+        """Return whether the current host may have another receive waiting with this key."""
         group, host = self._groups.get(key), HOST.get()
         return self._shares.has_room(host) and (group is None or group.shares.has_room(host))
 
     def count_parked(self, key: PollKey) -> int:
-        """Return the number of receives that wait with the same key."""
+        """Return how many receives wait with the same key."""
         group = self._groups.get(key)
         return 0 if group is None else len(group.polls)
 
     def waits_for(self, group: str, topic: str) -> bool:
-        """Return whether any receive of a group waits for a topic or for one of the topic's
-        queues."""
+        """Return whether a receive of a group waits for a topic or one of its queues."""
         return (group, topic) in self._topics
 
     def has_parked(self, key: PollKey) -> bool:
-        """Return whether a receive with this key waits and was not woken yet."""
+        """Return whether a receive with this key waits and has not been woken yet."""
         group = self._groups.get(key)
         return group is not None and any(not poll.done() for poll in group.polls)
 
     @contextmanager
     def park(self, key: PollKey) -> Iterator[asyncio.Future[None]]:
-        """Return a future that is done when messages may be available. Within the `with` block,
-        read again before you await the future. Raises Busy if too many receives wait, in total or
-        for the current host."""
+        """Return a future that completes when messages may be available. Inside the `with` block,
+        read again before awaiting it. Raises Busy if too many receives wait, in total or for the
+        current host."""
         host = HOST.get()
         if not self.has_room(key):
             raise Busy(
@@ -110,7 +108,7 @@ class ParkedPolls:
             group.release()
 
     def wake_in(self, key: PollKey, delay_ms: int) -> None:
-        """Wake one receive after at most `delay_ms`."""
+        """Wake one receive within `delay_ms`."""
         group = self._groups.get(key)
         if group is not None:
             group.release_in(delay_ms / 1000)
@@ -120,7 +118,7 @@ class ParkedPolls:
         return list(self._groups)
 
     def stop(self) -> None:
-        """End all waits."""
+        """Wake all waiting receives."""
         for group in self._groups.values():
             for poll in group.polls:
                 if not poll.done():
@@ -134,7 +132,7 @@ def _watched(key: PollKey) -> tuple[Hashable, ...]:
 
 
 class _Group(Watch):
-    """Waiting receives with the same key. They share one watch."""
+    """Waiting receives with the same key, which share a watch."""
 
     __slots__ = ("_timer", "_timer_at", "polls", "shares")
 

@@ -1,4 +1,4 @@
-"""QueueProgress: position of a group in one queue, and its unacknowledged messages."""
+"""QueueProgress: progress of a group in a queue, with its unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Due = tuple[int, int, list[int]]
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """Message that was read and not acknowledged. `attempts`: number of deliveries, 0 while the
-    message waits for an earlier message of its message group. `generation`: number of the last
+    """Message that was read but not acknowledged. `attempts`: number of deliveries, or 0 while the
+    message waits for an earlier one of its message group. `generation`: number of the last
     delivery. `visible_at_ms`: time of the next delivery (epoch ms). `message_group`: None unless
-    the consumer group is FIFO. `is_counted`: whether `attempts` includes the last delivery.
-    `lowest_ms` and `highest_ms`: earliest and latest time of the message's deliveries."""
+    the consumer group is FIFO. `is_counted`: True if `attempts` includes the last delivery.
+    `lowest_ms`, `highest_ms`: earliest and latest delivery time."""
 
     offset: int
     message_group: str | None = None
@@ -38,15 +38,15 @@ class Entry:
     highest_ms: int = 0
 
     def set_generation(self, generation: int) -> None:
-        """Set the number (generation) of the last delivery."""
+        """Set the number of the last delivery (generation)."""
         pop_ms = find_pop_ms(generation)
         self.lowest_ms = min(self.lowest_ms, pop_ms) if self.generation else pop_ms
         self.highest_ms = max(self.highest_ms, pop_ms)
         self.generation = generation
 
     def is_unused(self, pop_ms: int) -> bool:
-        """Return whether a new delivery of the message may have the time `pop_ms` (epoch ms). It
-        must lie before or after the times of all earlier deliveries of the message."""
+        """Return whether `pop_ms` (epoch ms) may be used as the time of a new delivery. It must be
+        before or after the times of all earlier deliveries of the message."""
         return not self.lowest_ms <= pop_ms <= self.highest_ms
 
 
@@ -56,9 +56,9 @@ limit is below the shortest invisible time, so that no consumer drops a delivery
 
 
 def choose_pop_ms(now_ms: int, entries: Iterable[Entry]) -> int:
-    """Return a delivery time (epoch ms) that none of the given messages has had yet. This is the
-    current time if possible, otherwise a slightly later time. If that is too far ahead of the
-    clock, it is a time before all earlier deliveries."""
+    """Return a delivery time (epoch ms) that none of the messages has used yet. This is the current
+    time if possible, or a slightly later one. If that is too far ahead of the clock, a time before
+    all earlier deliveries is used."""
     entries = list(entries)
     if all(entry.is_unused(now_ms) for entry in entries):
         return now_ms
@@ -69,11 +69,11 @@ def choose_pop_ms(now_ms: int, entries: Iterable[Entry]) -> int:
 
 
 class QueueProgress:
-    """Progress of one group in one queue. All messages before `next_offset` were read. Messages in
-    `entries` are unacknowledged, the other messages before `next_offset` are done. The class does
-    no I/O. Only `apply` and `skip_to` change a progress. `committed_offset`: the last committed
-    consumer offset. `is_read`: whether a receive is reading from the queue. `lite`: the lite topic
-    of the queue, or None. `noted_until_ms`: the time of a lock that `LiteQueues` has noted."""
+    """Progress of a group in a queue. All messages before `next_offset` were read. Those in
+    `entries` are unacknowledged, the others are done. Does no I/O. Only `apply` and `skip_to`
+    change it. `committed_offset`: last committed consumer offset. `is_read`: True while a receive
+    reads the queue. `lite`: lite topic of the queue, or None. `noted_until_ms`: time of the lock
+    noted by `LiteQueues`."""
 
     def __init__(self, opened: events.Opened) -> None:
         self.number = opened.queue
@@ -92,7 +92,7 @@ class QueueProgress:
 
     @property
     def done_offset(self) -> int:
-        """Consumer offset: all messages before this offset are done."""
+        """Consumer offset. All messages before it are done."""
         for offset in self.entries:
             return offset
         return self.next_offset
@@ -102,13 +102,12 @@ class QueueProgress:
         return self.lite is not None
 
     def locked_until_ms(self) -> int:
-        """Return the time (epoch ms) until which a lite topic delivers nothing, because it has
-        unacknowledged messages. Return 0 if it has none."""
+        """Return until when (epoch ms) a lite topic delivers nothing because it has unacknowledged
+        messages, or 0 if it has none."""
         return max((entry.visible_at_ms for entry in self.entries.values()), default=0)
 
     def offset_of(self, message: StoredMessage) -> int:
-        """Return the offset of a message in this queue, or -1 if the message is not in this
-        queue."""
+        """Return the offset of a message in this queue, or -1 if it belongs to another queue."""
         if not self._is_light:
             return message.queue_offset
         offset = find_light_offset(self.topic, message)
@@ -119,24 +118,23 @@ class QueueProgress:
         self.next_offset = max(self.next_offset, offset)
 
     def find(self, offset: int, generation: int, now_ms: int) -> Entry | None:
-        """Return a message if the given delivery is its last delivery and its invisible time has
-        not ended. Otherwise return None."""
+        """Return the message of a delivery. Returns None if the delivery is not its last one or its
+        invisible time is over."""
         entry = self.entries.get(offset)
         if entry is None or entry.generation != generation or entry.visible_at_ms <= now_ms:
             return None
         return entry
 
     def waits(self, message_group: str, taken: Container[int]) -> bool:
-        """Return whether a new message of a message group must wait, because an earlier message of
-        the group is unacknowledged. `taken`: offsets of the messages that are delivered together
-        with the new message. The new message need not wait for these."""
+        """Return whether a new message must wait for an unacknowledged earlier message of its
+        message group. `taken`: offsets of messages delivered together with it, for which it need
+        not wait."""
         order = self._orders.get(message_group)
         # Only the first messages of a message group are delivered, so the last one stands for all.
         return order is not None and next(reversed(order)) not in taken
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next redelivery (epoch ms), or None if no redelivery is
-        planned."""
+        """Return the time of the next redelivery (epoch ms), or None if none is scheduled."""
         while self._dues:
             visible_at_ms, generation, offsets = self._dues[0]
             if any(self._is_due(offset, generation, visible_at_ms) for offset in offsets):
@@ -145,8 +143,8 @@ class QueueProgress:
         return None
 
     def pop_due(self, now_ms: int, max_count: int) -> list[Entry]:
-        """Take at most `max_count` messages for redelivery. If the caller then does not deliver
-        some of them, it must pass these messages to `push_due`."""
+        """Take at most `max_count` messages for redelivery. Pass those that are not delivered to
+        `push_due`."""
         taken: dict[int, Entry] = {}
         while self._dues and self._dues[0][0] <= now_ms and len(taken) < max_count:
             visible_at_ms, generation, offsets = heapq.heappop(self._dues)
@@ -163,13 +161,13 @@ class QueueProgress:
         return list(taken.values())
 
     def push_due(self, entries: Iterable[Entry]) -> None:
-        """Plan the next delivery of messages at their `visible_at_ms`."""
+        """Schedule the next delivery of messages at their `visible_at_ms`."""
         for entry in entries:
             heapq.heappush(self._dues, (entry.visible_at_ms, entry.generation, [entry.offset]))
 
     def is_held_up(self, entry: Entry, now_ms: int) -> bool:
-        """Return whether a message must wait, because an earlier message of its message group is
-        still invisible."""
+        """Return whether a message must wait for an invisible earlier message of its message
+        group."""
         for earlier in self._orders.get(entry.message_group or "", {}).values():
             if earlier is entry:
                 return False
@@ -178,8 +176,7 @@ class QueueProgress:
         return False
 
     def list_renewable(self, now_ms: int, before_ms: int) -> list[Entry]:
-        """Return the messages that the broker renews and whose invisible time ends before
-        `before_ms`."""
+        """Return the renewed messages whose invisible time ends before `before_ms`."""
         return [
             entry
             for entry in self.entries.values()
@@ -187,8 +184,8 @@ class QueueProgress:
         ]
 
     def list_invisible(self, until_ms: int) -> dict[int, list[int]]:
-        """Return the offsets of the messages that are redelivered later than `until_ms`, by the
-        time of their next delivery."""
+        """Return the offsets of messages due after `until_ms`, by the time of their next
+        delivery."""
         found: dict[int, list[int]] = {}
         for entry in self.entries.values():
             if entry.visible_at_ms > until_ms:
@@ -196,9 +193,9 @@ class QueueProgress:
         return found
 
     def end_renewals(self) -> None:
-        """Stop all renewals, so that each message is redelivered at the end of its invisible time.
-        After a crash it is unknown which messages reached their clients. A message that did not
-        reach its client would be renewed for hours."""
+        """Stop all renewals, so that each message is redelivered when its invisible time ends.
+        After a crash it is unknown which messages reached their clients. Without this, the others
+        would be renewed for hours."""
         for entry in self.entries.values():
             entry.client_id = ""
 
@@ -342,7 +339,7 @@ class QueueProgress:
             yield follower
 
     def _forget_old_dues(self) -> None:
-        """Rebuild the heap of planned deliveries when most of its entries are outdated."""
+        """Rebuild the heap of scheduled deliveries once most of its entries are outdated."""
         if len(self._dues) > _REBUILD_DUES + 2 * len(self.entries):
             self._dues = []
             self.push_due(self.entries.values())
