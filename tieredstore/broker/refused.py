@@ -1,4 +1,4 @@
-"""Refusals of requests, with RocketMQ's response codes, for both protocols."""
+"""Refused requests, with RocketMQ's response codes, for both protocols."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tieredstore.errors import TieredStoreError
 
 
 class Reason(enum.IntEnum):
-    """Reason of a refusal. The numbers are response codes of the remoting protocol."""
+    """Reason for a refusal. The numbers are response codes of the remoting protocol."""
 
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2
@@ -30,7 +30,7 @@ class Reason(enum.IntEnum):
 
 
 class Refused(TieredStoreError):
-    """Error for a request that is refused, with the reason. No part of the request was executed."""
+    """Raised for a request that is refused. No part of it was executed."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""BrokerServices: the parts of a broker, for its handlers and its gRPC service."""
+"""BrokerServices: the parts of a broker that handlers and the gRPC service use."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ from tieredstore.skipped_records import SkippedRecords
 
 @dataclass(slots=True, kw_only=True)
 class BrokerServices:
-    """Parts of one broker. All are used on the broker's event loop only. `Broker` creates the parts
-    in order, each from earlier parts. Reading a part that does not exist yet raises AttributeError.
-    `is_read_only`: whether the store refuses all messages (sends, send-backs and dead letters are
-    answered with NO_PERMISSION). `address`: `ip:port` of the remoting server for clients, as in
-    routes. `grpc_address`: the same for gRPC, empty without gRPC. `started_ms`: time when the
-    broker began to serve, epoch ms."""
+    """Parts of a broker, for its event loop only. `Broker` creates them in order, each from earlier
+    ones. Reading a part that does not exist yet raises AttributeError. `is_read_only`: True if the
+    store refuses all messages. Sends, send-backs and dead letters are then answered with
+    NO_PERMISSION. `address`: `ip:port` for remoting clients, as in routes. `grpc_address`: the same
+    for gRPC, empty without gRPC. `started_ms`: time when the broker started serving, epoch ms."""
 
     settings: BrokerSettings
     store: HostedStore

@@ -1,7 +1,7 @@
-"""Settings of a `broker.conf` for the broker itself. The settings of the store are in
-`tieredstore.config`. All parts of the broker share one settings object and read a setting when they
-need it, so that a change at run time takes effect immediately. Only `update_settings` changes this
-object, together with the store's settings."""
+"""Settings from `broker.conf` for the broker itself. Settings of the store are in
+`tieredstore.config`. All parts share one settings object and read a setting when they need it, so
+changes at run time take effect immediately. Only `update_settings` changes this object and the
+store's settings."""
 
 from __future__ import annotations
 
@@ -263,14 +263,14 @@ BROKER_FIELDS_BY_KEY: Final = fields_by_key(BrokerSettings)
 
 
 def load_broker_settings(properties: Mapping[str, str], origin: str) -> BrokerSettings:
-    """Read the broker's settings from the strings of a `broker.conf`. Raises Invalid with the key
+    """Parse the broker's settings from the strings of a `broker.conf`. Raises Invalid with the key
     in the message."""
     return BrokerSettings(**_parse_known(properties, origin))
 
 
 def list_settings(settings: BrokerSettings, config: StoreConfig) -> dict[str, str]:
-    """Return the settings of a broker and its store as text, by their Java names. Secrets and
-    settings of plugins are omitted."""
+    """Return the settings of a broker and its store as strings, by Java name. Secrets and settings
+    of plugins are omitted."""
     parts = ((config, FIELDS_BY_KEY), (settings, BROKER_FIELDS_BY_KEY))
     return {
         key: show_value(getattr(owner, info.name))
@@ -284,8 +284,8 @@ def update_settings(
     settings: BrokerSettings, store_config: StoreConfig, properties: Mapping[str, str], origin: str
 ) -> Iterable[str]:
     """Change settings of the broker and its store at run time, all or none. Returns the changed
-    keys. Raises Invalid for a bad value, for contradictory values, and for a key that cannot change
-    at run time."""
+    keys. Raises Invalid for invalid or contradictory values, and for keys that cannot change at run
+    time."""
     for key in properties:
         info = BROKER_FIELDS_BY_KEY.get(key) or FIELDS_BY_KEY.get(key)
         if info is None or not is_runtime(info):
@@ -316,5 +316,5 @@ def _parse_known(properties: Mapping[str, str], origin: str) -> dict[str, Any]:
 
 
 def show_value(value: object) -> str:
-    """Return a setting's value as a broker.conf would contain it."""
+    """Format a value as in a broker.conf."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""SharedCalls: one running call per key. All callers with this key get its result."""
+"""SharedCalls: concurrent calls with the same key share one execution."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _Result = TypeVar("_Result")
 
 
 class SharedCalls(Generic[_Result]):
-    """Runs at most one call per key at a time. Concurrent callers with the same key share the
-    result. If a caller is cancelled, the call still completes. All calls are on one event loop."""
+    """Runs at most one call per key at a time. Concurrent callers with the same key share its
+    result. The call completes even if a caller is cancelled. For one event loop only."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, asyncio.Task[_Result]] = {}
@@ -20,8 +20,8 @@ class SharedCalls(Generic[_Result]):
     async def run(
         self, key: Hashable, call: Callable[[], Coroutine[object, object, _Result]]
     ) -> _Result:
-        """Return the result of the call for a key. The call is started unless one for this key is
-        running. Raises the errors of the call."""
+        """Return the result of the call for a key, starting it unless it is already running. Raises
+        the errors of the call."""
         task = self._calls.get(key)
         if task is None:
             task = self._calls[key] = asyncio.create_task(call())
@@ -29,7 +29,7 @@ class SharedCalls(Generic[_Result]):
         return await asyncio.shield(task)
 
     async def stop(self) -> None:
-        """Wait up to STOP_S seconds for running calls, and then cancel the calls that remain."""
+        """Wait up to STOP_S seconds for running calls, then cancel the rest."""
         if not self._calls:
             return
         _, late = await asyncio.wait(self._calls.values(), timeout=STOP_S)

@@ -1,5 +1,5 @@
-"""TLS of all ports: the broker's certificate (configured or generated), the accepted kinds of
-clients, and the trusted certificates of clients."""
+"""TLS for all ports: the broker's certificate (configured or generated), the accepted kinds of
+clients, and trusted client certificates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TlsMode(enum.Enum):
 
 
 class ClientAuth(enum.Enum):
-    """Whether clients are asked for certificates (Java's `tls.server.need.client.auth`)."""
+    """Whether clients must send certificates (Java's `tls.server.need.client.auth`)."""
 
     NONE = "none"
     """Not requested."""
@@ -45,7 +45,7 @@ class ClientAuth(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Private key and its certificate chain, both PEM."""
+    """Private key with its certificate chain, both PEM."""
 
     private_key: bytes
     chain: bytes
@@ -56,8 +56,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS settings of a port. `trusted`: certificates (PEM). One of them must have signed a
-    client's certificate. None if clients are not asked for certificates."""
+    """TLS settings of a port. `trusted`: certificates (PEM), one of which must have signed a
+    client's certificate. None to request no client certificates."""
 
     certificate: Certificate
     mode: TlsMode = TlsMode.PERMISSIVE
@@ -66,8 +66,8 @@ class Tls:
 
 
 def load_tls(settings: BrokerSettings) -> Tls:
-    """Load the certificate that the settings name, or generate one. Raises Invalid, for example if
-    client certificates are required but no certificates are trusted."""
+    """Load the configured certificate, or generate one. Raises Invalid, for example if client
+    certificates are required but none are trusted."""
     certificate = find_certificate(settings.tls_key_path, settings.tls_cert_path)
     mode = TlsMode(settings.tls_server_mode)
     client_auth = ClientAuth(settings.tls_client_auth.lower())
@@ -101,7 +101,7 @@ def load_tls(settings: BrokerSettings) -> Tls:
 
 
 def make_server_context(tls: Tls) -> ssl.SSLContext:
-    """Return the TLS context of the server side. Raises Invalid for an invalid key or
+    """Return a TLS context for the server side. Raises Invalid for an invalid key or
     certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate = tls.certificate
@@ -122,8 +122,8 @@ def make_server_context(tls: Tls) -> ssl.SSLContext:
 
 @contextmanager
 def _make_file(data: bytes) -> Iterator[Path]:
-    """Create a file that only its owner can read. If the system supports files in memory, the file
-    is in memory, so that no writable folder is needed and no key reaches a disk."""
+    """Create a file that only its owner can read. It is in memory if the system supports that, so
+    that no writable folder is needed and no key reaches a disk."""
     if not hasattr(os, "memfd_create"):
         with make_temporary_folder("tieredstore-") as folder:
             path = folder / "file.pem"
@@ -138,7 +138,7 @@ def _make_file(data: bytes) -> Iterator[Path]:
 
 
 def read_certificate(key_path: Path, chain_path: Path) -> Certificate:
-    """Read a key and a chain from files. Raises Invalid."""
+    """Read a key and its chain from files. Raises Invalid."""
     try:
         return Certificate(key_path.read_bytes(), chain_path.read_bytes())
     except OSError as error:
@@ -156,8 +156,8 @@ def find_certificate(key_path: str, chain_path: str) -> Certificate:
 
 
 def make_certificate(host_name: str = "localhost") -> Certificate:
-    """Return a self-signed certificate, as RocketMQ's proxy generates it if none is configured. A
-    connection with it is encrypted, but it proves no identity."""
+    """Return a self-signed certificate, like RocketMQ's proxy if none is configured. Connections
+    are encrypted, but the server's identity is not proven."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Long loops that let other tasks of the event loop run."""
+"""Long loops that yield to other tasks of the event loop."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Item = TypeVar("_Item")
 
 
 async def take_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield items, and let other tasks of the event loop run every TURN_S. These tasks may change
-    what `items` iterates over, so pass a copy if needed."""
+    """Yield items, letting other tasks run every TURN_S. These tasks may change what `items`
+    iterates over, so pass a copy if needed."""
     end_s = time.monotonic() + TURN_S
     for item in items:
         yield item

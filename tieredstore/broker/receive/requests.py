@@ -1,4 +1,4 @@
-"""Requests to `ReceiveService`, and its answers."""
+"""Requests to `ReceiveService` and their results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tieredstore.message.names import RETRY_PREFIX
 from tieredstore.message.record import StoredMessage
 
 MIN_INVISIBLE_MS: Final = 1_000
-"""Minimum invisible time (ms). Lower values are raised to this minimum, because a client that
-returns messages with a time of 0 would get them again without a pause."""
+"""Minimum invisible time (ms). Lower values are raised to it. Otherwise a client that returns
+messages with a time of 0 would get them again in a busy loop."""
 MAX_INVISIBLE_MS: Final = 12 * 3_600_000
 """Maximum invisible time (ms), as in RocketMQ's proxy."""
 AUTO_RENEW_MS: Final = 60_000
@@ -28,20 +28,19 @@ MAX_BATCH_BYTES: Final = 64 << 20
 
 
 def limit_invisible_ms(asked_ms: int) -> int:
-    """Return an invisible time (ms) raised or lowered to the limits. Java has no limits over
-    remoting."""
+    """Clamp an invisible time (ms) to the limits. Java has no limits over remoting."""
     return min(max(asked_ms, MIN_INVISIBLE_MS), MAX_INVISIBLE_MS)
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request of a consumer for messages of a topic. `subscription`: selects messages. `max_count`:
-    maximum number of messages in the answer. `invisible_ms`: time for which no other consumer gets
-    the messages. With `auto_renew` the broker renews this time while the client is connected.
-    `attempt_id`: identifies the call. A repeated call gets the same messages. `fifo`: messages of a
-    message group are delivered in sequence. `deadline_ms`: end of the wait, epoch ms. `queue_id`:
-    the queue to read, or ALL_QUEUES. `from_first`: whether a new group begins at the first message.
-    `is_lite`: read the lite topics of `topic` to which the client subscribes. `max_bytes`: size
-    limit of the answer. The first message may exceed it."""
+    """Request of a consumer for messages of a topic. `subscription`: filter. `max_count`: maximum
+    number of messages. `invisible_ms`: how long the messages are hidden from other consumers.
+    `auto_renew`: True if the broker renews this time while the client is connected. `attempt_id`:
+    id of the call. A repeated call gets the same messages. `fifo`: True to deliver the messages of
+    a message group in order. `deadline_ms`: end of the wait, epoch ms. `queue_id`: queue to read,
+    or ALL_QUEUES. `from_first`: True if a new group starts at the first message. `is_lite`: True to
+    read the lite topics of `topic` to which the client subscribes. `max_bytes`: size limit of the
+    response. The first message may exceed it."""
 
     group: str
     topic: str
@@ -60,7 +59,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(enum.IntEnum):
-    """Kind of topic from which a message is delivered. The numbers are those in Java's receipt
+    """Kind of topic that a message was read from. The numbers are those in Java's receipt
     handles."""
 
     TOPIC = 0
@@ -78,7 +77,7 @@ RETRY_SOURCES: Final = tuple(_SEPARATORS)
 
 
 def name_source(group: str, topic: str, source: Source, lite_topic: str = "") -> str:
-    """Return the name of the topic that a message comes from. `topic`: the requested topic."""
+    """Return the name of the topic that a message was read from. `topic`: the requested topic."""
     if source is Source.TOPIC:
         return topic
     if source is Source.LITE:
@@ -87,8 +86,8 @@ def name_source(group: str, topic: str, source: Source, lite_topic: str = "") ->
 
 
 def split_source(group: str, name: str) -> tuple[str, Source]:
-    """Reverse `name_source`: return the requested topic and the source for the topic `name`. If
-    `name` is not a retry topic of the group, `name` is the requested topic."""
+    """Return the requested topic and the source for the topic `name`, the inverse of `name_source`.
+    If `name` is not a retry topic of the group, it is the requested topic."""
     if not name.startswith(RETRY_PREFIX):
         lite = parse_lite_topic(name)
         return (name, Source.TOPIC) if lite is None else (lite.parent, Source.LITE)
@@ -106,9 +105,9 @@ the time of the delivery (epoch ms)."""
 
 
 class Receipt(NamedTuple):
-    """Content of a receipt handle. `source`, `queue_id` and `offset` locate the message.
-    `generation`: number of the delivery. Two deliveries of a message always differ in `pop_ms`.
-    `lite_topic`: name of the lite topic, if `source` is Source.LITE."""
+    """Content of a receipt handle. `source`, `queue_id`, `offset`: location of the message.
+    `generation`: number of the delivery. Two deliveries of a message always have different values
+    of `pop_ms`. `lite_topic`: name of the lite topic, if `source` is Source.LITE."""
 
     queue_id: int
     offset: int
@@ -118,18 +117,18 @@ class Receipt(NamedTuple):
 
     @property
     def pop_ms(self) -> int:
-        """Time of the delivery (epoch ms). Over remoting, this time identifies the delivery."""
+        """Time of the delivery (epoch ms), which identifies the delivery over remoting."""
         return find_pop_ms(self.generation)
 
 
 def find_pop_ms(generation: int) -> int:
-    """Return the time (epoch ms) in a delivery number."""
+    """Return the time (epoch ms) encoded in a delivery number."""
     return generation >> _GENERATION_BITS
 
 
 def encode_generation(pop_ms: int, number: int) -> int:
-    """Return the delivery number (generation) for a time (epoch ms) and a counter, `number`. Only
-    the low bits of the counter are used."""
+    """Return the delivery number (generation) for a time (epoch ms) and a counter, of which only
+    the low bits are used."""
     return pop_ms << _GENERATION_BITS | number & (1 << _GENERATION_BITS) - 1
 
 
@@ -144,12 +143,12 @@ class Received(msgspec.Struct, frozen=True):
 
     @property
     def handle(self) -> str:
-        """Receipt handle of the message: the receipt as text, for an acknowledgement."""
+        """Receipt handle of the message, as text for an acknowledgement."""
         return encode_handle(self.receipt)
 
 
 class AckStatus(enum.Enum):
-    """Result of an acknowledgement for one receipt handle."""
+    """Result of acknowledging a receipt handle."""
 
     OK = "ok"
     INVALID_RECEIPT_HANDLE = "invalid receipt handle"
@@ -164,10 +163,10 @@ _FORMAT: Final = re.compile(
 
 
 def encode_handle(receipt: Receipt) -> str:
-    """Return the handle as text: `1:<queue>:<offset>:<generation>`,
+    """Encode a receipt handle as text: `1:<queue>:<offset>:<generation>`,
     `2:<source>:<queue>:<offset>:<generation>` for a message of a retry topic, or
-    `3:<offset>:<generation>:<lite topic>`. The first number is the version of the format. Clients
-    do not parse the handle."""
+    `3:<offset>:<generation>:<lite topic>`. The first number is the format version. Clients treat
+    the handle as opaque."""
     if receipt.source is Source.LITE:
         return f"3:{receipt.offset}:{receipt.generation:x}:{receipt.lite_topic}"
     source = f"2:{receipt.source}" if receipt.source else "1"
@@ -175,7 +174,7 @@ def encode_handle(receipt: Receipt) -> str:
 
 
 def decode_handle(text: str) -> Receipt | None:
-    """Parse a receipt handle. Returns None if the text is not a handle of this project."""
+    """Parse a receipt handle. Returns None if it is not one of this project."""
     found = _FORMAT.fullmatch(text)
     if found is None:
         return None

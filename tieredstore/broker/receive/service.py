@@ -1,4 +1,4 @@
-"""ReceiveService: delivery and acknowledgement of messages (gRPC's ReceiveMessage, AckMessage,
+"""ReceiveService: delivers and acknowledges messages (gRPC's ReceiveMessage, AckMessage,
 ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue)."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tieredstore.service_thread import ServiceHealth
 
 
 class Popped(NamedTuple):
-    """Delivery of one message, as a remoting client names it. `topic`: topic that contains the
+    """Delivery of a message, as a remoting client identifies it. `topic`: topic that contains the
     message, possibly a retry topic. `pop_ms`: time of the delivery (epoch ms)."""
 
     group: str
@@ -66,7 +66,7 @@ class Popped(NamedTuple):
 
 
 class ChangedTime(NamedTuple):
-    """Delivery after a change of its invisible time. `pop_ms`: new time of the delivery.
+    """Delivery after its invisible time was changed. `pop_ms`: new delivery time.
     `invisible_until_ms`: end of the invisible time. Both are epoch ms."""
 
     pop_ms: int
@@ -84,10 +84,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ReceiveService:
-    """Delivers messages of all queues of a topic to the consumers of a group. Each message belongs
-    to one consumer for a limited time, until it is acknowledged. Delivery is always at least once.
-    `is_live`: returns whether a client of a group is connected, so that the broker may renew its
-    messages. All calls are on one event loop."""
+    """Delivers messages of a topic's queues to the consumers of a group. A message belongs to one
+    consumer until it is acknowledged or its invisible time is over. Delivery is at least once.
+    `is_live`: returns whether a client of a group is connected, so that its messages may be
+    renewed. For one event loop only."""
 
     state: ReceiveState
     hold: InitVar[PullHold]
@@ -117,8 +117,8 @@ class ReceiveService:
         )
 
     async def start(self) -> None:
-        """Load earlier deliveries. Call this method after the store and the consumer offsets are
-        loaded. Raises Unavailable, Exhausted or Invalid."""
+        """Load earlier deliveries. Call this after the store and the consumer offsets are loaded.
+        Raises Unavailable, Exhausted, Invalid."""
         await self.state.load()
         if self.lite is not None:
             self.lite.load()
@@ -126,7 +126,7 @@ class ReceiveService:
             task.start()
 
     async def stop(self) -> None:
-        """End all waits, and sync the journal to disk. Raises Unavailable."""
+        """Wake all waiting receives and sync the journal to disk. Raises Unavailable."""
         self._is_stopped = True
         self._polls.stop()
         if self.lite is not None:
@@ -141,11 +141,11 @@ class ReceiveService:
         return [task.health() for task in self._tasks]
 
     def count_waiting(self, key: PollKey) -> int:
-        """Return the number of receives that wait for the same queues."""
+        """Return how many receives wait for the same queues."""
         return self._polls.count_parked(key)
 
     def has_room(self, key: PollKey) -> bool:
-        """Return whether a further receive of the current host may wait for these queues."""
+        """Return whether another receive of the current host may wait for these queues."""
         return self._polls.has_room(key)
 
     @property
@@ -154,10 +154,10 @@ class ReceiveService:
         return self._polls.count
 
     async def receive(self, request: ReceiveRequest) -> list[Received]:
-        """Take messages for a consumer. If no message is available, wait until the deadline.
-        Returns an empty list if none arrives. A cancelled call returns its messages to the queue.
-        Raises Refused for an invalid expression, Invalid for an invisible time above the limit,
-        Corrupt if nothing but a lost message is left, and the errors of the store and the
+        """Take messages for a consumer, waiting until the deadline if none are available. Returns
+        an empty list if none arrive. If the call is cancelled, its messages return to the queue.
+        Raises Refused for an invalid expression, Invalid for an invisible time above the limit, and
+        Corrupt if only a lost message is left. Also raises the errors of the store and the
         journal."""
         if request.invisible_ms > MAX_INVISIBLE_MS:
             raise Invalid(
@@ -171,8 +171,8 @@ class ReceiveService:
         return received
 
     def _count(self, request: ReceiveRequest, received: Sequence[Received]) -> None:
-        """Count deliveries. A message from a retry topic counts for the retry topic, as in Java's
-        statistics."""
+        """Count deliveries. As in Java's statistics, messages from a retry topic count for that
+        topic."""
         messages = [one.message for one in received]
         for topic, of_topic in groupby(messages, attrgetter("topic")):
             sizes = [message.size for message in of_topic]
@@ -208,12 +208,12 @@ class ReceiveService:
         return received
 
     async def ack(self, group: str, topic: str, handle: str) -> AckStatus:
-        """Acknowledge one message, as `ack_all` does."""
+        """Acknowledge one message, like `ack_all`."""
         return (await self.ack_all(group, topic, (handle,)))[0]
 
     async def ack_all(self, group: str, topic: str, handles: Sequence[str]) -> list[AckStatus]:
-        """Acknowledge messages in any order. Returns the result for each handle. On return the
-        acknowledgements are as durable as the flush mode requires. Raises Unavailable or
+        """Acknowledge messages in any order. Returns a result for each handle. On return the
+        acknowledgements are as durable as the flush mode requires. Raises Unavailable,
         Exhausted."""
         found = [self._find(group, topic, handle) for handle in handles]
         if self._finish(one for one in found if one is not None):
@@ -221,15 +221,14 @@ class ReceiveService:
         return [AckStatus.INVALID_RECEIPT_HANDLE if one is None else AckStatus.OK for one in found]
 
     def ack_popped(self, deliveries: Iterable[Popped]) -> int:
-        """Acknowledge deliveries that remoting clients name. Returns the number of valid
-        deliveries. If that is not 0, await `journal.flush` before the answer. Raises Unavailable or
-        Exhausted."""
+        """Acknowledge deliveries identified by remoting clients, and return how many were valid. If
+        any were, await `journal.flush` before answering. Raises Unavailable, Exhausted."""
         found = [one for one in map(self._find_popped, deliveries) if one is not None]
         self._finish(found)
         return len(found)
 
     def _finish(self, found: Iterable[tuple[QueueProgress, Entry]]) -> bool:
-        """Record the messages in `found` as done. Returns False if there are none."""
+        """Record messages as done. Returns False if there are none."""
         done: dict[int, tuple[QueueProgress, dict[int, None]]] = {}
         for progress, entry in found:
             done.setdefault(progress.number, (progress, {}))[1][entry.offset] = None
@@ -247,9 +246,9 @@ class ReceiveService:
         *,
         is_suspended: bool = False,
     ) -> str | None:
-        """Redeliver a message after `invisible_ms`, at least a second. Returns the message's new
-        handle, or None for an invalid or expired handle. `is_suspended`: the last delivery does not
-        count. Raises Invalid for a time above the limit, Unavailable or Exhausted."""
+        """Redeliver a message after `invisible_ms`, at least a second. Returns its new handle, or
+        None for an invalid or expired handle. `is_suspended`: True if the last delivery does not
+        count. Raises Invalid for a time above the limit, Unavailable, Exhausted."""
         if invisible_ms > MAX_INVISIBLE_MS:
             raise Invalid(
                 f"invisible time: expected at most {MAX_INVISIBLE_MS} ms, found {invisible_ms}"
@@ -265,9 +264,9 @@ class ReceiveService:
     def change_popped(
         self, delivery: Popped, invisible_ms: int, *, is_suspended: bool = False
     ) -> ChangedTime | None:
-        """Redeliver a message after `invisible_ms`, raised or lowered to the limits. Returns the
-        new delivery, or None if `delivery` is not the message's last delivery. `is_suspended`: the
-        last delivery does not count. Raises Unavailable or Exhausted."""
+        """Redeliver a message after `invisible_ms`, clamped to the limits. Returns the new
+        delivery, or None if `delivery` is not the last delivery of the message. `is_suspended`:
+        True if the last delivery does not count. Raises Unavailable, Exhausted."""
         found = self._find_popped(delivery)
         if found is None:
             return None
@@ -289,9 +288,9 @@ class ReceiveService:
         self._wake(progress)
 
     async def forward_to_dead_letters(self, group: str, topic: str, handle: str) -> AckStatus:
-        """Move a message to the dead letters of its group, and acknowledge it. Concurrent calls
+        """Move a message to the dead letters of its group and acknowledge it. Concurrent calls
         create only one dead letter. A cancelled call still completes. Raises the errors of a put,
-        and Unavailable if the message currently cannot be read."""
+        and Unavailable if the message cannot be read at the moment."""
         key = group, topic, handle
         return await self._forwards.run(key, lambda: self._forward(*key))
 
@@ -314,9 +313,8 @@ class ReceiveService:
         return await self.ack(group, topic, handle)
 
     def give_back(self, group: str, topic: str, received: Iterable[Received]) -> None:
-        """Undo the delivery of messages that did not reach their consumer. The messages are
-        redelivered immediately, and this delivery does not count. Raises Unavailable or
-        Exhausted."""
+        """Undo the delivery of messages that did not reach their consumer. They are redelivered
+        immediately, and the delivery does not count. Raises Unavailable, Exhausted."""
         back: dict[int, tuple[QueueProgress, list[int]]] = {}
         for one in received:
             found = self._find_receipt(group, topic, one.receipt)
@@ -328,8 +326,8 @@ class ReceiveService:
             self._wake(progress)
 
     def release_client(self, group: str, client_id: str) -> None:
-        """Redeliver the messages that the broker renewed for a disconnected client, RELEASE_MS from
-        now."""
+        """Schedule the redelivery, in RELEASE_MS, of messages that were renewed for a disconnected
+        client."""
         visible_at_ms = self.clock.now_ms() + RELEASE_MS
         for progress in self.state.list_queues():
             if progress.group == group:
@@ -343,8 +341,7 @@ class ReceiveService:
                     self._wake(progress)
 
     async def renew(self) -> None:
-        """Renew invisible times that are nearly over, if the broker renews the messages and their
-        client is connected."""
+        """Renew invisible times that are about to end, for messages whose client is connected."""
         async for progress in take_turns(self.state.list_queues()):
             now_ms = self.clock.now_ms()
             offsets = [
@@ -371,8 +368,8 @@ class ReceiveService:
         await self.state.close_idle()
 
     async def _take(self, request: ReceiveRequest, faults: list[str]) -> list[Received]:
-        """Take available messages from one queue after the other. Each call begins with a different
-        queue. `faults`: list that the call clears and fills with the reasons why messages cannot be
+        """Take available messages from the queues in turn. Each call starts with another queue.
+        `faults`: list that the call clears and fills with the reasons why messages cannot be
         read."""
         faults.clear()
         config = self.topics.find_consumed(request.topic)
@@ -422,8 +419,8 @@ class ReceiveService:
     def _list_progress(
         self, request: ReceiveRequest, config: TopicConfig
     ) -> Iterator[QueueProgress]:
-        """Return the queues that a receive reads, in order. All queues of the topic are opened, so
-        that the group begins to read all of them at the same time."""
+        """Yield the queues that a receive reads, in order. All queues of the topic are opened even
+        if only one is read, so that the group starts reading them at the same time."""
         if request.is_lite:
             if self.lite is not None:
                 yield from self.lite.list_ready(request)
@@ -444,8 +441,8 @@ class ReceiveService:
                 yield self.state.get_queue(request.group, request.topic, queue_id, is_new=False)
 
     def _exists(self, topic: str, queue_id: int) -> bool:
-        """Return whether a group may begin to read a queue. Clients choose the names of light
-        queues, so a group may read a light queue only once it has a message."""
+        """Return whether a group may start reading a queue. A light queue must have a message,
+        because clients choose the names of light queues."""
         is_light = topic.startswith(LMQ_PREFIX)
         return not is_light or self.store.get_max_offset_in_queue(topic, queue_id) > 0
 
@@ -523,7 +520,7 @@ class ReceiveService:
         return due_ms is not None and due_ms <= self.clock.now_ms()
 
     def _is_ready(self, key: PollKey) -> bool:
-        """Return whether a waiting receive should read again, because it might find a message or a
+        """Return whether a waiting receive should read again, because there may be a message or a
         new queue."""
         if key.client_id:
             return self.lite is not None and self.lite.has_ready(key.group, key.client_id)
@@ -538,7 +535,7 @@ class ReceiveService:
         )
 
     def _plan(self, key: PollKey) -> None:
-        """Schedule the wake-up of a waiting receive for the time when the next message is due."""
+        """Schedule a waiting receive to wake when the next message is due."""
         dues = [
             due_ms
             for progress in self._sources.list_progress(key)
@@ -550,8 +547,8 @@ class ReceiveService:
             self._polls.wake_in(key, due_ms - now_ms)
 
     def _wake(self, progress: QueueProgress) -> None:
-        """Wake a receive that waits for this queue: now if the queue has a message, otherwise when
-        the queue's next message is due."""
+        """Wake a receive that waits for this queue, either now or when the next message of the
+        queue is due."""
         if progress.is_lite:
             if self.lite is not None:
                 self.lite.note(progress)

@@ -1,4 +1,4 @@
-"""QueueSources: the queues that a receive reads, and their order."""
+"""QueueSources: the queues that a receive reads, in order."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tieredstore.broker.state.topics import MESSAGE_TYPE, TopicConfig, TopicConf
 
 @dataclass(eq=False)
 class QueueSources:
-    """Queues that the receives of a group read, in order. Each receive begins with the next queue
-    in turn. A receive from a topic with priorities begins with the queue of the highest priority.
-    `reads_last_first`: returns whether the last queue has the highest priority. If it returns
-    False, the first queue has the highest priority."""
+    """Queues that a group's receives read, in order. Each receive starts with the next queue in
+    turn. For a topic with priorities it starts with the queue of the highest priority.
+    `reads_last_first`: returns True if that is the last queue, False if it is the first."""
 
     state: ReceiveState
     topics: TopicConfigManager
@@ -31,9 +30,9 @@ class QueueSources:
     def list_sources(
         self, request: ReceiveRequest, config: TopicConfig
     ) -> Iterator[tuple[str, int]]:
-        """Yield topics and queue ids in the order of reading. Retry topics of a former Java broker
-        come first. For a topic with priorities they come last. `config`: configuration of the
-        requested topic."""
+        """Yield topics and queue ids in reading order. Retry topics of a former Java broker come
+        first, or last for a topic with priorities. `config`: configuration of the requested
+        topic."""
         has_priorities = self._has_priorities(request, config)
         if not request.fifo and not has_priorities:
             yield from self._list_retry_queues(request)
@@ -74,9 +73,8 @@ class QueueSources:
                 yield retry_topic, queue_id
 
     def _list_retry_topics(self, group: str, topic: str) -> list[str]:
-        """Return the existing topics to which a Java broker copied messages for redelivery. A name
-        in the older form may also be that of another group's retry topic. Such a topic is left
-        out."""
+        """Return the existing retry topics to which a Java broker copied messages. A name in the
+        older form may also belong to another group. Such a topic is omitted."""
         names = []
         for source in RETRY_SOURCES:
             name = name_source(group, topic, source)

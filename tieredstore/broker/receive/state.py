@@ -41,13 +41,13 @@ _Key = tuple[str, str, str]
 
 
 class Attempts:
-    """Messages that earlier receive calls returned, by group, topic and attempt id."""
+    """Messages returned by earlier receive calls, by group, topic and attempt id."""
 
     def __init__(self) -> None:
         self._attempts: OrderedDict[_Key, list[events.Attempted]] = OrderedDict()
 
     def add(self, group: str, topic: str, attempted: events.Attempted) -> None:
-        """Record the messages that a call received from one queue."""
+        """Record the messages that a call received from a queue."""
         if attempted.attempt_id and attempted.offsets:
             key = group, topic, attempted.attempt_id
             self._attempts.setdefault(key, []).append(attempted)
@@ -56,8 +56,7 @@ class Attempts:
                 self._attempts.popitem(last=False)
 
     def find(self, group: str, topic: str, attempt_id: str) -> list[events.Attempted]:
-        """Return the events that `add` recorded for a call, one for each queue. Empty for an
-        unknown call."""
+        """Return the events recorded for a call, one per queue. Empty for an unknown call."""
         return self._attempts.get((group, topic, attempt_id), []) if attempt_id else []
 
     def forget(self, group: str, topic: str, attempt_id: str) -> None:
@@ -78,12 +77,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ReceiveState:
-    """Finds or creates the progress of a group in a queue. Each change of a progress updates the
-    consumer offset in `offsets`. If a client sets this consumer offset, the progress follows. If
-    the new offset is higher, all messages before it are done. If it is lower, the group begins
-    again at the new offset. `begins_at_first`: returns whether a new group begins at a queue's
-    first message if the local log still has that message. `dead_letter_groups`: groups whose dead
-    letters currently cannot be stored, and for which this was logged."""
+    """Progress of groups in queues. Each change of a progress updates the consumer offset in
+    `offsets`. If a client sets a consumer offset, the progress follows: after an increase all
+    messages before the offset are done, after a decrease the group starts again at the offset.
+    `begins_at_first`: returns whether a new group starts at a queue's first message if the local
+    log still has it. `dead_letter_groups`: groups whose dead letters cannot be stored at the
+    moment, which was logged."""
 
     journal: ReceiveJournal
     store: MessageStore
@@ -107,7 +106,7 @@ class ReceiveState:
         self._clock_offset_ms = self._find_clock_offset_ms()
 
     async def load(self) -> None:
-        """Load the journal, and begin a new one. Raises Unavailable, Exhausted or Invalid."""
+        """Load the journal and start a new one. Raises Unavailable, Exhausted, Invalid."""
         for event in await self.journal.load():
             self._replay(event)
         for progress in list(self._by_number.values()):
@@ -117,15 +116,15 @@ class ReceiveState:
         await self.rotate()
 
     async def rotate(self) -> None:
-        """Begin a new journal with the current state."""
+        """Start a new journal from the current state."""
         await self.journal.rotate(self._take_snapshot)
 
     def list_queues(self) -> list[QueueProgress]:
         return list(self._by_number.values())
 
     def find_number(self, number: int) -> QueueProgress | None:
-        """Return the progress that the journal's events name by this number, or None if that
-        progress is no longer used."""
+        """Return the progress with this number in the journal's events, or None if it is no longer
+        used."""
         return self._by_number.get(number)
 
     def find_queues(self, group: str, topic: str) -> Mapping[int, QueueProgress]:
@@ -133,15 +132,15 @@ class ReceiveState:
         return self._queues.get((group, topic), {})
 
     def is_current(self, progress: QueueProgress) -> bool:
-        """Return whether this progress is still in use and was not replaced by a newer one."""
+        """Return whether this progress is still used and has not been replaced."""
         return self._by_number.get(progress.number) is progress
 
     def get_queue(
         self, group: str, topic: str, queue_id: int, *, is_new: bool, from_first: bool = False
     ) -> QueueProgress:
-        """Return a group's progress in a queue. A new progress begins at the consumer offset, if
-        the group has one. `is_new`: whether the group read no queue of the topic before.
-        `from_first`: whether a new group begins at the first message. Raises Busy, Exhausted or
+        """Return a group's progress in a queue. A new progress starts at the consumer offset, if
+        there is one. `is_new`: True if the group has not read any queue of the topic before.
+        `from_first`: True if a new group starts at the first message. Raises Busy, Exhausted,
         Unavailable."""
         progress = self._queues.get((group, topic), {}).get(queue_id)
         offset = self.offsets.query_offset(group, topic, queue_id)
@@ -169,7 +168,7 @@ class ReceiveState:
         return progress
 
     def _check_room(self, group: str, topic: str) -> None:
-        """Raise Busy if a further queue of the group would exceed a limit."""
+        """Raise Busy if another queue of the group would exceed a limit."""
         self.offsets.check_room(group, topic)
         if len(self._by_number) < MAX_QUEUES:
             return
@@ -183,7 +182,8 @@ class ReceiveState:
         )
 
     def find_next_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the queue offset of the next new message for a group. Changes nothing."""
+        """Return the queue offset of the next new message for a group, without changing
+        anything."""
         progress = self._queues.get((group, topic), {}).get(queue_id)
         offset = self.offsets.query_offset(group, topic, queue_id)
         if progress is not None and offset == progress.committed_offset:
@@ -194,8 +194,8 @@ class ReceiveState:
         return self._begin_offset(group, topic, queue_id, is_new=is_new)
 
     def record(self, progress: QueueProgress, event: events.Event) -> None:
-        """Write an event to the journal and apply the event. Raises Exhausted or Unavailable. After
-        an error nothing has changed."""
+        """Write an event to the journal and apply it. Raises Exhausted, Unavailable. After an error
+        nothing has changed."""
         self.journal.append(event)
         self._save(progress)
         progress.apply(event)
@@ -204,8 +204,8 @@ class ReceiveState:
         self._note_idle(progress)
 
     async def close_idle(self) -> None:
-        """Forget the lite topics without unacknowledged messages, once their offsets are on disk. A
-        forgotten lite topic costs no memory. Raises Exhausted or Unavailable."""
+        """Forget lite topics without unacknowledged messages to free memory, once their offsets are
+        on disk. Raises Exhausted, Unavailable."""
         async for number, change in take_turns(list(self._idle.items())):
             progress = self._by_number.get(number)
             if progress is None:
@@ -225,17 +225,15 @@ class ReceiveState:
             self._idle.pop(progress.number, None)
 
     def commit(self, progress: QueueProgress) -> None:
-        """Commit the consumer offset of a group in a queue. An offset that a client has set stays
-        unchanged."""
+        """Commit a group's consumer offset in a queue. An offset set by a client is not changed."""
         offset = progress.done_offset
         if offset != progress.committed_offset and not self._is_set_by_others(progress):
             progress.committed_offset = offset
             self.offsets.commit_offset(progress.group, progress.topic, progress.queue_id, offset)
 
     async def follow_offsets(self) -> list[QueueProgress]:
-        """Adopt consumer offsets that clients have set, and remove the progress of queues whose
-        consumer offsets were deleted. Returns each changed progress. Raises Exhausted or
-        Unavailable."""
+        """Adopt consumer offsets set by clients, and remove the progress of queues whose consumer
+        offsets were deleted. Returns each changed progress. Raises Exhausted, Unavailable."""
         followed = []
         async for progress in take_turns(self.list_queues()):
             if not self.is_current(progress) or not self._is_set_by_others(progress):
@@ -249,8 +247,8 @@ class ReceiveState:
         return followed
 
     def follow_clock(self) -> list[QueueProgress]:
-        """Move the times of the next deliveries back by as much as the wall clock was set back.
-        Returns each changed progress. Raises Exhausted or Unavailable."""
+        """If the wall clock was set back, move the times of the next deliveries back by the same
+        amount. Returns each changed progress. Raises Exhausted, Unavailable."""
         before_ms, self._clock_offset_ms = self._clock_offset_ms, self._find_clock_offset_ms()
         back_ms = before_ms - self._clock_offset_ms
         if back_ms < _MIN_STEP_MS:
@@ -268,9 +266,9 @@ class ReceiveState:
         return self.clock.now_ms() - self.clock.monotonic_ms()
 
     def make_generation(self, entries: Iterable[Entry] = ()) -> int:
-        """Return a new delivery number (generation) for messages. The number contains a time, which
-        no earlier delivery of the messages had. Clients distinguish deliveries by this time.
-        Numbers are never reused, even after a restart."""
+        """Return a new delivery number (generation) for messages. Its time was not used by any
+        earlier delivery of the messages, because clients distinguish deliveries by time. Numbers
+        are never reused, even after a restart."""
         pop_ms = choose_pop_ms(self.clock.now_ms(), entries)
         self._generation = encode_generation(pop_ms, self._generation + 1)
         return self._generation
@@ -327,7 +325,7 @@ class ReceiveState:
         return self._by_number[opened.queue]
 
     def _check(self, progress: QueueProgress) -> None:
-        """Adjust a progress that was loaded at a start to the store and to the consumer offset."""
+        """Adjust a loaded progress to the store and the consumer offset."""
         group, topic, queue_id = progress.group, progress.topic, progress.queue_id
         offset = self.offsets.query_offset(group, topic, queue_id)
         end = self.store.get_max_offset_in_queue(topic, queue_id)
@@ -342,8 +340,8 @@ class ReceiveState:
         self.offsets.commit_offset(group, topic, queue_id, progress.committed_offset)
 
     def _limit_times(self, progress: QueueProgress) -> None:
-        """Shorten the invisible time of messages that were delivered while the clock was far ahead,
-        so that they are redelivered soon."""
+        """Shorten invisible times that were set while the clock was far ahead, so that the messages
+        are redelivered soon."""
         now_ms = self.clock.now_ms()
         found = progress.list_invisible(now_ms + MAX_INVISIBLE_MS)
         offsets = [offset for offsets in found.values() for offset in offsets]
@@ -398,7 +396,7 @@ class ReceiveState:
             del self._queues[progress.group, progress.topic]
 
     def _take_snapshot(self) -> Iterator[events.Event]:
-        """Return an iterator of the events that describe the current state. A queue that changes
+        """Return an iterator over events that describe the current state. A queue that changes
         during the iteration is described as it was before the change."""
         self._unsaved, self._saved = dict(self._by_number), []
         # The next number continues: no old handle becomes valid.
@@ -427,6 +425,6 @@ class ReceiveState:
                 yield attempted
 
     def _save(self, progress: QueueProgress) -> None:
-        """Write a queue into the snapshot that is being made, before the queue changes."""
+        """Write a queue to the current snapshot before the queue changes."""
         if self._unsaved.pop(progress.number, None) is not None:
             self._saved += progress.snapshot()

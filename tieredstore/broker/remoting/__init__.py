@@ -1,1 +1,1 @@
-"""Remoting protocol: frames, headers, connections, the server."""
+"""Remoting protocol: frames, headers, connections and the server."""

@@ -1,4 +1,4 @@
-"""Numbers of the remoting protocol with RocketMQ's names: requests, responses, languages."""
+"""Numbers of the remoting protocol under RocketMQ's names: requests, responses, languages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ features for versions below 4.1."""
 
 
 class HeaderType(IntEnum):
-    """Encoding of a frame's header. The high byte of the header length holds this number."""
+    """Encoding of a frame's header, stored in the high byte of the header length."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class LanguageCode(IntEnum):
-    """Language of a client. The position in this list is the number in ROCKETMQ headers."""
+    """Language of a client. Binary headers contain its position in this list."""
 
     JAVA = 0
     CPP = 1
@@ -37,7 +37,7 @@ class LanguageCode(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """Request codes that the broker serves or sends."""
+    """Request codes that the broker handles or sends."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -177,7 +177,7 @@ NOT_ON_FAST_PORT: Final = frozenset(
 
 
 class ResponseCode(IntEnum):
-    """Result of a request (response code)."""
+    """Response codes, which report the result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

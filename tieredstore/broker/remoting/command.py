@@ -1,4 +1,4 @@
-"""Messages of the remoting protocol: frames, commands, and the two encodings of headers."""
+"""Messages of the remoting protocol: frames, commands and both header encodings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORD_SIZE: Final = 4
 
 
 class BadFrame(Invalid):
-    """Error for bytes that are not a valid frame. The bytes after them cannot be parsed."""
+    """Raised for bytes that are not a valid frame. The rest of the stream cannot be parsed."""
 
 
 Frame: TypeAlias = tuple[int, bytes, bytes]
@@ -31,8 +31,8 @@ Frame: TypeAlias = tuple[int, bytes, bytes]
 
 
 def encode_start(header_type: int, header: bytes, body_size: int) -> bytes:
-    """Encode the start of a frame: everything before the body. `body_size`: size of the body that
-    will follow (bytes). Raises Invalid for a header that is too long."""
+    """Encode the part of a frame before the body. `body_size`: size of the body, in bytes. Raises
+    Invalid if the header is too long."""
     header_size = len(header)
     if header_size > MAX_HEADER_BYTES:
         raise Invalid(f"header: expected at most {MAX_HEADER_BYTES} bytes, found {header_size}")
@@ -41,9 +41,8 @@ def encode_start(header_type: int, header: bytes, body_size: int) -> bytes:
 
 
 class FrameReader:
-    """Splits a stream of bytes into frames. Call `add` with the received bytes, then `take` until
-    it returns None. The object holds at most one unfinished frame and the bytes of one call of
-    `add`."""
+    """Splits a byte stream into frames. Call `add` with received bytes, then `take` until it
+    returns None. Holds at most one incomplete frame and the bytes of one `add`."""
 
     __slots__ = ("_data", "_limit", "_needed", "_position", "_rest")
 
@@ -67,8 +66,8 @@ class FrameReader:
             self._rest += data  # joined once there are enough: small pieces cost one copy
 
     def take(self) -> Frame | None:
-        """Return the next frame, or None if more bytes are needed. After invalid bytes, each call
-        raises BadFrame."""
+        """Return the next frame, or None if more bytes are needed. Raises BadFrame, also on every
+        later call."""
         if self._rest:
             if self.held_bytes < self._needed:
                 return None
@@ -106,7 +105,7 @@ class FrameReader:
             )
 
     def _wait_for(self, needed: int) -> None:
-        """Keep the bytes of an unfinished frame, and drop the bytes of earlier frames."""
+        """Keep the bytes of an incomplete frame and drop those of earlier frames."""
         self._needed = needed
         if self._position < len(self._data):
             self._rest = bytearray(self._data[self._position :])
@@ -124,9 +123,9 @@ ONE_WAY_FLAG: Final = 2
 
 class RemotingCommand(msgspec.Struct, gc=False):
     """Request or response. A handler returns `RemotingCommand(code, ext_fields, body, remark=…)`.
-    The connection sets `opaque`, `flag` and `header_type` of the response. `body`: bytes in a
-    received command. In a command to send, a buffer or a sequence of buffers, which are written
-    without a copy. Values of `ext_fields` are strings."""
+    The connection sets `opaque`, `flag` and `header_type` of a response. `body`: bytes if received.
+    To send, a buffer or a sequence of buffers, which are not copied. `ext_fields`: header fields,
+    as strings."""
 
     code: int
     ext_fields: dict[str, str] = msgspec.field(name="extFields", default_factory=dict)
@@ -140,7 +139,7 @@ class RemotingCommand(msgspec.Struct, gc=False):
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the sender expects no response."""
+        """True if the sender expects no response."""
         return bool(self.flag & ONE_WAY_FLAG)
 
     @property
@@ -182,8 +181,8 @@ def _text(value: object) -> str:
 
 
 def _decode_json_loosely(header: bytes) -> RemotingCommand:
-    """Decode the JSON header of a non-Java client. Values may be numbers, and null may stand for no
-    fields."""
+    """Decode the JSON header of a non-Java client, which may contain numbers as values and null
+    instead of fields."""
     fields = orjson.loads(header)
     if not isinstance(fields, dict):
         raise TypeError("expected an object")
@@ -275,7 +274,7 @@ def decode_rocketmq_header(header: bytes) -> RemotingCommand:
 
 
 def encode_rocketmq_header(command: RemotingCommand) -> bytes:
-    """Encode a binary header (ROCKETMQ). Raises Invalid for a code or a name that is too large."""
+    """Encode a binary header (ROCKETMQ). Raises Invalid if a code or a name is too large."""
     parts: list[bytes] = []
     try:
         for name, value in command.ext_fields.items():

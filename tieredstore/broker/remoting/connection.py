@@ -1,5 +1,5 @@
-"""Connection to one peer. It splits the received bytes into frames, calls handlers, matches
-responses with its own requests, and writes its output once per turn of the event loop."""
+"""Connection to a peer. It splits received bytes into frames, calls handlers, matches responses to
+its own requests, and writes its output once per turn of the event loop."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tieredstore.message.record import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class RemotingLimits:
-    """Limits of remoting. `idle_timeout_ms`: a connection that receives no complete frame for this
-    time is closed. (Clients send a heartbeat every 30 s.) `high_water_bytes`: a connection with
-    more unsent bytes is not read. `max_pending`: maximum number of unanswered requests of one
+    """Limits of remoting. `idle_timeout_ms`: time without a complete frame after which a connection
+    is closed. Clients send a heartbeat every 30 s. `high_water_bytes`: number of unsent bytes above
+    which a connection is not read. `max_pending`: maximum number of unanswered requests per
     connection, including waiting polls. Further requests get SYSTEM_BUSY. `max_buffered_bytes`:
-    maximum size of unfinished frames, waiting requests and unsent responses of all connections
-    together. Above this limit the largest connection of the host with the most bytes is closed."""
+    maximum size of incomplete frames, waiting requests and unsent responses of all connections.
+    Above it, the largest connection of the host with the most bytes is closed."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     idle_timeout_ms: int = 120_000
@@ -51,8 +51,8 @@ class RemotingLimits:
 
 
 class BufferedBytes:
-    """Counts the buffered bytes of connections. Above the limit, the host with the most bytes loses
-    its largest connection, so that one greedy peer does not harm the others."""
+    """Counts the bytes buffered for all connections. Above the limit, the host with the most bytes
+    loses its largest connection, so that a greedy peer does not harm the others."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -60,7 +60,7 @@ class BufferedBytes:
         self.total_bytes = 0
 
     def hold(self, connection: Connection, count_bytes: int) -> None:
-        """Record the number of buffered bytes of a connection."""
+        """Record how many bytes are buffered for a connection."""
         self.total_bytes += count_bytes - self._held.pop(connection, 0)
         if count_bytes:
             self._held[connection] = count_bytes
@@ -87,9 +87,9 @@ _log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
-    """Remoting connection of a server or a client. After a heartbeat it is a `ClientSession`: the
-    handler of heartbeats sets `client_id`, `language`, `version` and `caller`. All calls are on the
-    event loop."""
+    """Remoting connection of a server or a client. It is also the `ClientSession` of its peer: the
+    handler of heartbeats sets `client_id`, `language`, `version` and `caller`. For the event loop
+    only."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
     # --- input ----------------------------------------------------------------------------------
 
     def _handle_frames(self) -> None:
-        """Handle complete frames while the output has room for their responses."""
+        """Handle complete frames as long as there is room for their responses."""
         if self._is_receiving or not self.is_open:
             return
         self._is_receiving = True
@@ -208,7 +208,8 @@ class Connection(asyncio.Protocol):
         self._count_held()
 
     def _find_room_bytes(self) -> int:
-        """Return the number of bytes that may be written before too many bytes are unsent."""
+        """Return how many more bytes may be written before the connection has too many unsent
+        bytes."""
         unsent_bytes = self._transport.get_write_buffer_size() if self._transport else 0
         return self._limits.high_water_bytes - unsent_bytes
 
@@ -266,7 +267,7 @@ class Connection(asyncio.Protocol):
     # --- output ---------------------------------------------------------------------------------
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Send the response to a request, in the header type of the request. No-op for a one-way
+        """Send the response to a request, with the same header type. No-op for a one-way
         request."""
         if request.flag & ONE_WAY_FLAG:
             return
@@ -276,8 +277,8 @@ class Connection(asyncio.Protocol):
         self.send(response)
 
     def send(self, command: RemotingCommand) -> None:
-        """Send a command at the end of this turn of the event loop. No-op if the connection has
-        ended."""
+        """Send a command at the end of this turn of the event loop. No-op if the connection is
+        closed."""
         if self._transport is None:
             return
         body = command.body
@@ -322,8 +323,8 @@ class Connection(asyncio.Protocol):
             self._count_held()
 
     def _count_held(self) -> None:
-        """Report the number of buffered bytes of this connection if it has changed. A small number
-        counts as 0."""
+        """Report the number of buffered bytes if it has changed. Small numbers are reported as
+        0."""
         held_bytes = 0
         if self._transport is not None:
             held_bytes = self._reader.held_bytes + self._pending_bytes
@@ -345,8 +346,8 @@ class Connection(asyncio.Protocol):
         timeout_ms: int = 3_000,
         header_type: HeaderType = HeaderType.JSON,
     ) -> RemotingCommand:
-        """Send a request and wait for its response. Raises Unavailable after the timeout or if the
-        connection ends."""
+        """Send a request and wait for its response. Raises Unavailable on timeout or if the
+        connection is lost."""
         if not self.is_open:
             raise Unavailable(f"{self.address}: the connection has ended")
         opaque = self._take_opaque()
@@ -399,13 +400,13 @@ class Connection(asyncio.Protocol):
     # --- as a ClientSession ---------------------------------------------------------------------
 
     def notify_consumers_changed(self, group: str) -> None:
-        """Notify the client that the members of a group have changed (request code 40, one-way)."""
+        """Notify the client that the members of a group changed (request code 40, one-way)."""
         self.send_one_way(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:  # noqa: ARG002
         """Ask the client for the outcome of a transaction (request code 39, one-way). `message`:
-        the half message as stored. In the client's END_TRANSACTION, the queue offset and the commit
-        log offset of this message identify the transaction."""
+        the half message as stored. The client repeats its queue offset and commit log offset in
+        END_TRANSACTION to identify the transaction."""
         self.send_one_way(
             RequestCode.CHECK_TRANSACTION_STATE,
             {
@@ -426,17 +427,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection is over: its output was sent, or the connection was aborted or
-        lost."""
+        """True if the connection was closed after sending its output, aborted or lost."""
         return self._transport is None
 
     @property
     def pending_count(self) -> int:
-        """Number of requests that are not answered yet, including waiting polls."""
+        """Number of unanswered requests, including waiting polls."""
         return len(self._tasks)
 
     def close(self) -> None:
-        """Close the connection after all written bytes are sent."""
+        """Close the connection once all written bytes are sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -451,8 +451,7 @@ class Connection(asyncio.Protocol):
 
 
 def _write_address(host: str, port: int) -> str:
-    """Format the address of a peer as records show it. The zone of a link-local address is
-    omitted."""
+    """Format the address of a peer as in records, without the zone of a link-local address."""
     return format_host(encode_host(host.partition("%")[0], port))
 
 
@@ -473,8 +472,8 @@ async def connect(
     timeout_ms: int = 3_000,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Open a connection to `host:port`. `table` answers requests that the server sends. Raises
-    Unavailable, Invalid."""
+    """Connect to `host:port`. `table`: handlers for requests from the server. Raises Unavailable,
+    Invalid."""
     host, port = split_address(address)
     limits = limits or RemotingLimits()
     buffered = BufferedBytes(limits.max_buffered_bytes)

@@ -1,4 +1,4 @@
-"""Handlers by request code, decoded requests, and the permissions that requests need."""
+"""Handlers by request code, decoding of requests, and permission checks."""
 
 from __future__ import annotations
 
@@ -56,10 +56,9 @@ _Header_co = TypeVar("_Header_co", bound="RequestHeader", covariant=True)
 
 
 class RequestHeader(msgspec.Struct, rename="camel", gc=False):
-    """Fields of a request: Java's custom header for the request's code. A subclass declares each
-    field once. Permissions are checked for each field of type Topic or Group. A handler must read
-    topics and groups only from this header, so that each of them was checked. Numbers arrive as
-    text."""
+    """Fields of a request: Java's custom header for its code. A subclass declares each field once.
+    Permissions are checked for each field of type Topic or Group. Handlers must read topics and
+    groups only from this header, so that none is used unchecked. Numbers are received as text."""
 
     @classmethod
     def decode(cls, command: RemotingCommand) -> Self:
@@ -68,8 +67,8 @@ class RequestHeader(msgspec.Struct, rename="camel", gc=False):
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
         """Yield the permissions that the sender needs on the topics and groups of the request. If
-        the request names none, yield the permission on the cluster, with an empty name. An empty
-        field with a default does not count as a name."""
+        it names none, yield the permission on the cluster, with an empty name. An empty field with
+        a default is ignored."""
         names_none = True
         for name, make_want, is_required in _list_resources(type(self)):
             value = getattr(self, name)
@@ -86,14 +85,15 @@ class RequestHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 class NoFields(RequestHeader):
-    """Header without fields, for requests about the whole broker."""
+    """Header without fields, for requests that concern the whole broker."""
 
 
 NO_FIELDS: Final = NoFields()
 
 
 class JsonBody(RequestHeader):
-    """Request with fields in a JSON body instead of the header. Numbers may be written as text."""
+    """Request whose fields are in a JSON body instead of the header. Numbers may be written as
+    strings."""
 
     @classmethod
     def decode(cls, command: RemotingCommand) -> Self:
@@ -103,8 +103,8 @@ class JsonBody(RequestHeader):
 
 @dataclass(slots=True, eq=False)
 class Request(Generic[_Header_co]):
-    """Request, as a handler gets it. `caller`: the sender, whose permissions a handler checks for
-    objects that the request names only indirectly."""
+    """Request as passed to a handler. `caller`: the sender, used to check permissions on objects
+    that the request names only indirectly."""
 
     connection: Connection
     command: RemotingCommand
@@ -121,7 +121,7 @@ class Request(Generic[_Header_co]):
 
     def require_again(self, *actions: Action) -> None:
         """Check the sender's permissions on the topics and groups of the header again. Call this
-        method after a wait, because users and policies may have changed. Raises Refused."""
+        after a wait, because users and policies may have changed. Raises Refused."""
         if self.caller.access is not None:
             self.caller.require(*self.header.list_wants(*actions))
 
@@ -135,7 +135,7 @@ def decode_request(command: RemotingCommand, kind: type[_Header_co]) -> _Header_
 
 
 def is_true(text: str) -> bool:
-    """Return whether a field is true by Java's rules."""
+    """Return whether a field is true, by Java's rules."""
     return text.lower() == "true"
 
 
@@ -179,7 +179,7 @@ sent: the request is one-way, or `connection.respond` has sent the response."""
 
 
 class RemotingGuard:
-    """Checks requests against the users and policies of a broker."""
+    """Authenticates and authorises requests with the users and policies of a broker."""
 
     def __init__(self, access: AccessControl) -> None:
         self._access = access
@@ -199,8 +199,8 @@ class RemotingGuard:
 
 
 def read_credentials(request: RemotingCommand) -> Credentials | None:
-    """Return the credentials of a request, or None if the request is not signed. The signature
-    covers the values of all other fields in the order of their names, followed by the body."""
+    """Return the credentials of a request, or None if it is not signed. The signature covers the
+    values of all other fields, in the order of their names, followed by the body."""
     fields = request.ext_fields
     username, signature = fields.get(ACCESS_KEY), fields.get(SIGNATURE)
     if not username or not signature:
@@ -216,8 +216,8 @@ def read_credentials(request: RemotingCommand) -> Credentials | None:
 
 
 class Route(NamedTuple):
-    """Handler of one request code. `actions`: the sender needs one of these permissions on each
-    topic and group in the header, or on the cluster if the header names none."""
+    """Handler of a request code. `actions`: the sender needs one of these permissions on each topic
+    and group in the header, or on the cluster if there are none."""
 
     handler: Callable[..., Outcome]
     header: type[RequestHeader]
@@ -235,8 +235,8 @@ _UNKNOWN = Route(refuse_unknown_code, RequestHeader, (Action.UPDATE,))
 
 
 class HandlerTable:
-    """Handlers by request code. A code without a handler gets REQUEST_CODE_NOT_SUPPORTED. `guard`:
-    checks each request. None allows all requests."""
+    """Handlers by request code. Other codes get REQUEST_CODE_NOT_SUPPORTED. `guard`: checks each
+    request, or None to allow all."""
 
     def __init__(self, guard: RemotingGuard | None = None) -> None:
         self._guard = guard
@@ -247,15 +247,15 @@ class HandlerTable:
     def register(
         self, code: int, handler: Handler[_Header], header: type[_Header], *actions: Action
     ) -> None:
-        """Register the handler of a code. Each code has one handler. The header is decoded once,
-        for the check of the permissions and for the handler. `actions`: see `Route`."""
+        """Register the only handler of a code. The header is decoded once, for both the permission
+        check and the handler. `actions`: see `Route`."""
         assert code not in self._routes, f"two handlers of request code {code}"
         assert actions, f"request code {code}: no right is named"
         route = self._routes[int(code)] = Route(handler, header, actions)
         self._answers[int(code)] = self._make_answer(route)
 
     def without(self, codes: Collection[int]) -> HandlerTable:
-        """Return a copy of this table without the handlers of the given request codes."""
+        """Return a copy of the table without the given request codes."""
         table = HandlerTable(self._guard)
         table._routes = {code: one for code, one in self._routes.items() if code not in codes}
         table._answers = {code: one for code, one in self._answers.items() if code not in codes}
@@ -301,8 +301,8 @@ def _code_of(error: TieredStoreError) -> int:
 
 
 def respond_to_error(error: Exception, request: RemotingCommand) -> RemotingCommand:
-    """Return the response to an error of a handler. An unexpected error is logged. The text of such
-    an error is not sent, because it may quote the request."""
+    """Return the response for an error of a handler. Unexpected errors are logged, and their text
+    is not sent, because it may quote the request."""
     if isinstance(error, TieredStoreError):
         return RemotingCommand(_code_of(error), remark=str(error))
     PEERS.note("failed requests", f"request {request.code} failed: {error!r}", error)

@@ -1,4 +1,4 @@
-"""NameServer: requests of this broker to one name server."""
+"""NameServer: client of a name server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.errors import Unavailable
 
 
 class NameServer:
-    """One name server and the connection to it. A connection that has ended is reopened."""
+    """Connection to a name server, reopened after it is lost."""
 
     def __init__(self, address: str, credentials: SessionCredentials | None) -> None:
         self.address = address
@@ -22,8 +22,8 @@ class NameServer:
     async def request(
         self, code: RequestCode, fields: Mapping[str, str], body: bytes, timeout_ms: int
     ) -> RemotingCommand:
-        """Send a request and return its answer, even if the answer is an error code. Raises
-        Unavailable if there is no answer, and Invalid for an invalid address."""
+        """Send a request and return the response, even if it is an error. Raises Unavailable
+        without a response, and Invalid for an invalid address."""
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = self._connection = await connect(self.address)
@@ -34,8 +34,8 @@ class NameServer:
     async def call(
         self, code: RequestCode, fields: Mapping[str, str], body: bytes, timeout_ms: int
     ) -> None:
-        """Send a request. Raises Unavailable if there is no answer, or if the answer is not
-        SUCCESS. Raises Invalid for an invalid address."""
+        """Send a request. Raises Unavailable if there is no response or if it is not SUCCESS, and
+        Invalid for an invalid address."""
         response = await self.request(code, fields, body, timeout_ms)
         if response.code != ResponseCode.SUCCESS:
             raise Unavailable(
@@ -50,5 +50,5 @@ class NameServer:
 
 
 def split_addresses(text: str) -> list[str]:
-    """Return the addresses in the setting `namesrvAddr`."""
+    """Split the setting `namesrvAddr` into addresses."""
     return [address.strip() for address in text.split(";") if address.strip()]

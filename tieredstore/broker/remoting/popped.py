@@ -1,4 +1,4 @@
-"""Answers to POP_MESSAGE: records, and the fields from which a client makes its receipt handles."""
+"""Responses to POP_MESSAGE: records, and the fields from which clients build receipt handles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXTRA_INFO: Final = re.compile(
 
 
 class PopAnswer(NamedTuple):
-    """Answer to a pop. `left_out`: messages that do not fit into this answer."""
+    """Response to a pop. `left_out`: messages that did not fit."""
 
     fields: dict[str, str]
     records: list[Buffer]
@@ -31,7 +31,7 @@ class PopAnswer(NamedTuple):
 
 
 def make_fields(pop_ms: int = 0, invisible_ms: int = 0, revive_queue: int = 0) -> dict[str, str]:
-    """Return the fields that every answer to a pop or to a change of the invisible time has."""
+    """Return the fields of every response to a pop or a change of an invisible time."""
     return {
         "popTime": str(pop_ms),
         "invisibleTime": str(invisible_ms),
@@ -40,9 +40,8 @@ def make_fields(pop_ms: int = 0, invisible_ms: int = 0, revive_queue: int = 0) -
 
 
 def encode_popped(received: Sequence[Received], *, is_ordered: bool) -> PopAnswer:
-    """Encode delivered messages, at least one. All messages in an answer have the same delivery
-    time. The records of a queue are in the order of their offsets, because a client finds the
-    handle of a record by the record's position."""
+    """Encode one or more delivered messages. All of them have the same delivery time. Records of a
+    queue are in offset order, because clients find the handle of a record by its position."""
     pop_ms = received[0].receipt.pop_ms
     queues: dict[tuple[Source, int], list[Received]] = {}
     left_out: list[Received] = []
@@ -78,8 +77,8 @@ def encode_popped(received: Sequence[Received], *, is_ordered: bool) -> PopAnswe
 
 
 def encode_lite(received: Sequence[Received]) -> PopAnswer:
-    """Encode delivered messages of lite topics, at least one. A client finds the offset of a
-    message in the message's record."""
+    """Encode one or more delivered messages of lite topics. Clients find the offset of a message in
+    its record."""
     pop_ms = received[0].receipt.pop_ms
     kept = [one for one in received if one.receipt.pop_ms == pop_ms]
     end_ms = min(one.invisible_until_ms for one in kept)
@@ -104,10 +103,9 @@ def _encode_counts(source: Source, queue_id: int, members: Sequence[Received]) -
 
 
 def _encode_record(one: Received, offset: int, queue_id: int) -> Buffer:
-    """Return the record of a message with its number of redeliveries. The record of a redelivered
-    message also gets the given queue and offset, by which a client finds the receipt handle. For
-    the first delivery from a light queue, a client reads the offset from the message's properties
-    instead."""
+    """Return the record of a message with its number of redeliveries. For a redelivery, the record
+    also gets this queue and offset, from which a client finds the receipt handle. For a first
+    delivery from a light queue, clients read the offset from the properties instead."""
     earlier = max(one.delivery_attempt - 1, 0)
     if one.message.reconsume_times == earlier:
         return one.message.raw
@@ -115,8 +113,8 @@ def _encode_record(one: Received, offset: int, queue_id: int) -> Buffer:
 
 
 class ExtraInfo(NamedTuple):
-    """Fields of a receipt handle (POP_CK) that the broker reads. The other fields of the handle are
-    also in the request's header."""
+    """Fields that the broker reads from a receipt handle (POP_CK). The other fields are also in the
+    request's header."""
 
     pop_ms: int
     revive_queue: int
@@ -124,7 +122,7 @@ class ExtraInfo(NamedTuple):
 
 def parse_extra_info(text: str) -> ExtraInfo | None:
     """Parse a receipt handle: `startOffset popTime invisibleTime reviveQid source broker queueId
-    offset`. The last two fields may be missing, and further fields may follow. Returns None for any
-    other text."""
+    offset`. The last two fields are optional, and more may follow. Returns None for any other
+    text."""
     found = _EXTRA_INFO.match(text) if len(text) <= MAX_EXTRA_INFO else None
     return None if found is None else ExtraInfo(int(found[1]), int(found[2]))

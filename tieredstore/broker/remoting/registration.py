@@ -1,6 +1,6 @@
-"""NameServerRegistration: registration of this broker and its topics with other name servers. Each
-address of `namesrvAddr` has its own connection, so that a failing name server does not affect the
-others. All name servers get an update every 30 s, and immediately after a change of topics."""
+"""NameServerRegistration: registers this broker and its topics with other name servers. Each
+address in `namesrvAddr` has its own connection, so that a failing name server does not affect the
+others. Name servers are updated every 30 s, and immediately when topics change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class NameServerRegistration:
-    """Registers this broker with each name server in the settings. The settings may change at run
+    """Registers this broker with each configured name server. The setting may change at run
     time."""
 
     def __init__(
@@ -49,25 +49,25 @@ class NameServerRegistration:
         topics.add_listener(lambda _: self._task.wake())
 
     def start(self) -> None:
-        """Start the registrations. The broker registers immediately for the first time."""
+        """Start the periodic registration. The first one is immediate."""
         self._task.start()
         self._task.wake()
 
     async def stop(self) -> None:
-        """Stop the registrations, and unregister from all name servers, so that clients notice the
-        stop immediately. Idempotent."""
+        """Stop registering, and unregister from all name servers so that clients notice
+        immediately. Idempotent."""
         await self._task.stop()
         servers, self._servers = self._servers, {}
         await asyncio.gather(*(self._unregister(server) for server in servers.values()))
 
     def health(self) -> ServiceHealth:
-        """Return the health of the task: FAILED if the last attempt to register failed at a name
+        """Return the health of the task. It is FAILED if the last registration failed at any name
         server."""
         return self._task.health()
 
     async def register(self) -> None:
-        """Register with every name server now. A failure at one name server does not stop the
-        registration with the others. Raises Unavailable at the end if any registration failed."""
+        """Register with every name server now, even if some fail. Raises Unavailable at the end if
+        any failed."""
         wanted = split_addresses(self._settings.namesrv_addr)
         for address in self._servers.keys() - set(wanted):
             await self._unregister(self._servers.pop(address))
@@ -108,7 +108,7 @@ class NameServerRegistration:
         }
 
     async def _encode(self) -> tuple[dict[str, str], bytes]:
-        """Encode header fields and body of REGISTER_BROKER."""
+        """Encode the header fields and the body of REGISTER_BROKER."""
         version = msgspec.structs.replace(self._topics.data_version)
         topics = dict(self._topics.list_topics())
         body = await asyncio.to_thread(self._encode_body, topics, version)

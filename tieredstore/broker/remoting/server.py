@@ -1,7 +1,6 @@
-"""RemotingServer: accepts TLS and plain clients on one port, and closes idle connections. A
-client's first byte distinguishes the two kinds. A TLS handshake begins with 0x16. As the first byte
-of a frame's length, 0x16 would exceed the maximum length. The server only peeks at the byte, so
-that the event loop's TLS can read it."""
+"""RemotingServer: accepts TLS and plain clients on a single port, and closes idle connections. A
+TLS handshake starts with the byte 0x16, which is too large to be the first byte of a frame's
+length. The server only peeks at this byte, so that the event loop's TLS can read it."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Accepts connections on a bound socket, and creates a protocol for each client that has sent a
-    byte. `tls`: None if there is no certificate. TLS is then disabled. `silence_s`: time limit
-    (seconds) for the first byte of a client, and for a TLS handshake."""
+    """Accepts connections on a bound socket. Creates a protocol for each client once it has sent a
+    byte. `tls`: None to disable TLS. `silence_s`: time limit for the first byte of a client and for
+    a TLS handshake, in seconds."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Listener:
         self._accepting = asyncio.get_running_loop().create_task(self._accept_all(listening))
 
     async def stop(self) -> None:
-        """Stop accepting, and disconnect clients that have not sent anything. Idempotent."""
+        """Stop accepting, and disconnect clients that have sent nothing yet. Idempotent."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
@@ -152,9 +151,9 @@ _STOP_TIMEOUT_S = 3.0
 
 
 class RemotingServer:
-    """Serves one port with one handler table. The caller binds the socket beforehand, so that
-    clients are answered only when all parts are ready. `tls`: used for clients that begin with a
-    TLS handshake, if `tls_mode` allows TLS."""
+    """Serves a port with a handler table. The caller binds the socket first, so that clients are
+    served only when everything is ready. `tls`: used for clients that start a TLS handshake, if
+    `tls_mode` allows TLS."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class RemotingServer:
         self._sweep: asyncio.TimerHandle | None = None
 
     def add_close_listener(self, listener: CloseListener) -> None:
-        """Register a function that is called with each ended connection."""
+        """Register a function to call with each closed connection."""
         self._close_listeners.append(listener)
 
     async def start(self, listening: socket.socket) -> None:
@@ -203,7 +202,7 @@ class RemotingServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Number of bytes in unfinished frames, waiting requests and unread responses of all
+        """Number of bytes in incomplete frames, waiting requests and unsent responses of all
         connections."""
         return self._buffered.total_bytes
 
@@ -219,7 +218,7 @@ class RemotingServer:
         self._plan_sweep()
 
     async def stop(self) -> None:
-        """Stop accepting and close every connection. Idempotent."""
+        """Stop accepting and close all connections. Idempotent."""
         if not self._is_running:
             return
         self._is_running = False

@@ -1,4 +1,4 @@
-"""SessionCredentials: credentials with which this broker signs its requests to a server."""
+"""SessionCredentials: credentials that sign this broker's requests to a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - a name
 
 
 class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """User name and password. Remoting calls them access key and secret key."""
+    """User name and password, called access key and secret key in remoting."""
 
     access_key: str
     secret_key: str
@@ -30,7 +30,7 @@ class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="came
     @classmethod
     def parse(cls, text: str, origin: str) -> SessionCredentials | None:
         """Parse `{"accessKey":"…","secretKey":"…"}`. Returns None for an empty string. Raises
-        Invalid. The message omits the text, because it may be a secret."""
+        Invalid. The message omits the text, which may contain a secret."""
         if not text.strip():
             return None
         try:
@@ -39,8 +39,8 @@ class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="came
             raise Invalid(f'{origin}: expected {{"accessKey":"…","secretKey":"…"}}') from None
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the fields of a request with its signature added: HMAC-SHA1 over the values of all
-        fields in the order of the fields' names, followed by the body."""
+        """Return the fields of a request with its signature: HMAC-SHA1 over the values of all
+        fields, in the order of their names, followed by the body."""
         signed = {**fields, ACCESS_KEY: self.access_key}
         if self.security_token is not None:
             signed[SECURITY_TOKEN] = self.security_token

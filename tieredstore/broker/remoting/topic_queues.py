@@ -1,5 +1,4 @@
-"""RoutedQueues: finds the queues of a topic on all brokers by the topic's routes. Used to assign
-queues to consumers."""
+"""RoutedQueues: finds a topic's queues on all brokers, to assign them to consumers."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class _Route(msgspec.Struct, rename="camel"):
 
 
 class _Known(NamedTuple):
-    """Queues of other brokers, as a name server reported them. `asked_ms`: time of the request
+    """Queues on other brokers, as reported by a name server. `asked_ms`: time of the request
     (monotonic ms)."""
 
     queues: list[QueueData]
@@ -42,10 +41,9 @@ class _Known(NamedTuple):
 
 
 class RoutedQueues:
-    """Finds the readable queues of a topic: those of this broker, those of brokers that registered
-    with this broker as name server, and those that the name servers in the settings report. A name
-    server is asked again after `loadBalancePollNameServerInterval`. If no name server answers, the
-    last answer counts."""
+    """Finds the readable queues of a topic on this broker, on brokers registered with it, and on
+    brokers reported by the configured name servers. Routes from name servers are refreshed after
+    `loadBalancePollNameServerInterval`. If no name server responds, the last route is used."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class RoutedQueues:
         )
 
     async def list_queues(self, topic: str) -> list[AssignedQueue] | None:
-        """Return the queues in Java's order, or None for a topic that no broker has."""
+        """Return the queues of a topic in Java's order, or None if no broker has the topic."""
         if len(topic) > MAX_NAME_BYTES:
             return None
         own_name = self._settings.broker_name
@@ -89,7 +87,7 @@ class RoutedQueues:
         )
 
     async def close(self) -> None:
-        """Cancel running requests, and close the connections to name servers."""
+        """Cancel requests in progress and close the connections to name servers."""
         await self._asking.stop()
         for server in self._servers.values():
             server.close()

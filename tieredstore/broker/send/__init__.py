@@ -1,1 +1,1 @@
-"""Incoming messages: checks, automatic creation of topics, retries and dead letters."""
+"""Incoming messages: checks, automatic topic creation, retries and dead letters."""

@@ -1,9 +1,8 @@
-"""Door: checks of a client's message before it is put. Every message of a client is checked here:
-sends of both protocols, members of batches, replies, and messages that consumers send to a retry
-topic. Messages for system topics are refused, properties that only the broker sets are removed, and
-the limits for producers apply. The broker's own puts (`OwnMessage`) are not checked, so that an
-accepted message stays deliverable even if the limits change. `PutGuard` refuses messages for the
-same topics also in direct puts into the store (by a store plugin)."""
+"""Door: checks every message from a client before it is put, including batch members, replies and
+messages sent to a retry topic. It refuses messages for system topics, removes properties that only
+the broker may set, and applies the limits for producers. The broker's own puts (`OwnMessage`) are
+not checked, so that an accepted message stays deliverable if the limits change. `PutGuard` refuses
+messages for system topics also in direct puts, for example by a store plugin."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ _ILLEGAL: Final = Reason.MESSAGE_ILLEGAL
 
 
 class Door:
-    """Checks the messages that clients send. Used on the event loop only."""
+    """Checks the messages that clients send. For the event loop only."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -63,14 +62,14 @@ class Door:
         return True
 
     def check_topic(self, topic: str, *, is_reply: bool = False) -> None:
-        """Raise Refused for a topic that is closed to clients."""
+        """Raise Refused if clients may not send to a topic."""
         if not self.is_open(topic, is_reply=is_reply):
             raise Refused(Reason.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
     def admit(self, message: Message) -> Message:
-        """Check the body size and the delay of a message, and return the message without the
-        broker's properties. A message with TIMER_OUT_MS is a copy of a delivered timer message and
-        is not delayed again. Raises Refused."""
+        """Check a message's body size and delay, and return the message without the broker's
+        properties. A message with TIMER_OUT_MS is a copy of a delivered timer message and is not
+        delayed again. Raises Refused."""
         body_size = len(message.body)
         if not body_size:
             raise Refused(_ILLEGAL, "the message has no body")
@@ -94,7 +93,7 @@ class Door:
 
 
 def check_delay(properties: bytes) -> None:
-    """Raise Refused for a delay level that is not an integer."""
+    """Raise Refused if the delay level is not an integer."""
     value = find_property(properties, b"DELAY")
     if value is not None and find_integer(properties, b"DELAY", 32) is None:
         raise Refused(
@@ -104,8 +103,8 @@ def check_delay(properties: bytes) -> None:
 
 
 def remove_broker_properties(properties: bytes) -> bytes:
-    """Remove the properties that only the broker sets, and properties without a value. A property
-    without a value counts as missing. The bytes of all other properties stay unchanged."""
+    """Remove properties that only the broker may set, and properties without a value, which count
+    as missing. All other bytes are unchanged."""
     if properties.find(b"\x01\x02") < 0 and _FOUND.search(b"\x02" + properties) is None:
         return properties
     kept = []
@@ -117,10 +116,10 @@ def remove_broker_properties(properties: bytes) -> bytes:
 
 
 def was_sent_by_client(properties: bytes) -> bool:
-    """Return whether a message is as a broker of this project received it from a client. Such a
-    broker adds three properties after the client's properties. If the broker itself moves a message
-    to another topic, it adds the real topic after these three. Java's brokers write properties in
-    the order of a hash table, in which these three are never last."""
+    """Return whether a message is stored as a broker of this project received it from a client.
+    Such a broker appends three properties to the client's. If it moves a message to another topic
+    itself, it appends the real topic after them. Java's brokers write properties in hash table
+    order, in which these three are never last."""
     names = [pair.partition(b"\x01")[0] for pair in properties.split(b"\x02") if pair]
     if names and names[-1] == b"__CRC32#":
         names.pop()
@@ -128,8 +127,8 @@ def was_sent_by_client(properties: bytes) -> bool:
 
 
 class PutGuard:
-    """Hook of the store's puts that refuses messages for a closed topic, except an `OwnMessage`. It
-    runs before the hooks that change the topic of a message."""
+    """Put hook that refuses messages for closed topics, except an `OwnMessage`. It runs before
+    hooks that change the topic of a message."""
 
     def __init__(self, door: Door) -> None:
         self._door = door

@@ -1,4 +1,4 @@
-"""Properties that a message loses if they are too long, and recall handles."""
+"""Recall handles, and removal of properties that do not fit into a message."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _VERSION: Final = "v1"
 
 
 class RecallHandle(NamedTuple):
-    """Recall handle of a timer message. `deliver_ms`: a time (epoch ms) that is rounded to the
-    message's delivery time."""
+    """Recall handle of a timer message. `deliver_ms`: a time (epoch ms) that rounds to the delivery
+    time."""
 
     topic: str
     broker_name: str
@@ -40,7 +40,7 @@ class RecallHandle(NamedTuple):
 
 
 def parse_recall_handle(text: str) -> RecallHandle:
-    """Parse the text of a recall handle. Raises Invalid."""
+    """Parse a recall handle. Raises Invalid."""
     try:
         decoded = base64.b64decode(text.encode(), altchars=b"-_", validate=True).decode()
         version, topic, broker_name, deliver_ms, message_id = decoded.split(" ")
@@ -64,7 +64,8 @@ def find_recall_handle(stored: StoredMessage | None, broker_name: str) -> str:
 
 
 def make_recall_key(topic: str, unique_key: str) -> str:
-    """Return the value of TIMER_DEL_UNIQKEY, which identifies a recalled message in its topic."""
+    """Return the value of TIMER_DEL_UNIQKEY, which identifies a message to recall within its
+    topic."""
     return f"{topic}_{unique_key}"
 
 
@@ -105,7 +106,7 @@ _REASONS: Final[Mapping[PutMessageStatus, tuple[Reason, str]]] = {
 
 
 def make_refusal(result: PutMessageResult) -> Refused:
-    """Return the error for a put that stored nothing, with Java's response code."""
+    """Return the error for a failed put, with Java's response code."""
     unknown = (Reason.SYSTEM_ERROR, result.status.name)
     reason, text = _REASONS.get(result.status, unknown)
     return Refused(reason, f"{text}: {result.reason}" if result.reason else text)
@@ -129,8 +130,8 @@ _log = logging.getLogger(__name__)
 def put_fitting(
     put: Callable[[Message], PutMessageResult], message: Message, more: Sequence[bytes] = ()
 ) -> PutMessageResult:
-    """Put a message. While its properties are too long, remove one property and put the message
-    again. The properties in DROPPED_FIRST are removed first, then the properties in `more`."""
+    """Put a message, removing properties one by one while they are too long. Those in DROPPED_FIRST
+    are removed first, then those in `more`."""
     result = put(message)
     for name in (*DROPPED_FIRST, *more):
         if result.status is not PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
@@ -151,9 +152,8 @@ def put_fitting(
 def rebuild(
     stored: StoredMessage, topic: str, queue_id: int, properties: bytes | None = None
 ) -> OwnMessage:
-    """Return a copy of a stored message for a different queue, with the same body, flags, born
-    time, born host and reconsume times. `properties`: new properties, or None for the same
-    properties."""
+    """Return a copy of a stored message for another queue, with the same body, flags, born time,
+    born host and reconsume times. `properties`: new properties, or None to keep them."""
     return OwnMessage(
         topic,
         bytes(stored.body),
@@ -168,9 +168,9 @@ def rebuild(
 
 
 def make_dead_letter_properties(properties: bytes, message_id: str) -> bytes:
-    """Return the properties of a dead letter. The original topic (RETRY_TOPIC) and the message id
-    are added unless they are present. The properties that name light queues are removed, because
-    the consumer that failed may have no permission on these queues."""
+    """Return the properties of a dead letter. Adds the original topic (RETRY_TOPIC) and the message
+    id unless present. Removes the names of light queues, on which the failed consumer may have no
+    permission."""
     for name in (b"INNER_MULTI_DISPATCH", b"INNER_MULTI_QUEUE_OFFSET"):
         properties = remove_property(properties, name)
     topic = find_property(properties, b"RETRY_TOPIC")

@@ -1,4 +1,4 @@
-"""Check the lite topics of sent messages, and put these messages into light queues."""
+"""Check the lite topics of sent messages, and name their light queues."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LITE_MARK: Final = _LITE + b"\x01"
 
 
 def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool) -> None:
-    """Add the name of the light queue (INNER_MULTI_DISPATCH) to a message that has a lite topic.
-    Messages in retry and dead-letter topics enter no lite topic. `config`: configuration of the
-    message's topic. `fills_queues`: whether the store fills light queues. Raises Refused for a name
+    """Add the name of the light queue (INNER_MULTI_DISPATCH) to a message with a lite topic.
+    Messages in retry and dead-letter topics have no light queue. `config`: configuration of the
+    message's topic. `fills_queues`: True if the store fills light queues. Raises Refused for a name
     that a Java broker cannot dispatch, and for a message to a topic of type LITE if the store fills
     no light queues."""
     properties = message.properties
@@ -57,7 +57,7 @@ def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool
 
 
 def check_lite_member(properties: bytes, topic: str) -> None:
-    """Raise Refused if a message of a batch has a lite topic. No consumer would get it."""
+    """Raise Refused if a batch member has a lite topic, because no consumer would get it."""
     if properties.find(_LITE_MARK) >= 0 and props.find_text(properties, _LITE):
         raise Refused(
             Reason.MESSAGE_ILLEGAL,
@@ -77,9 +77,9 @@ def _check_named_queues(properties: bytes) -> None:
 
 
 class LightQuota:
-    """Quota of light queues (`enableLmqQuota`). The light queues are counted only when the quota is
-    reached, at most once in RECOUNT_MS. Between two counts, each new queue adds one to the count. A
-    queue also counts once if several messages arrive for it before the store has created it."""
+    """Quota of light queues (`enableLmqQuota`). Light queues are counted only when the quota is
+    reached, at most once per RECOUNT_MS. In between, each new queue adds one to the count, even if
+    several messages arrive before the store has created it."""
 
     def __init__(self, store: MessageStore, config: StoreConfig, clock: Clock) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class LightQuota:
         self._new: dict[str, None] = {}
 
     def check(self, properties: bytes) -> None:
-        """Raise Refused for a message that would create a light queue beyond the quota."""
+        """Raise Refused if a message would create a light queue above the quota."""
         if not self._config.enable_lmq_quota or not self._config.fills_light_queues:
             return
         for name in (props.find_text(properties, _DISPATCH) or "").split(","):

@@ -1,5 +1,4 @@
-"""Find the type of a message (one of the types in a topic's `message.type`), and apply the priority
-of a sent message."""
+"""Determine the type of a message (as in a topic's `message.type`), and apply its priority."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ _MARK: Final = _PRIORITY + b"\x01"
 
 
 def find_message_type(properties: Mapping[str, str]) -> str:
-    """Return the type of a message, from its decoded properties, by Java's rules. A message has
-    only one type: for example, a delayed message with a priority is a DELAY message."""
+    """Return the type of a message from its decoded properties, by Java's rules. A message has only
+    one type: a delayed message with a priority, for example, is a DELAY message."""
     if properties.get(props.TRAN_MSG, "").lower() == "true":
         return "TRANSACTION"
     if not _DELAYS.isdisjoint(properties):
@@ -31,10 +30,10 @@ def find_message_type(properties: Mapping[str, str]) -> str:
 
 
 def apply_priority(message: Message, write_queue_nums: int) -> None:
-    """Set the queue of a message with a priority: the queue whose id is the priority, or the last
-    queue if the priority is higher. A message of a type other than PRIORITY loses its priority. A
-    priority that is not an integer of at least 0 has no effect. `write_queue_nums`: number of
-    queues, at least 1."""
+    """Set the queue of a message from its priority: the queue with that id, or the last queue if
+    the priority is higher. A message of another type than PRIORITY loses its priority. A priority
+    that is not a non-negative integer is ignored. `write_queue_nums`: number of queues, at least
+    1."""
     if message.properties.find(_MARK) < 0:
         return
     priority = props.find_integer(message.properties, _PRIORITY, 32)

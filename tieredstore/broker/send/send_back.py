@@ -1,4 +1,4 @@
-"""SendBack: messages that a consumer failed to consume. They are retried later or become dead
+"""SendBack: retries messages that a consumer failed to consume, or moves them to the dead
 letters."""
 
 from __future__ import annotations
@@ -64,17 +64,15 @@ class SendBack:
         origin: tuple[str, str] | None = None,
         check: Callable[[StoredMessage], None] | None = None,
     ) -> bool:
-        """Redeliver a message to a group after a delay. Returns whether the message became a dead
-        letter instead.
+        """Redeliver a message to a group after a delay. Returns True if it became a dead letter
+        instead.
 
-        `message`: the message, or the commit log offset at which it begins. `delay_level`: 0 means
-        three plus the number of earlier retries. A negative level means dead letter. If the
-        properties leave no room for the properties of a retry, the message becomes a dead letter
-        too. `max_reconsume_times`: None means the group's setting. `origin`: topic and id
-        (UNIQ_KEY, or offset message id) of the intended message. A message from the tier has no
-        commit log offset, so it is found by its id. `check`: called with the message that was
-        found. It may raise an error to refuse the request. Raises Refused.
-        """
+        `message`: the message, or its commit log offset. `delay_level`: 0 means three plus the
+        number of earlier retries, a negative level means dead letter. A message without room for
+        the properties of a retry also becomes a dead letter. `max_reconsume_times`: None means the
+        group's setting. `origin`: topic and id (UNIQ_KEY, or offset message id) of the message. A
+        message from the tier has no commit log offset and is found by its id. `check`: called with
+        the message that was found, and may raise to refuse the request. Raises Refused."""
         config = self._find_group(group)
         if config.retry_queue_nums <= 0:
             return False
@@ -102,8 +100,8 @@ class SendBack:
         return not is_put
 
     async def send_to_dead_letters(self, group: str, message: StoredMessage, attempts: int) -> None:
-        """Put a message into the dead letters of a group, after a consumer has failed to consume it
-        `attempts` times. Raises Refused."""
+        """Put a message into the dead letters of a group after `attempts` failed deliveries. Raises
+        Refused."""
         self._find_group(group)
         await self._put_dead_letter(group, message, attempts)
 
@@ -118,7 +116,7 @@ class SendBack:
     async def _put(
         self, stored: StoredMessage, topic: str, queue_id: int, level: int, attempts: int
     ) -> bool:
-        """Put a message. Returns False if its properties stay too long after some were removed."""
+        """Put a message. Returns False if its properties are too long even after removing some."""
         is_dead = topic.startswith(DLQ_PREFIX)
         properties = _complete(stored, level, is_dead=is_dead)
         message = fitting.rebuild(stored, topic, queue_id, properties)
@@ -180,7 +178,7 @@ def _has_id(message: StoredMessage, message_id: str) -> bool:
 
 
 def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:
-    """Return the properties of a message that is sent back, with its original topic and id, and its
+    """Return the properties of a message that is sent back, with its original topic and id and its
     delay."""
     properties = stored.properties_bytes
     if properties.find(b"REAL_") >= 0 or properties.find(b"TIMER_") >= 0:

@@ -1,4 +1,4 @@
-"""MessageSender: checks, completes and puts the messages of producers."""
+"""MessageSender: checks, completes and puts producers' messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _U64: Final = (1 << 64) - 1
 
 
 class QueueChooser:
-    """Chooses queues in turn. Messages of one message group (`__SHARDINGKEY`) or of one lite topic
+    """Chooses queues in turn. Messages of the same message group (`__SHARDINGKEY`) or lite topic
     always get the same queue."""
 
     def __init__(self) -> None:
@@ -57,9 +57,8 @@ class QueueChooser:
 
 
 def consistent_hash(key: int, buckets: int) -> int:
-    """Return the bucket of a key, by the jump consistent hash (Lamping and Veach). If buckets are
-    added, few keys move to another bucket. Java's proxy uses this hash to find the queue of a
-    message group."""
+    """Return the bucket of a key, using jump consistent hash (Lamping and Veach). Few keys move
+    when buckets are added. Java's proxy uses it to find the queue of a message group."""
     state = key & _U64
     candidate = 0
     while True:
@@ -80,10 +79,10 @@ _UNIT_RETRY_TOPIC: Final = 2
 
 
 class SendRequest(msgspec.Struct, gc=False):
-    """Message of a producer. With a queue id of -1 the broker chooses the queue. `default_topic`,
-    `default_queue_nums`: template and maximum number of queues, if the topic is unknown and is
-    created. `max_reconsume_times`: for a message in a `%RETRY%` topic. None means the group's
-    setting. `is_reply`: whether the message answers a request and may go to the reply topic."""
+    """Message of a producer. With a queue id of -1, the broker chooses the queue. `default_topic`,
+    `default_queue_nums`: template and maximum number of queues if an unknown topic is created.
+    `max_reconsume_times`: for messages in a `%RETRY%` topic, None means the group's setting.
+    `is_reply`: True if the message answers a request and may go to the reply topic."""
 
     group: str
     message: Message
@@ -95,9 +94,9 @@ class SendRequest(msgspec.Struct, gc=False):
 
 
 class SendResult(NamedTuple):
-    """Result of a send. `message_id`: offset message id. For a batch, the ids of its messages,
-    joined by commas. `transaction_id`: UNIQ_KEY of the message. `recall_handle`: recall handle of a
-    timer message, otherwise empty."""
+    """Result of a send. `message_id`: offset message id, or those of a batch joined by commas.
+    `transaction_id`: UNIQ_KEY of the message. `recall_handle`: for a timer message, otherwise
+    empty."""
 
     status: PutMessageStatus
     queue_id: int
@@ -109,11 +108,10 @@ class SendResult(NamedTuple):
 
 
 class MessageSender:
-    """Puts the messages of producers after Java's checks. Used on the event loop only.
-    `store_host`: address in the store's records. `locks`: queue locks of orderly consumers. A
-    message that such a consumer sends to a retry topic becomes a dead letter. `is_read_only`:
-    whether all messages are refused. `fills_light_queues`: whether the store currently fills light
-    queues."""
+    """Puts producers' messages after Java's checks. For the event loop only. `store_host`: address
+    in the store's records. `locks`: queue locks of orderly consumers. A message that such a
+    consumer sends to a retry topic becomes a dead letter. `is_read_only`: True to refuse all
+    messages. `fills_light_queues`: True if the store is filling light queues."""
 
     def __init__(
         self,
@@ -150,18 +148,18 @@ class MessageSender:
 
     async def send(self, request: SendRequest) -> SendResult:
         """Put a message and wait until it is as durable as the flush mode requires. Raises Refused
-        for a message that is not stored."""
+        if it is not stored."""
         sent = self.submit(request)
         return sent if isinstance(sent, SendResult) else await sent
 
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:
-        """Put a message. Returns the result, or an awaitable of the result if the put waits for a
-        flush or for a new topic. Raises Refused."""
+        """Put a message. Returns the result, or an awaitable of it if the put waits for a flush or
+        for a new topic. Raises Refused."""
         message = self.accept(request)
         return self.put(message, message.topic)
 
     def put(self, message: Message, topic: str) -> SendResult | Awaitable[SendResult]:
-        """Put an accepted message, as `submit` does. `topic`: topic from which the message can be
+        """Put an accepted message like `submit`. `topic`: topic from which the message can be
         read."""
         result = self.store.put_message(message)
         if result.status is _TOO_LONG and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -176,7 +174,7 @@ class MessageSender:
         return self._wait(message, result, topic)
 
     def accept(self, request: SendRequest) -> Message:
-        """Check a message and complete its topic, queue and properties. Raises Refused."""
+        """Check a message and fill in its topic, queue and properties. Raises Refused."""
         topic = request.message.topic
         if self._is_read_only:
             raise Refused(Reason.NO_PERMISSION, "the broker is read-only")
@@ -210,9 +208,8 @@ class MessageSender:
 
     async def send_batch(self, request: SendRequest, messages: Sequence[Message]) -> SendResult:
         """Put messages into one queue with consecutive offsets, all or none. The message in
-        `request` has the values that all messages share: topic, queue, system flags, times and
-        host. The properties of the message in `request` are added to each message without these
-        properties. Raises Refused."""
+        `request` has the values that all of them share: topic, queue, system flags, times and host.
+        Its properties are added to messages that lack them. Raises Refused."""
         shared = request.message
         if shared.topic.startswith(RETRY_PREFIX):
             raise Refused(
@@ -240,8 +237,8 @@ class MessageSender:
         return sent._replace(message_id=",".join(self._list_ids(batch, result)))
 
     def _complete(self, number: int, properties: bytes, pairs: list[bytes], topic: str) -> bytes:
-        """Return the properties of one message of a batch. `pairs`: properties of the batch. The
-        result includes each of them that the message does not have itself. Raises Refused."""
+        """Return the properties of a batch member. `pairs`: properties of the batch, which are
+        added unless the message has them. Raises Refused."""
         _split_pairs(properties, f"message {number} of the batch")
         check_lite_member(properties, topic)
         if properties.find(b"DELAY\x01") >= 0:
@@ -273,9 +270,8 @@ class MessageSender:
             position += fixed + size
 
     async def recall(self, group: str, topic: str, handle: str) -> str:
-        """Recall a timer message before it is due, and return the message's UNIQ_KEY. The result
-        does not show whether the message existed. Raises Refused, for example for a message that is
-        already due."""
+        """Recall a timer message that is not due yet, and return its UNIQ_KEY. Does not check that
+        the message exists. Raises Refused, for example if it is already due."""
         try:
             recalled = fitting.parse_recall_handle(handle)
         except Invalid as error:
@@ -356,8 +352,8 @@ class MessageSender:
         return made
 
     def _move_to_dead_letters(self, request: SendRequest) -> None:
-        """Move a message that was sent to a retry topic to the dead letters, if it has no attempts
-        left. A client sends a message to a retry topic when it cannot send the message back."""
+        """Move a message sent to a retry topic to the dead letters if it has no attempts left.
+        Clients send to a retry topic when they cannot send a message back."""
         message = request.message
         group = message.topic.removeprefix(RETRY_PREFIX)
         config = self._groups.find_group(group)
@@ -383,9 +379,9 @@ class MessageSender:
         self._topics.create_on_send_back(message.topic, 1)
 
     def _put_in_room(self, message: Message) -> PutMessageResult:
-        """Put a message whose properties are too long into a retry topic or into the dead letters,
-        after removing some of the properties. If a retry message still does not fit, put it into
-        the dead letters."""
+        """Put a message with too long properties into a retry topic or into the dead letters,
+        without some of the properties. A retry message that still does not fit goes to the dead
+        letters."""
         put = self.store.put_message
         if message.topic.startswith(RETRY_PREFIX):
             result = fitting.put_fitting(put, message)
@@ -400,8 +396,8 @@ def _has_timer(message: Message) -> bool:
 
 
 def _split_pairs(properties: bytes, where: str) -> list[bytes]:
-    """Return the properties as pairs of name and value, each with the separator at its end. Raises
-    Refused for a pair without a separator between name and value."""
+    """Split properties into name-value pairs, each with its trailing separator. Raises Refused for
+    a pair without a separator between name and value."""
     pairs = [pair + b"\x02" for pair in properties.split(b"\x02") if pair]
     for pair in pairs:
         if b"\x01" not in pair:
@@ -418,7 +414,7 @@ _counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
 
 
 def make_unique_key(host: bytes) -> str:
-    """Return a UNIQ_KEY of 32 upper-case hex digits. It is made of the address, the process id, a
+    """Return a UNIQ_KEY of 32 upper-case hex digits, built from the address, the process id, a
     random number of the process, the time and a counter. `host`: address, encoded as in a
     record."""
     now_ms = time.time_ns() // 1_000_000

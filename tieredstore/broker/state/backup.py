@@ -29,8 +29,8 @@ class _Format(msgspec.Struct):
 
 
 def check_format(folder: Path) -> None:
-    """Check the format version in a folder, and write the version into a folder that has none.
-    Blocks. Raises Invalid for a folder of a newer version of this project, Corrupt, Unavailable."""
+    """Check the format version of a folder, and write it if missing. Blocks. Raises Invalid for a
+    folder of a newer version of this project, Corrupt, Unavailable."""
     path = folder / FILE_NAME
     backup = path.with_name(f"{FILE_NAME}.bak")
     with wrap_os_errors("read", path):
@@ -71,8 +71,8 @@ _TIER_METADATA: Final = "tieredStoreMetadata.json"
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the names of the files in `config/` to back up. Unfinished files are skipped. The
-    tier's metadata is skipped too, because it belongs to the tier."""
+    """Return the names of the files in `config/` to back up. Temporary files are omitted, and so is
+    the metadata of the tier, which belongs to the tier."""
     with wrap_os_errors("list", folder):
         names = (
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
@@ -85,8 +85,8 @@ def list_files(folder: Path) -> list[str]:
 
 
 def back_up(folder: Path, target: Path) -> Manifest:
-    """Write a backup of a `config/` to a file, durably. The broker may be running, because each
-    file is read in a consistent state. Raises Invalid for an empty folder, Unavailable."""
+    """Back up a `config/` folder to a file, durably. The broker may be running, because each file
+    is read in a consistent state. Raises Invalid for an empty folder, Unavailable."""
     contents: dict[str, bytes] = {}
     for name in list_files(folder):
         # A file that disappears meanwhile (a finished journal) is not needed.
@@ -101,8 +101,8 @@ def back_up(folder: Path, target: Path) -> Manifest:
 
 
 def read_backup(source: Path) -> FileArchive:
-    """Read a backup and verify every byte. Raises Invalid for a newer version, Corrupt for a file
-    that is not an intact backup, Unavailable."""
+    """Read and verify a backup. Raises Invalid for a newer version, Corrupt if it is damaged,
+    Unavailable."""
     with wrap_os_errors("read", source):
         data = source.read_bytes()
     try:
@@ -114,8 +114,8 @@ def read_backup(source: Path) -> FileArchive:
 
 def restore(backup: FileArchive, folder: Path) -> Path | None:
     """Replace the content of a `config/` folder with a backup. No broker may be using the folder.
-    Returns the adjacent folder that keeps the former files, or None if the folder was empty. If the
-    process ends before the call returns, repeat the call. Raises Unavailable."""
+    Returns the sibling folder with the previous files, or None if there were none. If the process
+    ends during the call, repeat it. Raises Unavailable."""
     present = list_files(folder) if folder.is_dir() else []
     kept = folder.with_name(f"{folder.name}.replaced-{time.time_ns() // 1_000_000}")
     with wrap_os_errors("restore", folder):

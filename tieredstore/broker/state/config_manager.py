@@ -1,11 +1,9 @@
-"""`ConfigManager`: a JSON file of the broker under `config/`, in Java's format.
+"""`ConfigManager`: a JSON file of the broker in `config/`, in Java's format.
 
-A write syncs the new text to a temporary file. The current file is also linked as `<name>.bak`, the
-temporary file takes the name of the file, and the folder is synced. The first version is written to
-`<name>.bak` as well, so that a backup always exists. If only the `.bak` exists, it is read, as in
-Java. Zeros after the text are not damage, because a file system may leave zeros there after a power
-failure.
-"""
+A write syncs the new text to a temporary file, links the current file as `<name>.bak`, renames the
+temporary file, and syncs the folder. The first version is also written to `<name>.bak`, so that a
+backup always exists. If only the `.bak` exists, it is read, as in Java. Zeros after the text are
+accepted, because some file systems leave them after a power failure."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ _log = logging.getLogger(__name__)
 
 
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
-    """Version of a table. `counter`: number of changes. `timestamp`: time of the last change (epoch
-    ms). Name servers compare the versions."""
+    """Version of a table, which name servers compare. `counter`: number of changes. `timestamp`:
+    time of the last change (epoch ms)."""
 
     state_version: int = 0
     timestamp: int = 0
@@ -48,9 +46,8 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConfigManager(ABC):
-    """Base class for state that is kept in one file. Call `load` once, `mark_changed` with each
-    change, and `persist` regularly. All calls are on one event loop. A subclass defines the content
-    of the file."""
+    """Base class for state stored in one file. Call `load` once, `mark_changed` after each change,
+    and `persist` regularly. For one event loop only. A subclass defines the content of the file."""
 
     def __init__(self, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
@@ -69,8 +66,8 @@ class ConfigManager(ABC):
 
     @abstractmethod
     def decode(self, data: bytes) -> None:
-        """Decode the state from strict JSON. For damaged text, raises one of msgspec's errors or
-        ValueError, and changes nothing."""
+        """Decode the state from strict JSON. Raises one of msgspec's errors or ValueError for
+        damaged text, without changing anything."""
 
     @property
     def is_changed(self) -> bool:
@@ -101,8 +98,8 @@ class ConfigManager(ABC):
         return change <= self._persisted
 
     def mark_changed(self, *, is_new_version: bool = True) -> None:
-        """Mark the file for writing. `is_new_version`: whether the table also gets a new version,
-        so that name servers fetch the table again."""
+        """Mark the file as changed. `is_new_version`: True to give the table a new version, so that
+        name servers fetch it again."""
         if is_new_version:
             self.data_version.counter += 1
             self.data_version.timestamp = self._clock.now_ms()
@@ -111,8 +108,8 @@ class ConfigManager(ABC):
 
     async def load(self) -> None:
         """Read the file, or its `.bak` if the file is missing, empty or damaged. If neither exists,
-        the state stays empty. A damaged file is renamed to `<name>.damaged-<epoch ms>` and never
-        deleted. If every existing file is damaged, no file is renamed and Corrupt is raised. Raises
+        the state stays empty. A damaged file is renamed to `<name>.damaged-<epoch ms>` instead of
+        deleted. If all existing files are damaged, raises Corrupt and renames none. Raises
         Unavailable."""
         backup = self._named(".bak")
         for path in (self.path, backup):
@@ -149,9 +146,9 @@ class ConfigManager(ABC):
         )
 
     async def persist(self, *, always: bool = False) -> None:
-        """Write the file if the state has changed. `always`: write it even without a change. A
-        write completes even if the caller is cancelled. Raises Unavailable or Exhausted. After an
-        error the state still counts as changed."""
+        """Write the file if the state has changed. `always`: write it in any case. A write
+        completes even if the caller is cancelled. Raises Unavailable, Exhausted. After an error the
+        state still counts as changed."""
         await asyncio.shield(self._persist(always=always))
 
     async def _persist(self, *, always: bool) -> None:
@@ -164,16 +161,16 @@ class ConfigManager(ABC):
             self._persisted = changes
 
     def _write(self, fields: Mapping[str, object]) -> None:
-        """Write the whole file in a single call on a worker thread. Even if the waiting caller is
-        cancelled when the event loop ends, this call still syncs and closes the file. Rows may be
-        newer than the `fields`. They are changed again then, so another call writes them."""
+        """Write the file in a worker thread, in a single call that completes even if the caller is
+        cancelled when the event loop ends. Rows may be newer than the `fields`. Such rows are
+        marked as changed again, so another call writes them."""
         data = _encode(fields)
         FILES.make_directory(self.path.parent, SECRET_FOLDER_MODE)
         mode = find_file_mode(self.path.name)
         FILES.replace_file(self.path, data, mode=mode, backup=self._named(".bak"))
 
     async def _read(self, path: Path) -> bool:
-        """Decode the state from a file. Returns False if the file is missing or empty."""
+        """Decode the state from a file. Returns False if it is missing or empty."""
         try:
             data = await asyncio.to_thread(path.read_bytes)  # opened and closed by one call
         except FileNotFoundError:
@@ -219,15 +216,14 @@ def _format(field: Mapping[str, object]) -> bytes:
 
 
 class PersistService:
-    """Persists the registered managers: changed managers every `interval_ms`, and all changed
-    managers at the stop."""
+    """Persists the changed managers every `interval_ms` and at the stop."""
 
     def __init__(self, interval_ms: int | Callable[[], int]) -> None:
         self._managers: list[ConfigManager] = []
         self._task = PeriodicTask("PersistService", interval_ms, self.persist)
 
     def register(self, manager: ConfigManager, *, at_once: bool = False) -> None:
-        """Add a manager. `at_once`: whether each change is written immediately (topics, groups).
+        """Add a manager. `at_once`: True to write each change immediately (topics, groups).
         Otherwise changes are written at the next interval (offsets)."""
         self._managers.append(manager)
         if at_once:
@@ -239,16 +235,16 @@ class PersistService:
             await manager.load()
 
     def start(self) -> None:
-        """Start to persist the managers, on the event loop of the caller."""
+        """Start persisting on the current event loop."""
         self._task.start()
 
     async def stop(self) -> None:
-        """Stop after writing all changes. Raises Unavailable or Exhausted."""
+        """Write all changes and stop. Raises Unavailable, Exhausted."""
         await self._task.stop()
         await self.persist()
 
     async def persist(self) -> None:
-        """Write all changes. If a manager fails, the others are still written. Raises the first
+        """Write all changes. If one manager fails, the others are still written. Raises the first
         error at the end."""
         failure: TieredStoreError | None = None
         for manager in self._managers:

@@ -1,4 +1,4 @@
-"""Consumer groups and their settings, and attributes of topics and groups."""
+"""Consumer groups with their settings, and the attributes of topics and groups."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Parse the attribute changes `+key=value,-key` of a request. An empty string means no change.
+    """Parse the attribute changes `+key=value,-key` of a request. An empty string changes nothing.
     Raises Invalid."""
     changes: dict[str, str] = {}
     for word in filter(None, text.split(",")):
@@ -109,10 +109,10 @@ def change_attributes(
     changes: Mapping[str, str],
     possible: Mapping[str, Callable[[str], bool]] = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
-    """Return the attributes of a topic or a group after changes. `current`: None for a new topic or
-    group. `changes`: values by `+key` or `-key`, as `parse_attributes` returns them. `possible`:
-    checks by attribute. Raises Invalid for an unknown or fixed attribute, and for an invalid
-    value."""
+    """Apply attribute changes to a topic or group, and return the resulting attributes. `current`:
+    None for a new topic or group. `changes`: values by `+key` or `-key`, as returned by
+    `parse_attributes`. `possible`: validators by attribute. Raises Invalid for an unknown or fixed
+    attribute, and for an invalid value."""
     changed = dict(current or {})
     for sign, key in ((word[:1], word[1:]) for word in changes):
         accepts = possible.get(key)
@@ -154,7 +154,7 @@ _OWN_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """Consumer group, as Java's SubscriptionGroupConfig. `retry_max_times`: number of redeliveries
+    """Consumer group (Java's SubscriptionGroupConfig). `retry_max_times`: number of redeliveries
     before a message becomes a dead letter."""
 
     group_name: str
@@ -180,23 +180,23 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_lite_exclusive(self) -> bool:
-        """Whether a lite topic has at most one client of the group."""
+        """True if a lite topic has at most one client of the group."""
         return self.attributes.get(LITE_MODEL) == "Exclusive"
 
     @property
     def is_lite_wildcard(self) -> bool:
-        """Whether the group gets all lite topics of its parent. As in Java, the attribute's value
-        does not matter, only its presence."""
+        """True if the group gets all lite topics of its parent. As in Java, only the presence of
+        the attribute matters, not its value."""
         return LITE_WILDCARD in self.attributes
 
     @property
     def lite_quota(self) -> int:
-        """Maximum number of lite topics of one client. The clients check this limit."""
+        """Maximum number of lite topics per client. Clients check this limit."""
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
     def resets_lite(self, attribute: str) -> bool:
-        """Return whether the group has an attribute with the value true. `attribute`: names a case
-        in which the group reads a lite topic again from its first message."""
+        """Return whether an attribute of the group is true. `attribute`: names a case in which the
+        group reads a lite topic again from its first message."""
         return self.attributes.get(attribute, "").lower() == "true"
 
 
@@ -207,7 +207,7 @@ class _Table(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupManager(ConfigManager):
-    """Table of groups. Call `add_system_groups` after `load`. `has_lmq`: whether light queues are
+    """Table of groups. Call `add_system_groups` after `load`. `has_lmq`: True if light queues are
     enabled (`enableLmq`)."""
 
     def __init__(
@@ -225,8 +225,8 @@ class SubscriptionGroupManager(ConfigManager):
         self._forbidden: dict[str, dict[str, int]] = {}
 
     def find_group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group. An unknown group is created if the settings allow that and fewer than
-        MAX_GROUPS exist. Otherwise, and for an invalid name, None is returned."""
+        """Return a group. An unknown group is created if the settings allow it and there are fewer
+        than MAX_GROUPS. Otherwise, and for an invalid name, returns None."""
         found = self._groups.get(group)
         if found is None and self._has_lmq and group.startswith(LMQ_PREFIX):
             # In no table, as in Java's broker.
@@ -250,7 +250,7 @@ class SubscriptionGroupManager(ConfigManager):
         return topic.startswith(RETRY_PREFIX) and topic.removeprefix(RETRY_PREFIX) in self._groups
 
     def list_groups(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """Return all groups by name. The caller must not change this table."""
+        """Return all groups by name. Callers must not change this table."""
         return MappingProxyType(self._groups)
 
     def find_max_lite_events(self, group: str) -> int:
@@ -280,7 +280,7 @@ class SubscriptionGroupManager(ConfigManager):
         return bool(self._forbidden.get(group, {}).get(topic, 0) & permission)
 
     def set_forbidden(self, group: str, topic: str, permission: int, *, is_forbidden: bool) -> None:
-        """Permit or forbid a group to use a topic."""
+        """Set whether a group may use a topic."""
         topics = self._forbidden.setdefault(group, {})
         before = topics.get(topic, 0)
         bits = before | permission if is_forbidden else before & ~permission
@@ -294,7 +294,7 @@ class SubscriptionGroupManager(ConfigManager):
             self.mark_changed()
 
     def add_system_groups(self) -> None:
-        """Create the missing groups that a Java broker creates when it starts."""
+        """Create the groups that a Java broker creates at startup, if missing."""
         for group in SYSTEM_GROUPS:
             if group not in self._groups:
                 self.update_group(SubscriptionGroupConfig(group_name=group))
@@ -314,8 +314,7 @@ class SubscriptionGroupManager(ConfigManager):
 
 
 def is_own_group(group: str) -> bool:
-    """Return whether a group keeps the broker's own progress. Clients cannot consume with such a
-    group."""
+    """Return whether a group tracks the broker's own progress. Clients cannot consume with it."""
     return group.startswith(_OWN_PREFIX) or group in _TRANSACTION_GROUPS
 
 
@@ -330,8 +329,8 @@ def check_group_of_client(group: str) -> None:
 
 def _fits_in_topics(group: str) -> bool:
     """Return whether the group's retry and dead-letter topics have valid names. The rules for group
-    names are not used, because names of light queues' groups, for example of MQTT clients, contain
-    further characters."""
+    names are not applied, because groups of light queues, such as those of MQTT clients, may use
+    other characters."""
     return find_name_fault(group) is None and len(group.encode()) <= _MAX_GROUP_LENGTH
 
 

@@ -1,5 +1,5 @@
 """`ConsumerOffsetManager`: consumer offsets of groups, in `config/consumerOffset.json`. With
-`enableLmq` they are in `lmqConsumerOffset.json` instead, as in Java."""
+`enableLmq` they are in `lmqConsumerOffset.json`, as in Java."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def find_next_offset(store: MessageStore, topic: str, queue_id: int) -> int:
 
 def has_first_message(source: DispatchSource, topic: str, queue_id: int, first: int = 0) -> bool:
     """Return whether the local log still has the first message of a queue (queue offset `first`).
-    If so, a group without a consumer offset begins at that message, as with Java's broker. The tier
-    and the page cache do not count, because the answer would change with their content."""
+    If so, a group without a consumer offset starts there, as in Java. The tier and the page cache
+    do not count, because the result would change with their content."""
     return source.is_in_store(QueueKey(topic, queue_id), first)
 
 
@@ -56,9 +56,9 @@ class _Table(msgspec.Struct, kw_only=True, rename="camel"):
 
 class ConsumerOffsetManager(ConfigManager):
     """Consumer offsets by group, topic and queue. Each is the queue offset of the next message to
-    consume. `has_lmq`: whether light queues are enabled (`enableLmq`). If so, all offsets are in a
-    file with a different name, as in Java. The offsets of light queues, which have a single queue
-    each, are in a separate table."""
+    consume. `has_lmq`: True if light queues are enabled (`enableLmq`). All offsets are then in
+    another file, as in Java. Offsets of light queues, which have a single queue each, are in a
+    table of their own."""
 
     def __init__(
         self, config_folder: Path, clock: Clock = SYSTEM_CLOCK, *, has_lmq: bool = False
@@ -72,8 +72,8 @@ class ConsumerOffsetManager(ConfigManager):
         self._pull_offsets: dict[str, dict[int, int]] = {}  # Java's, kept unchanged
 
     async def load(self) -> None:
-        """Read the file, as `ConfigManager.load` does. After a change of `enableLmq`, read the file
-        with the other name."""
+        """Read the file like `ConfigManager.load`. After a change of `enableLmq`, read the other
+        file."""
         own = self.path
         if await asyncio.to_thread(self._is_other_newer):
             _log.warning("%s: enableLmq was changed: %s is used", own, self._other.name)
@@ -90,8 +90,8 @@ class ConsumerOffsetManager(ConfigManager):
     def commit_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False
     ) -> None:
-        """Set a consumer offset, even if it is lower than the current one. `is_own`: whether the
-        call comes from the broker itself. Only the broker sets the offsets of its own groups."""
+        """Set a consumer offset, even to a lower value. `is_own`: True if called by the broker,
+        which alone sets the offsets of its own groups."""
         if not is_own and is_own_group(group):
             return
         queues = self._offsets.setdefault((group, topic), {})
@@ -100,11 +100,10 @@ class ConsumerOffsetManager(ConfigManager):
             self.mark_changed(is_new_version=False)
 
     def lower_to_ends(self, find_end: Callable[[str, int], int]) -> None:
-        """Lower the consumer offsets that are after the ends of their queues, so that the next
-        messages of these queues count as new. Such offsets exist if the log has lost messages: its
-        last messages were not on disk at a power failure, or the log is an older copy. The broker's
-        own groups are left out. `find_end`: returns the next offset of a queue. It raises Corrupt
-        for a queue that cannot be read."""
+        """Lower consumer offsets that are beyond the end of their queue, so that the next messages
+        count as new. The log has then lost messages in a power failure, or is an older copy. The
+        broker's own groups are not changed. `find_end`: returns the next offset of a queue, or
+        raises Corrupt if the queue cannot be read."""
         lowered = []
         for (group, topic), queues in self._offsets.items():
             if is_own_group(group):
@@ -129,8 +128,8 @@ class ConsumerOffsetManager(ConfigManager):
             )
 
     def check_room(self, group: str, topic: str) -> None:
-        """Raise Busy if a request of a client would add a pair of group and topic above
-        MAX_ENTRIES, and Invalid if the file would have the offset under another pair."""
+        """Raise Busy if a client's request would add a pair of group and topic above MAX_ENTRIES.
+        Raises Invalid if the file would store the offset under another pair."""
         if _SEPARATOR in topic + group and _split_key(f"{topic}@{group}") != (group, topic):
             raise Invalid(f"group {group}, topic {topic}: expected names without {_SEPARATOR}")
         if len(self._offsets) >= MAX_ENTRIES and (group, topic) not in self._offsets:
@@ -141,7 +140,7 @@ class ConsumerOffsetManager(ConfigManager):
             )
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the consumer offset, or None if no offset is stored."""
+        """Return a consumer offset, or None if none is stored."""
         queues = self._offsets.get((group, topic))
         return None if queues is None else queues.get(queue_id)
 
@@ -150,7 +149,7 @@ class ConsumerOffsetManager(ConfigManager):
         return MappingProxyType(self._offsets.get((group, topic), {}))
 
     def list_keys(self) -> list[tuple[str, str]]:
-        """Return each (group, topic) that has consumer offsets."""
+        """Return each (group, topic) with consumer offsets."""
         return list(self._offsets)
 
     def list_topics(self, group: str) -> set[str]:
@@ -204,16 +203,16 @@ class ConsumerOffsetManager(ConfigManager):
 
 
 def _find_modified_ms(path: Path) -> int:
-    """Return the modification time of a file or of its backup copy, whichever is later (epoch ms).
-    Return 0 if neither file exists."""
+    """Return the modification time of a file or its backup, whichever is later (epoch ms), or 0 if
+    neither exists."""
     found = (path, path.with_name(f"{path.name}.bak"))
     return max((one.stat().st_mtime_ns // 1_000_000 for one in found if one.exists()), default=0)
 
 
 def _split_key(key: str) -> tuple[str, str]:
-    """Return the group and the topic of a key `topic@group`. Only names of light queues and of
-    their groups contain an @, for example names of MQTT clients. A group of a light queue may also
-    begin with the prefix of light queues."""
+    """Split a key `topic@group`. Only names of light queues and their groups contain an @, for
+    example those of MQTT clients. A group of a light queue may also start with the prefix of light
+    queues."""
     separator = key.rfind(_SEPARATOR + LMQ_PREFIX)
     if separator < 0:
         find = key.rfind if key.startswith(LMQ_PREFIX) else key.find

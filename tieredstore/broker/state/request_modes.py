@@ -16,9 +16,8 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class RequestMode(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Mode in which the members of a group get the messages of a topic. `pop_share_queue_num`:
-    number of other members whose queues a member also pops. 0 or less: every member pops all
-    queues."""
+    """Mode in which a group consumes a topic. `pop_share_queue_num`: number of other members whose
+    queues a member also pops. With 0 or less, every member pops all queues."""
 
     topic: str
     consumer_group: str
@@ -31,7 +30,7 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class RequestModeManager(ConfigManager):
-    """Settings that operators made, by topic and group. The file has Java's format."""
+    """Modes set by operators, by topic and group, in Java's file format."""
 
     def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config_folder / "messageRequestMode.json", clock)
@@ -60,7 +59,7 @@ class RequestModeManager(ConfigManager):
                 del self._modes[topic]
 
     def list_modes(self) -> Mapping[str, Mapping[str, RequestMode]]:
-        """Return all modes by topic and group. The caller must not change this table."""
+        """Return all modes by topic and group. Callers must not change this table."""
         return self._modes
 
     def list_fields(self) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """`BrokerStatistics`: rates and totals under the names of Java's BrokerStatsManager and
-StoreStatsService. The store counts the puts, `TrafficCounts` counts the deliveries and send-backs.
-These counts are recorded every ten seconds, as in Java. A rate is the growth of a count between two
-records."""
+StoreStatsService. Puts are counted by the store, deliveries and send-backs by `TrafficCounts`. As
+in Java, the counts are sampled every ten seconds, and a rate is the difference of two samples."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ _FRESH_MS: Final = 1000
 
 
 class Rate(NamedTuple):
-    """Growth of a count in a time window: `sum` in total, `tps` per second, `average` per put or
-    answer."""
+    """Growth of a count in a time window: total (`sum`), per second (`tps`), and per put or
+    response (`average`)."""
 
     sum: int
     tps: float
@@ -52,7 +51,7 @@ class Rate(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """Recorded value of a count. `times`: number of puts or answers that contributed to it."""
+    """Sample of a count. `times`: number of puts or responses that contributed to it."""
 
     time_ms: int
     total: int
@@ -60,8 +59,8 @@ class _Note(NamedTuple):
 
 
 class _Series:
-    """Records of a growing count during the last day: all records of the last minute, one per
-    minute of the last hour, and one per hour of the day."""
+    """Samples of a growing count over the last day: all of the last minute, one per minute of the
+    last hour, and one per hour of the day."""
 
     def __init__(self, now: _Note) -> None:
         # As in Java, the count began to grow one record ago.
@@ -79,7 +78,7 @@ class _Series:
                 notes.append(now)
 
     def rate(self, window_ms: int) -> Rate:
-        """Return the growth in a window of at most a day."""
+        """Return the growth in a window of up to a day."""
         notes = next(notes for most_ms, notes in self._windows.items() if window_ms <= most_ms)
         since_ms = self.last.time_ms - window_ms - _SLACK_MS
         first = next((note for note in notes if note.time_ms >= since_ms), self.last)
@@ -94,9 +93,9 @@ _Key = tuple[str, str]
 
 @dataclass(eq=False)
 class BrokerStatistics:
-    """Rates of topics, of groups, and of the broker. Call `sample` every SAMPLE_INTERVAL_MS.
-    `cluster`: name of the cluster, which is the key of the broker's own rates. `sources`: functions
-    that return other counts of the broker, by name."""
+    """Rates of topics, groups and the broker. Call `sample` every SAMPLE_INTERVAL_MS. `cluster`:
+    name of the cluster, the key of the broker's own rates. `sources`: functions that return other
+    counts of the broker, by name."""
 
     store: MessageStore
     topics: TopicConfigManager
@@ -125,7 +124,7 @@ class BrokerStatistics:
         self.topics.add_listener(self._forget_deleted)
 
     async def sample(self) -> None:
-        """Record the current values."""
+        """Sample the current counts."""
         values = self._read(0)
         for gone in self._series.keys() - values.keys():
             del self._series[gone]
@@ -143,8 +142,8 @@ class BrokerStatistics:
                 self.mornings[name] = (morning, self._totals[name])
 
     def find_rate(self, name: str, key: str, window_ms: int) -> Rate | None:
-        """Return a rate by Java's name and its key (a topic, topic@group, or the cluster). Returns
-        None if nothing was counted. `window_ms`: up to DAY_MS."""
+        """Return a rate by Java's name and its key (a topic, topic@group, or the cluster), or None
+        if nothing was counted. `window_ms`: up to DAY_MS."""
         series = self._series.get((name, key))
         if series is None:
             now = self._read().get((name, key))
@@ -154,17 +153,17 @@ class BrokerStatistics:
         return series.rate(window_ms)
 
     def topic_put_tps(self, topic: str) -> float:
-        """Return the messages per second that were put into a topic, over the last minute."""
+        """Return the number of messages put into a topic per second, over the last minute."""
         return self._tps("TOPIC_PUT_NUMS", topic, MINUTE_MS)
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Return the messages per second that were delivered to a group from a topic, over the last
+        """Return the number of messages per second delivered to a group from a topic, over the last
         minute."""
         key = f"{name_counted(topic)}@{name_counted(group)}"
         return self._tps("GROUP_GET_NUMS", key, MINUTE_MS)
 
     def list_tps(self, *names: str) -> list[float]:
-        """Return the growth per second of the sum of some of the broker's counters, over each of
+        """Return the combined growth per second of some of the broker's counters, over each of
         TPS_WINDOWS_MS."""
         return [
             sum(self._tps(name, self.cluster, window_ms) for name in names)
@@ -172,15 +171,15 @@ class BrokerStatistics:
         ]
 
     def total(self, name: str) -> int:
-        """Return the value of one of the broker's counters since its start."""
+        """Return the total of one of the broker's counters since its start."""
         return self._read()[name, self.cluster].total
 
     def measure_store(self) -> StoreFigures:
-        """Return the figures of the local store. All figures are 0 without a local store."""
+        """Return the statistics of the local store. All are 0 without a local store."""
         return StoreFigures() if self._counted is None else self._counted.measure()
 
     def list_put_times(self) -> list[int]:
-        """Return the number of measured puts of the last minute, by PUT_TIMES_MS."""
+        """Return the number of puts in the last minute, by latency class (PUT_TIMES_MS)."""
         now = self.measure_store().put_times
         first = self._put_times[0] if self._put_times else (0,) * len(now)
         return [after - before for after, before in zip(now, first, strict=True)]
@@ -211,7 +210,7 @@ class BrokerStatistics:
         return self._values
 
     def _list_values(self) -> Iterator[tuple[_Key, int, int]]:
-        """Yield each count and its number of puts or answers."""
+        """Yield each count with its number of puts or responses."""
         puts = {} if self._counted is None else self._counted.count_puts()
         for topic, (messages, size_bytes) in puts.items():
             level = 0 if topic in _UNCOUNTED else 1 if is_system_topic(topic) else 2
@@ -234,9 +233,8 @@ class BrokerStatistics:
             yield (name, self.cluster), read(), 0
 
     def _grow(self, key: Hashable, value: int, *names: str) -> None:
-        """Add the growth of the count `key` since its last record to the totals `names`. If the
-        topic or group was deleted in between, its count begins again at 0, and no total becomes
-        smaller."""
+        """Add the growth of a count since its last sample to the totals `names`. If the topic or
+        group was deleted and recreated, its count starts at 0 again, and no total decreases."""
         before = self._parts_before.get(key, 0)
         self._parts[key] = value
         for name in names:

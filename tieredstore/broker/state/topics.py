@@ -42,8 +42,8 @@ _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """Topic, as Java's TopicConfig. `perm`: sum of permission bits, 4 for read, 2 for write, 1 for
-    a template of new topics."""
+    """Topic (Java's TopicConfig). `perm`: permission bits, 4 for read, 2 for write, 1 for a
+    template of new topics."""
 
     topic_name: str
     read_queue_nums: int = 8
@@ -61,7 +61,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_lite(self) -> bool:
-        """Whether the topic is the parent of lite topics."""
+        """True if the topic is the parent of lite topics."""
         return self.attributes.get(MESSAGE_TYPE, "").upper() == "LITE"
 
     @property
@@ -82,7 +82,7 @@ TopicListener = Callable[[str], object]
 
 
 class TopicConfigManager(ConfigManager):
-    """Table of topics. Call `add_system_topics` after `load`. `has_lmq`: whether light queues are
+    """Table of topics. Call `add_system_topics` after `load`. `has_lmq`: True if light queues are
     enabled (`enableLmq`)."""
 
     def __init__(
@@ -103,8 +103,8 @@ class TopicConfigManager(ConfigManager):
         self._leaving: dict[str, TopicConfig] = {}  # being deleted, and still in the file
 
     async def load(self) -> None:
-        """Read the topics from the file, as `ConfigManager.load` does. Also raises Invalid if a
-        Java broker keeps its configuration in a database."""
+        """Read the topics like `ConfigManager.load`. Also raises Invalid if a Java broker keeps its
+        configuration in a database."""
         for name in _DATABASES:
             database = self.path.parent / name
             if await aiofiles.os.path.exists(database / "CURRENT"):
@@ -119,23 +119,22 @@ class TopicConfigManager(ConfigManager):
         return self._topics.get(topic)
 
     def find_consumed(self, topic: str) -> TopicConfig | None:
-        """Return a topic by the name in a consumer's request, or None. A light queue counts as a
-        topic with a single queue, although it is not in the table, as in Java's broker."""
+        """Return the topic named in a consumer's request, or None. As in Java, a light queue counts
+        as a topic with a single queue, although it is not in the table."""
         if self._has_lmq and topic.startswith(LMQ_PREFIX):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return self._topics.get(topic)
 
     def find_queue(self, topic: str, queue_id: int) -> int:
-        """Return the id of the queue into which a message is put. The message was accepted for
-        queue `queue_id`. If the topic now has fewer queues, no consumer would read that queue, so
-        another queue is returned."""
+        """Return the queue into which to put a message accepted for queue `queue_id`. If the topic
+        has fewer queues now, no consumer would read that queue, so another one is returned."""
         config = self._topics.get(topic)
         if config is None or queue_id < config.queue_nums or not config.read_queue_nums:
             return queue_id
         return queue_id % config.read_queue_nums
 
     def list_topics(self) -> Mapping[str, TopicConfig]:
-        """Return all topics by name. The caller must not change this table."""
+        """Return all topics by name. Callers must not change this table."""
         return MappingProxyType(self._topics)
 
     def add_listener(self, listener: TopicListener) -> None:
@@ -143,8 +142,8 @@ class TopicConfigManager(ConfigManager):
         self._listeners.append(listener)
 
     def update_topic(self, config: TopicConfig) -> None:
-        """Create or replace a topic. Its attributes are those of `config`. Raises Invalid for an
-        invalid number of queues, and Busy while the topic is being deleted."""
+        """Create or replace a topic with the attributes in `config`. Raises Invalid for an invalid
+        number of queues, and Busy while the topic is being deleted."""
         check_queue_nums(f"topic {config.topic_name}", config.read_queue_nums)
         check_queue_nums(f"topic {config.topic_name}", config.write_queue_nums)
         self._put(config)
@@ -158,11 +157,10 @@ class TopicConfigManager(ConfigManager):
 
     @contextmanager
     def deleting(self, topics: Collection[str]) -> Iterator[None]:
-        """Delete topics from the table at the beginning of a `with` block. The block deletes the
-        messages of these topics. Until its end, a creation of such a topic raises Busy, because the
-        block would delete new messages too. The file keeps the topics until the end of the block,
-        and an error in the block restores them in the table. Otherwise their remaining messages
-        could not be deleted by name."""
+        """Delete topics from the table, and let the `with` block delete their messages. Until the
+        block ends, creating such a topic raises Busy, because the block would delete its new
+        messages too. The topics stay in the file until then, and an error in the block restores
+        them in the table. Otherwise the remaining messages could not be deleted by name."""
         self._being_deleted.update(topics)
         self._leaving |= {topic: self._topics[topic] for topic in topics if topic in self._topics}
         for topic in topics:
@@ -181,21 +179,21 @@ class TopicConfigManager(ConfigManager):
                     self._notify(topic)
 
     def is_persisted(self, topic: str) -> bool:
-        """Return whether the file contains the current state of a topic."""
+        """Return whether the current state of a topic is in the file."""
         if self._changed and not self.is_changed:
             self._changed.clear()
         return self._changed.get(topic, 0) <= self._persisted
 
     async def wait_until_persisted(self, topic: str) -> None:
-        """Wait until the file contains the current state of a topic. Call this method before a
-        message in the topic is acknowledged. Without its topic, the message could not be read after
-        a crash. Raises Unavailable or Exhausted."""
+        """Wait until the current state of a topic is in the file. Call this before acknowledging a
+        message in the topic, which could not be read after a crash without it. Raises Unavailable,
+        Exhausted."""
         if not self.is_persisted(topic):
             await self.persist()
 
     def list_untyped(self) -> list[str]:
-        """Return the topics of clients that have no message type, in order. Over gRPC they accept
-        normal messages only. Topics that the broker made are left out."""
+        """Return the clients' topics without a message type, in order. Over gRPC they accept only
+        normal messages. Topics created by the broker are omitted."""
         own = self.list_system_topics()
         return sorted(
             name
@@ -209,9 +207,9 @@ class TopicConfigManager(ConfigManager):
     def create_on_send(
         self, topic: str, default_topic: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Return the topic of a send. An unknown topic is created from the template that the
-        producer names. Returns None if the creation is forbidden or impossible. Raises Invalid for
-        an invalid name, and Busy while the topic is being deleted or if MAX_TOPICS exist."""
+        """Return the topic of a send. An unknown topic is created from the template named by the
+        producer. Returns None if that is forbidden or impossible. Raises Invalid for an invalid
+        name, and Busy while the topic is being deleted or if MAX_TOPICS exist."""
         found = self._topics.get(topic)
         if found is not None:
             return found
@@ -237,8 +235,8 @@ class TopicConfigManager(ConfigManager):
     def create_on_send_back(
         self, topic: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a topic that belongs to the broker (retry, dead letters, …). An unknown topic is
-        created. Raises Busy while the topic is being deleted or if MAX_TOPICS exist."""
+        """Return a topic of the broker (retry, dead letters, …), creating it if it is unknown.
+        Raises Busy while the topic is being deleted or if MAX_TOPICS exist."""
         found = self._topics.get(topic)
         if found is not None:
             return found
@@ -253,14 +251,14 @@ class TopicConfigManager(ConfigManager):
         return config
 
     def add_system_topics(self) -> None:
-        """Create the missing topics that a Java broker creates when it starts."""
+        """Create the topics that a Java broker creates at startup, if missing."""
         for name, count, perm in self._system_topics():
             if name not in self._topics:
                 config = TopicConfig(topic_name=name, read_queue_nums=count, perm=perm)
                 self._put(msgspec.structs.replace(config, write_queue_nums=count))
 
     def list_system_topics(self) -> frozenset[str]:
-        """Return the names of the broker's own topics, also of those that do not exist."""
+        """Return the names of the broker's own topics, including those that do not exist."""
         return frozenset(name for name, _, _ in self._system_topics())
 
     def list_fields(self) -> dict[str, object]:
@@ -273,7 +271,7 @@ class TopicConfigManager(ConfigManager):
         self.data_version = table.data_version or DataVersion()
 
     def _put_for_client(self, config: TopicConfig) -> None:
-        """Add a topic that a request of a client creates. Raises Busy if MAX_TOPICS exist."""
+        """Add a topic for a client's request. Raises Busy if MAX_TOPICS exist."""
         topic = config.topic_name
         if len(self._topics) >= MAX_TOPICS:
             raise Busy(

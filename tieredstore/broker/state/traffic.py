@@ -1,5 +1,5 @@
-"""`TrafficCounts`: counts of the messages that a broker delivers and that consumers send back. Each
-request is counted, as in Java's BrokerStatsManager. The store counts the puts (`CountedStore`)."""
+"""`TrafficCounts`: counts the messages that a broker delivers and that consumers send back, per
+request as in Java's BrokerStatsManager. Puts are counted by the store (`CountedStore`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MESSAGES_OUT: Final = "rocketmq_messages_out_total"
 
 
 class Deliveries(msgspec.Struct):
-    """Deliveries to one group from one topic: number of messages, bytes of their records, and
-    number of answers with messages."""
+    """Deliveries to a group from a topic: number of messages, bytes of records, and number of
+    responses with messages."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -24,17 +24,17 @@ class Deliveries(msgspec.Struct):
 
 
 def name_counted(name: str) -> str:
-    """Return the name under which deliveries are counted. All light queues count together, and so
-    do their groups, as in Java, because clients choose these names."""
+    """Return the name under which deliveries are counted. As in Java, all light queues are counted
+    together, and so are their groups, because clients choose these names."""
     return LMQ_PREFIX if name.startswith(LMQ_PREFIX) else name
 
 
 class TrafficCounts:
-    """Counts of deliveries, send-backs and reads since the broker's start. Used on the event loop
-    only. `deliveries`, `send_backs`: counts by topic and group. `batched`: by topic, messages of
-    batches without the first of each batch. `found`,
-    `missed`: reads with and without messages. `longest_read_ns`: duration of the longest read.
-    `metrics`: registry that also gets the number of delivered messages."""
+    """Counts of deliveries, send-backs and reads since the broker's start. For the event loop only.
+    `deliveries`, `send_backs`: counts by topic and group. `batched`: messages in batches except the
+    first of each batch, by topic. `found`, `missed`: reads with and without messages.
+    `longest_read_ns`: duration of the longest read. `metrics`: registry that also counts delivered
+    messages."""
 
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._metrics = metrics or Metrics()
@@ -52,9 +52,9 @@ class TrafficCounts:
     def add_deliveries(
         self, topic: str, group: str, messages: int, size_bytes: int, requested: str = ""
     ) -> None:
-        """Count the messages of one answer. `requested`: topic in the request, if the messages come
-        from its retry topic (`topic`). The metric counts them for the topic in the request, as in
-        Java."""
+        """Count the messages of a response. `requested`: topic in the request, if the messages come
+        from its retry topic (`topic`). As in Java, the metric counts them for the requested
+        topic."""
         self._metrics.count(MESSAGES_OUT, messages, topic=requested or topic, consumer_group=group)
         key = name_counted(topic), name_counted(group)
         found = self.deliveries.get(key)

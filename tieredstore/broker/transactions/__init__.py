@@ -1,1 +1,1 @@
-"""Transactions: half messages, commit, rollback, and checks at producers."""
+"""Transactions: half messages, commits, rollbacks, and checks with producers."""

@@ -1,5 +1,4 @@
-"""Half messages: the table of half messages without an outcome, and the messages that belong to a
-transaction."""
+"""Table of open half messages, and the messages of a transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from tieredstore.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TR
 
 class HalfEntry(NamedTuple):
     """Half message without an outcome. `check_from_ms`: time of its first check (epoch ms).
-    `check_times`: number of times that its producer was asked."""
+    `check_times`: how often its producer was asked."""
 
     physical_offset: int
     store_timestamp_ms: int
@@ -36,7 +35,7 @@ class HalfEntry(NamedTuple):
 
 
 class HalfTable:
-    """Half messages by queue offset, and the progress in their queue and in the queue of op
+    """Half messages by queue offset, with the progress in their queue and in the queue of op
     messages. An op message lists half messages that have an outcome."""
 
     def __init__(self) -> None:
@@ -53,8 +52,8 @@ class HalfTable:
         return len(self._waiting)
 
     def add(self, offset: int, entry: HalfEntry, renewed: bytes | None = None) -> None:
-        """Add a half message that was read from its queue. `renewed`: key of the transaction
-        (`identify`) if this half message is a copy of an earlier one, otherwise None."""
+        """Add a half message read from its queue. `renewed`: key of the transaction (`identify`) if
+        this is a copy of an earlier half message, otherwise None."""
         if offset not in self._ended:
             self._waiting[offset] = entry
         self.position = offset + 1
@@ -62,7 +61,7 @@ class HalfTable:
             self._renewed[renewed] = offset
 
     def list_waiting(self) -> Iterator[tuple[int, HalfEntry]]:
-        """Yield the half messages without an outcome, oldest first. The table may change during the
+        """Yield the half messages without an outcome, oldest first. The table may change during
         iteration."""
         for offset in sorted(self._waiting):
             entry = self._waiting.get(offset)
@@ -70,8 +69,8 @@ class HalfTable:
                 yield offset, entry
 
     def find_open(self, offset: int, transaction: bytes) -> int | None:
-        """Return the queue offset of a transaction's half message without an outcome, or None if
-        the transaction has ended. `offset`: offset of this half message, or of an earlier copy."""
+        """Return the queue offset of an open transaction's half message, or None if the transaction
+        has ended. `offset`: offset of this half message or of an earlier copy."""
         if not self.has_ended(offset):
             return offset
         latest = self._renewed.get(transaction)
@@ -85,7 +84,7 @@ class HalfTable:
         self._waiting.pop(offset, None)
 
     def renew(self, offset: int, new_offset: int, transaction: bytes) -> None:
-        """Record that a half message was put again, after the other half messages."""
+        """Record that a half message was put again at the end of the queue."""
         self._renewed[transaction] = new_offset
         self.end(offset)
 
@@ -94,8 +93,8 @@ class HalfTable:
         self.op_position = op_offset + 1
 
     def find_offsets(self) -> tuple[int, int]:
-        """Return the lowest queue offsets at which half messages and op messages are still needed,
-        and drop the entries of earlier messages."""
+        """Return the lowest queue offsets at which half messages and op messages are still needed.
+        Drops the entries below."""
         first = min(self._waiting, default=self.position)
         while self._ops and self._ops[0][1] < first:
             self._ops.popleft()
@@ -123,8 +122,7 @@ _NOT_OF_OPS: Final = (b"CLUSTER", b"MSG_REGION", b"REAL_TOPIC", b"TIMER_OUT_MS")
 
 
 class CommitOrRollback(enum.IntEnum):
-    """Outcome of a transaction. The numbers are those of remoting. UNKNOWN: ask the producer again
-    later."""
+    """Outcome of a transaction, numbered as in remoting. UNKNOWN: ask the producer again later."""
 
     UNKNOWN = 0
     COMMIT = TRANSACTION_COMMIT
@@ -132,8 +130,8 @@ class CommitOrRollback(enum.IntEnum):
 
 
 def make_half(message: Message) -> OwnMessage:
-    """Return the half message for an accepted message. It keeps the message's topic and queue in
-    properties, and is stored in a queue of the broker."""
+    """Return the half message for an accepted message. It is stored in a queue of the broker, with
+    the original topic and queue in its properties."""
     properties = message.properties
     if isinstance(message, DueMessage):  # its commit would begin the delay again
         for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"):
@@ -150,8 +148,8 @@ def make_half(message: Message) -> OwnMessage:
 
 
 def find_real_queue(half: StoredMessage) -> tuple[str, int] | None:
-    """Return the real topic and the real queue id that a half message names. Return None if it
-    names neither, or if a client wrote it."""
+    """Return the real topic and queue id named in a half message. Returns None if it names none or
+    was written by a client."""
     if was_sent_by_client(half.properties_bytes):
         return None
     topic = half.get_property("REAL_TOPIC")
@@ -160,15 +158,15 @@ def find_real_queue(half: StoredMessage) -> tuple[str, int] | None:
 
 
 def identify(half: StoredMessage) -> bytes:
-    """Return a key that a half message shares with all its later copies. The key is a digest of 16
-    bytes, because a client chooses the size of the properties from which it is computed."""
+    """Return a key that a half message shares with all its copies: a 16-byte digest, because
+    clients control the size of the properties it is computed from."""
     names = ("REAL_TOPIC", "PGROUP", "UNIQ_KEY")
     parts = [*map(half.get_property, names), half.born_timestamp_ms, half.born_host_bytes.hex()]
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
 
 
 def make_committed(half: StoredMessage, topic: str, queue_id: int) -> Message:
-    """Return the message that a commit delivers."""
+    """Return the message to deliver after a commit."""
     properties = remove_property(half.properties_bytes, b"REAL_TOPIC")
     properties = remove_property(properties, b"REAL_QID")
     message = rebuild(half, topic, queue_id, properties)
@@ -178,7 +176,7 @@ def make_committed(half: StoredMessage, topic: str, queue_id: int) -> Message:
 
 
 def make_renewed(half: StoredMessage, check_times: int) -> Message:
-    """Return a copy of a half message that is put again, with its number of checks."""
+    """Return a copy of a half message to put again, with its number of checks."""
     properties = set_property(half.properties_bytes, CHECK_TIMES.encode(), b"%d" % check_times)
     return rebuild(half, HALF_TOPIC, 0, properties)
 
@@ -186,9 +184,8 @@ def make_renewed(half: StoredMessage, check_times: int) -> Message:
 def show_to_producer(
     half: Message, result: PutMessageResult, store_host: bytes, queue: tuple[str, int]
 ) -> StoredMessage:
-    """Return a half message that was just put, as a stored message. Topic and queue are those to
-    which its producer sent it. The offsets are those of the half message in the log and in its
-    queue."""
+    """Return a newly put half message as a stored message, with the topic and queue to which the
+    producer sent it. The offsets are those of the half message in the log and in its queue."""
     topic, queue_id = queue
     record = encode_record(
         msgspec.structs.replace(half, topic=topic, queue_id=queue_id),
@@ -201,8 +198,8 @@ def show_to_producer(
 
 
 def make_op(half_offsets: Sequence[int], now_ms: int) -> tuple[Message, int]:
-    """Return an op message that lists half messages with an outcome, by queue offset. Also returns
-    the number of `half_offsets` that fit into it."""
+    """Return an op message listing half messages that have an outcome, by queue offset. Also
+    returns how many of `half_offsets` fit into it."""
     body, count = b"", 0
     for offset in half_offsets:
         word = b"%d," % offset
@@ -214,9 +211,8 @@ def make_op(half_offsets: Sequence[int], now_ms: int) -> tuple[Message, int]:
 
 
 def parse_op(op: StoredMessage) -> set[int] | None:
-    """Return the queue offsets of the half messages that an op message lists. Returns None for a
-    message that a client wrote. Such a message can be recognised by the properties that a broker
-    adds to clients' messages."""
+    """Return the queue offsets listed in an op message. Returns None for a message written by a
+    client, recognised by the properties that a broker adds to clients' messages."""
     properties = op.properties_bytes
     if any(find_property(properties, name) is not None for name in _NOT_OF_OPS):
         return None

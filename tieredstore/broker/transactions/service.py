@@ -1,7 +1,6 @@
-"""TransactionService: half messages, commit, rollback, and checks at producers. A commit delivers
-the message first and then writes the op message, which records the outcome. After a crash between
-the two, the producer is asked again and the message is delivered again. No committed message is
-lost."""
+"""TransactionService: half messages, commits, rollbacks, and checks with producers. A commit first
+delivers the message and then writes an op message with the outcome. After a crash in between, the
+producer is asked again and the message is delivered again. Committed messages are never lost."""
 
 from __future__ import annotations
 
@@ -75,8 +74,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Checked(NamedTuple):
-    """Put of a check. Unless the transaction ended, its producer is asked about `half`, which was
-    renewed as `message`. `queue`: the real topic and queue."""
+    """Pending check of a half message. After the put of `message`, its renewed copy, the producer
+    is asked about `half`, unless the transaction has ended. `queue`: the real topic and queue."""
 
     put: PutMessageResult
     half: StoredMessage | None = None
@@ -86,9 +85,9 @@ class _Checked(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionService:
-    """Transactions of one broker. Used on the event loop only. `retention_ms`: returns the store's
-    retention (ms). Older half messages are discarded. `skipped`: counts the records in the
-    transaction topics that clients wrote."""
+    """Transactions of a broker. For the event loop only. `retention_ms`: returns the store's
+    retention (ms). Older half messages are discarded. `skipped`: counts records that clients wrote
+    to the transaction topics."""
 
     store: HostedStore
     settings: BrokerSettings
@@ -114,8 +113,7 @@ class TransactionService:
         self._ops = PeriodicTask("TransactionalOpBatchService", OP_INTERVAL_MS, self.write_ops)
 
     async def load(self) -> None:
-        """Load the transactions without an outcome. Call this method once at the start, before any
-        other call."""
+        """Load the open transactions. Call this once at the start, before anything else."""
         table = self._table
         half_offset, op_offset = self._find_starts()
         table.op_position = op_offset
@@ -131,12 +129,12 @@ class TransactionService:
         await self._read_half_messages()
 
     def start(self) -> None:
-        """Start the checks on the event loop of the caller. Call this method after `load`."""
+        """Start the checks on the current event loop. Call this after `load`."""
         self._checks.start()
         self._ops.start()
 
     async def stop(self) -> None:
-        """Stop the checks, and record the outcomes of all ended transactions. Idempotent."""
+        """Stop the checks and record the outcomes of all ended transactions. Idempotent."""
         await self._checks.stop()
         await self._ops.stop()
         try:
@@ -145,15 +143,15 @@ class TransactionService:
             _log.warning("transactions that have ended are asked about again: %s", error)
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of two tasks: the checks, and the writing of op messages."""
+        """Return the health of both tasks: checks and op messages."""
         return [self._checks.health(), self._ops.health()]
 
     # Calls for producers
 
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:
-        """Store a half message. Returns the result, or an awaitable of the result if the message is
-        not durable yet. The result contains the real queue, and the offsets and the id of the half
-        message. Raises Refused."""
+        """Store a half message. Returns the result, or an awaitable of it if the message is not
+        durable yet. The result contains the real queue, and the offsets and id of the half message.
+        Raises Refused."""
         if self.settings.reject_transaction_message:
             raise Refused(
                 Reason.NO_PERMISSION,
@@ -178,9 +176,9 @@ class TransactionService:
         resolution: CommitOrRollback,
         check: Callable[[str], None] | None = None,
     ) -> None:
-        """End the transaction of a half message. UNKNOWN leaves the transaction without an outcome.
-        A transaction that has ended does not change. `check`: called with the topic of the
-        transaction. It may raise an error to refuse the request. Raises Refused."""
+        """End the transaction of a half message. UNKNOWN leaves it open. An ended transaction does
+        not change. `check`: called with the topic of the transaction, and may raise to refuse the
+        request. Raises Refused."""
         half = await self._look_up(half_physical_offset)
         if check is not None:  # before the answer can tell anything of it
             check(half.get_property("REAL_TOPIC") or half.topic)
@@ -194,7 +192,7 @@ class TransactionService:
         await self._resolve(half, resolution)
 
     async def end_by_id(self, topic: str, message_id: str, resolution: CommitOrRollback) -> None:
-        """End a transaction as `end` does. `topic`: topic of the transaction. `message_id`: offset
+        """End a transaction like `end`. `topic`: topic of the transaction. `message_id`: offset
         message id of the half message, from a `SendResult` or a check."""
         try:
             _, _, physical_offset = parse_offset_message_id(message_id)
@@ -231,8 +229,8 @@ class TransactionService:
             self._end(offset)
 
     async def _commit_discarded(self, half: StoredMessage) -> None:
-        """Deliver the message of a transaction that is committed after it was discarded. The
-        process remembers the last MAX_LATE such transactions, and delivers each of them once."""
+        """Deliver the message of a discarded transaction that is committed late. The last MAX_LATE
+        such transactions are remembered, so that each is delivered only once."""
         transaction, queue = identify(half), find_real_queue(half)
         found = await asyncio.to_thread(
             self.store.query_message, DISCARDED_TOPIC, half.msg_id, _BATCH, 0, _FOREVER_MS
@@ -251,8 +249,8 @@ class TransactionService:
     # Checks
 
     async def check(self) -> int:
-        """Ask producers for the outcomes of the half messages that have waited long enough. Returns
-        the number of half messages that were checked."""
+        """Ask producers for the outcomes of half messages that are due for a check. Returns how
+        many were checked."""
         await self._read_half_messages()
         now_ms = self.clock.now_ms()
         count = size_bytes = 0
@@ -288,8 +286,8 @@ class TransactionService:
         return count
 
     async def write_ops(self) -> None:
-        """Write op messages that record the outcomes of ended transactions. Raises Refused if the
-        store currently refuses messages."""
+        """Write op messages with the outcomes of ended transactions. Raises Refused if the store is
+        refusing messages."""
         result: PutMessageResult | None = None
         while self._unwritten:
             message, count = make_op(self._unwritten, self.clock.now_ms())
@@ -301,7 +299,7 @@ class TransactionService:
             self._commit_offsets()
 
     async def _check(self, offset: int, entry: HalfEntry) -> _Checked | None:
-        """Renew or discard a half message. Returns what its producer is asked after the flush."""
+        """Renew or discard a half message. Returns what to ask its producer after the flush."""
         reason = "it is gone"
         try:
             half = await self.store.look_message_by_offset_async(entry.physical_offset)
@@ -335,7 +333,7 @@ class TransactionService:
     async def _ask(self, checked: list[_Checked]) -> int:
         """Wait until the new copies of half messages are on disk, and ask their producers for the
         outcomes. One flush usually covers all copies. Clears `checked`. Returns the number of
-        requests to producers."""
+        requests sent."""
         count = 0
         for result, half, message, queue in checked:
             await wait_until_durable(result)  # its producer's answer must find it
@@ -353,13 +351,13 @@ class TransactionService:
         return count
 
     def _find_producer(self, group: str, topic: str) -> ClientSession | None:
-        """Return a connected producer of a group that may write to the topic."""
+        """Return a connected producer of a group that may write to the topic, or None."""
         wanted = want_topic(topic, Action.PUB)
         return self.producers.find_session(group, lambda found: found.caller.allows(wanted))
 
     async def resume(self, message_id: str) -> None:
-        """Ask the producer of a discarded half message again. Raises Refused if the message is not
-        a discarded half message, and Invalid for an invalid id."""
+        """Ask the producer of a discarded half message again. Raises Refused if there is no such
+        message, and Invalid for an invalid id."""
         _, _, physical_offset = parse_offset_message_id(message_id)
         found = await self.store.look_message_by_offset_async(physical_offset)
         if found is None or found.topic != DISCARDED_TOPIC or find_real_queue(found) is None:
@@ -371,7 +369,7 @@ class TransactionService:
         await wait_until_durable(self._put(make_renewed(found, 0)))
 
     def _finish(self, offset: int, message: Message) -> PutMessageResult:
-        """Put the final message of a transaction. The op message comes later in the log, so it
+        """Put the final message of a transaction. The op message follows later in the log, so it
         never exists without the final message."""
         result = self._put(message)
         self._end(offset)
@@ -402,9 +400,9 @@ class TransactionService:
         return found
 
     def _find_starts(self) -> tuple[int, int]:
-        """Return the queue offsets from which half messages and op messages are read. An offset
-        after the end of its queue is invalid: the log lost its last messages, or a client set the
-        offset. If one of the two offsets is invalid, all half and op messages are read."""
+        """Return the queue offsets from which to read half messages and op messages. An offset
+        beyond the end of its queue is invalid: the log lost its last messages, or a client set the
+        offset. If one of them is invalid, all half and op messages are read."""
         topics = (HALF_TOPIC, OP_TOPIC)
         known = [self.offsets.query_offset(GROUP, topic, 0) or 0 for topic in topics]
         first = [self.store.get_min_offset_in_queue(topic, 0) for topic in topics]
@@ -445,7 +443,7 @@ class TransactionService:
         return HalfEntry(half.physical_offset, stored_ms, check_from_ms, check_times)
 
     async def _read(self, topic: str, offset: int) -> AsyncIterator[StoredMessage]:
-        """Yield the messages of a topic's queue 0 from `offset` to the current end."""
+        """Yield the messages in queue 0 of a topic, from `offset` to the current end."""
         while True:
             request = GetRequest(topic, 0, offset, _BATCH, _MAX_BATCH_BYTES)
             result = await read_own_queue(self.store, request)

@@ -1,1 +1,1 @@
-"""Handlers of the remoting server, with one module per family of request codes."""
+"""Handlers of the remoting server, one module per family of request codes."""

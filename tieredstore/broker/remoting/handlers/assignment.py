@@ -1,4 +1,4 @@
-"""Assignment of queues by the broker (code 400), and the mode of groups, pull or pop (401, 402)."""
+"""Queue assignment by the broker (code 400), and the pull or pop mode of groups (401, 402)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AssignmentBody(JsonBody, kw_only=True, rename="camel"):
     strategy_name: str = ""
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the group and on the topic."""
+        """Yield the permissions on the group and on the topic."""
         return list_source_wants(self.consumer_group, (self.topic,), *actions)
 
 
@@ -49,12 +49,12 @@ class ModeBody(JsonBody, kw_only=True, rename="camel"):
 
 
 class AssignmentHandlers(Handlers):
-    """Requests of consumers that let the broker assign their queues."""
+    """Handlers for consumers whose queues are assigned by the broker."""
 
     @answers(RequestCode.QUERY_ASSIGNMENT, AssignmentBody, Action.SUB)
     async def assign(self, request: Request[AssignmentBody]) -> RemotingCommand:
-        """Return the queues that a client should read, and whether it pulls or pops them. If the
-        answer has no list of queues, the client keeps its current queues and asks again."""
+        """Return the queues that a client should read, and whether to pull or pop them. Without a
+        list of queues in the response, the client keeps its current queues and asks again."""
         body = request.header
         mode = self._find_mode(body.topic, body.consumer_group)
         queues = await self._broker.topic_queues.list_queues(body.topic)
@@ -108,7 +108,7 @@ class AssignmentHandlers(Handlers):
 
     @answers(RequestCode.SET_MESSAGE_REQUEST_MODE, ModeBody, Action.UPDATE)
     async def set_mode(self, request: Request[ModeBody]) -> RemotingCommand:
-        """Set whether a group pulls or pops a topic. On return the setting is in its file."""
+        """Set whether a group pulls or pops a topic. The setting is on disk on return."""
         body, broker = request.header, self._broker
         if body.topic.startswith(RETRY_PREFIX):
             raise Refused(Reason.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -129,5 +129,5 @@ class AssignmentHandlers(Handlers):
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, NoFields, Action.GET)
     def list_modes(self, request: Request[NoFields]) -> RemotingCommand:
-        """Return the settings of all groups, in the format of their file."""
+        """Return the modes of all groups in the format of their file."""
         return succeed_with(self._broker.request_modes.list_fields())

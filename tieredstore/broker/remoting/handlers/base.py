@@ -1,5 +1,4 @@
-"""Base class of the handlers, headers that several handlers share, and the JSON body of a
-request."""
+"""Base class of handlers, shared headers, and JSON request bodies."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ _routes: Final[dict[Callable[..., Outcome], list[_Route]]] = {}
 
 
 class Handlers:
-    """Base class of a family of handlers. The handlers are the methods with the decorator
-    `answers`."""
+    """Base class for a family of handlers. Methods decorated with `answers` are the handlers."""
 
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
@@ -56,8 +54,8 @@ def answers(
     [Callable[[_Family, Request[_Header]], _Outcome]],
     Callable[[_Family, Request[_Header]], _Outcome],
 ]:
-    """Mark a method as the handler of a request code. The sender needs one of the `actions` (see
-    `Route`)."""
+    """Register a method as the handler of a request code. The sender needs one of the `actions`
+    (see `Route`)."""
 
     def mark(
         method: Callable[[_Family, Request[_Header]], _Outcome],
@@ -69,8 +67,8 @@ def answers(
 
 
 def list_source_wants(group: str, topics: Iterable[str], *actions: Action) -> Iterator[Want]:
-    """Yield the permissions on a group and on topics that the group consumes. A retry topic that a
-    Java broker made for a group and a topic counts as that topic."""
+    """Yield the permissions on a group and on topics that it consumes. A retry topic that a Java
+    broker created for a group and a topic counts as that topic."""
     yield want_group(group, *actions)
     for topic in dict.fromkeys(split_source(group, topic)[0] for topic in topics):
         yield want_topic(topic, *actions)
@@ -85,13 +83,13 @@ class GroupHeader(RequestHeader):
 
 
 class ConsumerGroupHeader(RequestHeader):
-    """Header of a request about one consumer group, in the field `consumerGroup`."""
+    """Header with a consumer group in the field `consumerGroup`."""
 
     consumer_group: Group
 
 
 def decode_body(request: Request[Any], kind: type[_Body]) -> _Body:
-    """Decode a JSON body. Raises Refused for an invalid body."""
+    """Decode a JSON body. Raises Refused if it is invalid."""
     try:
         return msgspec.json.decode(request.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -100,12 +98,12 @@ def decode_body(request: Request[Any], kind: type[_Body]) -> _Body:
 
 
 def succeed(fields: dict[str, str] | None = None, body: Body = b"") -> RemotingCommand:
-    """Return a response with the code SUCCESS."""
+    """Return a SUCCESS response."""
     return RemotingCommand(ResponseCode.SUCCESS, fields or {}, body)
 
 
 def succeed_with(body: object) -> RemotingCommand:
-    """Return a response with the code SUCCESS and a JSON body."""
+    """Return a SUCCESS response with a JSON body."""
     return succeed(body=msgspec.json.encode(body))
 
 

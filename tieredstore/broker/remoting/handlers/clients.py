@@ -1,4 +1,4 @@
-"""Connected clients: heartbeats, members of groups, queue locks (codes 34, 35, 38, 41, 42, 46)."""
+"""Client registration: heartbeats, group members and queue locks (codes 34, 35, 38, 41, 42, 46)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _ProducerData(msgspec.Struct, rename="camel"):
 
 
 class HeartbeatBody(JsonBody, kw_only=True):
-    """Body of HEART_BEAT. No permissions exist on producer groups. For a transaction check, the
+    """Body of HEART_BEAT. Producer groups have no permissions. For a transaction check, the
     client's permission on the topic is checked."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -64,8 +64,7 @@ class HeartbeatBody(JsonBody, kw_only=True):
     consumer_data_set: list[_ConsumerData] | None = None
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the groups and topics of all consumers in
-        the heartbeat."""
+        """Yield the permissions on the groups and topics of all consumers in the heartbeat."""
         for consumer in self.consumer_data_set or ():
             topics = [data.topic for data in consumer.subscription_data_set or ()]
             own = RETRY_PREFIX + consumer.group_name
@@ -85,8 +84,7 @@ class LockBody(JsonBody, kw_only=True):
     mq_set: list[_MessageQueue]
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the group and on the topics of the
-        queues."""
+        """Yield the permissions on the group and on the topics of the queues."""
         yield want_group(self.consumer_group, *actions)
         for topic in {queue.topic for queue in self.mq_set}:
             yield want_topic(topic, *actions)
@@ -103,18 +101,18 @@ class UnregisterHeader(RequestHeader, kw_only=True):
     consumer_group: str = ""
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permission that a consumer needs on its group. A producer needs no permission
-        to unregister."""
+        """Yield the permission of a consumer on its group. A producer needs no permission to
+        unregister."""
         if self.consumer_group:
             yield want_group(self.consumer_group, *actions)
 
 
 class ClientHandlers(Handlers):
-    """Requests of clients about themselves."""
+    """Handlers for client registration and queue locks."""
 
     @answers(RequestCode.HEART_BEAT, HeartbeatBody, Action.SUB)
     def take_heartbeat(self, request: Request[HeartbeatBody]) -> RemotingCommand:
-        """Record the groups of a client, and create the retry topics of its consumer groups."""
+        """Register the groups of a client, and create the retry topics of its consumer groups."""
         heartbeat, connection = request.header, request.connection
         _check_client_id(heartbeat.client_id)
         connection.caller = request.caller
@@ -185,8 +183,7 @@ class ClientHandlers(Handlers):
 
     @answers(RequestCode.LOCK_BATCH_MQ, LockBody, Action.SUB)
     def lock(self, request: Request[LockBody]) -> RemotingCommand:
-        """Lock queues, or renew their locks. The answer lists the queues that the client has
-        locked."""
+        """Lock queues or renew their locks. The response lists the queues that the client holds."""
         wanted = request.header
         _check_client_id(wanted.client_id)
         group = wanted.consumer_group
@@ -197,7 +194,7 @@ class ClientHandlers(Handlers):
         return succeed_with({"lockOKMQSet": queues})
 
     def _has_queue(self, key: QueueKey) -> bool:
-        """Return whether a consumer may lock this queue. It may lock only queues that exist."""
+        """Return whether a queue exists. Consumers may lock only existing queues."""
         config = self._broker.topics.find_consumed(key.topic)
         if config is None or key.queue_id < 0 or len(key.topic) > MAX_NAME_BYTES:
             return False
@@ -205,14 +202,14 @@ class ClientHandlers(Handlers):
 
     @answers(RequestCode.UNLOCK_BATCH_MQ, LockBody, Action.SUB)
     def unlock(self, request: Request[LockBody]) -> RemotingCommand:
-        """Release the locks of queues."""
+        """Release queue locks."""
         given = request.header
         self._broker.locks.unlock(given.consumer_group, _keys(given), given.client_id)
         return succeed()
 
     @answers(RequestCode.CHECK_CLIENT_CONFIG, CheckBody, Action.SUB)
     def check_config(self, request: Request[CheckBody]) -> RemotingCommand:
-        """Check whether a subscription is valid. SQL92 expressions are parsed."""
+        """Check a subscription, including the syntax of SQL92 expressions."""
         data = request.header.subscription_data
         if data is not None and (data.expression_type or TAG) != TAG:
             check_property_filter(self._broker, str(data.expression_type))

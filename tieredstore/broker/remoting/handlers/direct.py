@@ -1,5 +1,5 @@
-"""Requests that are forwarded to connected clients (codes 220, 307, 309), and replies between
-clients (324, 325, 326)."""
+"""Requests forwarded to connected clients (codes 220, 307, 309), and replies between clients (324,
+325, 326)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _Consumer = TypeVar("_Consumer", ConsumerHeader, ConsumeHeader)
 
 
 class DirectHandlers(Handlers):
-    """Requests that are forwarded to other clients."""
+    """Handlers that forward requests to other clients."""
 
     @answers(RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerHeader, Action.GET)
     async def get_running_info(self, request: Request[ConsumerHeader]) -> RemotingCommand:
@@ -65,7 +65,7 @@ class DirectHandlers(Handlers):
 
     @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeHeader, Action.SUB)
     async def consume(self, request: Request[ConsumeHeader]) -> RemotingCommand:
-        """Ask a consumer to consume one message. The message is found by its offset message id."""
+        """Ask a consumer to consume a message, which is identified by its offset message id."""
         _, session = self._find_consumer(request)
         message_id = request.header.msg_id
         _, _, physical_offset = parse_offset_message_id(message_id)
@@ -112,8 +112,8 @@ class DirectHandlers(Handlers):
     @answers(RequestCode.SEND_REPLY_MESSAGE_V2, SendHeaderV2, Action.PUB)
     @answers(RequestCode.SEND_REPLY_MESSAGE, SendHeader, Action.PUB)
     async def reply(self, request: Request[SendHeader]) -> RemotingCommand:
-        """Send a reply to the client that waits for it, and store the reply as a message of the
-        reply topic. The answer is an error if the reply was not sent."""
+        """Send a reply to the client waiting for it, and store it in the reply topic. Returns an
+        error if the reply was not sent."""
         self._broker.sender.door.check_topic(request.header.topic, is_reply=True)
         properties = props.decode_properties(request.header.properties.encode())
         try:
@@ -180,8 +180,8 @@ class DirectHandlers(Handlers):
 async def _relay(
     session: ClientSession, request: Request[Any], fields: Mapping[str, str], body: bytes
 ) -> RemotingCommand:
-    """Forward a request to a client, and return the client's answer. `fields`: added to the fields
-    of the request. The signature is not forwarded."""
+    """Forward a request to a client and return its response. `fields`: added to the fields of the
+    request. The signature is not forwarded."""
     fields = {**request.command.ext_fields, **fields}
     for name in _NOT_PASSED_ON:
         fields.pop(name, None)
@@ -192,8 +192,8 @@ async def _relay(
 async def _describe(
     group: ConsumerGroup, session: TelemetryClient, *, has_stacks: bool
 ) -> RemotingCommand:
-    """Return the information that the broker has about a gRPC consumer, as Java's
-    ConsumerRunningInfo. With `has_stacks`, the client is asked for its thread stacks."""
+    """Return what the broker knows about a gRPC consumer, as Java's ConsumerRunningInfo. With
+    `has_stacks`, ask the client for its thread stacks."""
     began_ms = group.consumers[session].began_ms
     subscriptions = [show_subscription(found) for found in group.subscriptions.values()]
     stacks = await session.print_thread_stacks(CALL_TIMEOUT_MS) if has_stacks else None
@@ -214,7 +214,7 @@ async def _pass_on(session: ClientSession, asking: Awaitable[RemotingCommand]) -
 
 
 def _show_fields(header: SendHeader) -> dict[str, str]:
-    """Return the fields of a send request under their long names, as Java writes them."""
+    """Return the fields of a send request under their long names, like Java."""
     fields = msgspec.to_builtins(SendHeader(**msgspec.structs.asdict(header)))
     return {name: str(value) for name, value in fields.items() if value is not None}
 

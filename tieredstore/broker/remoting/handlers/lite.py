@@ -1,4 +1,4 @@
-"""Requests of consumers of lite topics: pops (200070) and subscriptions (200071)."""
+"""Consumers of lite topics: pops (200070) and subscriptions (200071)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from tieredstore.message.lite import LiteTopic, find_lite_fault
 
 
 class PopLiteHeader(RequestHeader, kw_only=True):
-    """Header of POP_LITE_MESSAGE. `topic`: the parent topic. Times in ms. `born_time`: epoch ms, or
-    0."""
+    """Header of POP_LITE_MESSAGE. `topic`: the parent topic. Durations are in ms. `born_time`:
+    epoch ms, or 0."""
 
     client_id: str
     consumer_group: Group
@@ -83,18 +83,18 @@ class SubscriptionBody(JsonBody, kw_only=True, rename="camel"):
         return super().decode(command) if command.body_bytes else cls()
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Return the permissions that a sender needs, on the group and the topic of each entry."""
+        """Yield the permissions on the group and the topic of each entry."""
         for entry in self.subscription_set or ():
             yield from list_source_wants(entry.group, (entry.topic,), *actions)
 
 
 class LiteHandlers(Handlers):
-    """Answers requests of consumers of lite topics."""
+    """Handlers for consumers of lite topics."""
 
     @answers(RequestCode.POP_LITE_MESSAGE, PopLiteHeader, Action.SUB)
     async def pop(self, request: Request[PopLiteHeader]) -> RemotingCommand | None:
-        """Deliver messages of the lite topics to which a client subscribes. If no message is
-        available, wait for one."""
+        """Deliver messages of the lite topics to which a client subscribes, waiting for one if none
+        are available."""
         try:
             return await self._pop(request)
         except Refused as error:
@@ -173,7 +173,7 @@ class LiteHandlers(Handlers):
 
     @answers(RequestCode.LITE_SUBSCRIPTION_CTL, SubscriptionBody, Action.SUB)
     def subscribe(self, request: Request[SubscriptionBody]) -> RemotingCommand:
-        """Change the lite topics to which clients subscribe."""
+        """Change clients' subscriptions to lite topics."""
         entries = request.header.subscription_set
         if not entries:
             raise Refused(Reason.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty.")

@@ -1,5 +1,5 @@
-"""Name-server requests: brokers (codes 103, 104, 322, 901, 904), strings by namespace and key (100
-to 102, 219), routes of topics (105, 106, 205, 206, 216, 217, 224, 304, 311 to 313, 327)."""
+"""Name server: brokers (codes 103, 104, 322, 901, 904), key-value table (100 to 102, 219), topic
+routes (105, 106, 205, 206, 216, 217, 224, 304, 311 to 313, 327)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class MemberGroupHeader(RequestHeader):
 
 
 class BrokerRegistrationHandlers(Handlers):
-    """Requests of other brokers."""
+    """Handlers for the registration of other brokers."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -79,7 +79,7 @@ class BrokerRegistrationHandlers(Handlers):
 
     @answers(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, Action.UPDATE)
     def register(self, request: Request[RegisterBrokerHeader]) -> RemotingCommand:
-        """Register a broker with its topics. The broker of this process needs no registration."""
+        """Register a broker with its topics. The broker of this process is not registered."""
         name, address = self._read_broker(request)
         if name == self._broker.settings.broker_name:
             if address == self._route.address:
@@ -118,7 +118,7 @@ class BrokerRegistrationHandlers(Handlers):
 
     @answers(RequestCode.QUERY_DATA_VERSION, BrokerHeader, Action.GET)
     def find_version(self, request: Request[BrokerHeader]) -> RemotingCommand:
-        """Return whether the version of a broker's topics differs from the registered version."""
+        """Return whether a broker's topics have another version than the registered one."""
         name, address = self._read_broker(request)
         asked = decode_body(request, DataVersion)
         self._route.others.note_heard(name, address)
@@ -154,8 +154,8 @@ def _decode_table(body: bytes, *, is_compressed: bool) -> _TopicTable:
 
 
 def _decode_compressed(body: bytes) -> _TopicTable:
-    """Decode a topic table in Java's compressed format. A length precedes each part of the data. A
-    topic is a text whose fields are separated by blanks."""
+    """Decode a topic table in Java's compressed format. Each part is preceded by its length. A
+    topic is a string of fields separated by spaces."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(body, _MAX_TABLE_BYTES)
     if not unpacking.eof:
@@ -209,7 +209,7 @@ class PutKeyValueHeader(KeyValueHeader):
 
 
 class KeyValueHandlers(Handlers):
-    """Requests about strings that clients store by namespace and key."""
+    """Handlers for the key-value table of clients."""
 
     @answers(RequestCode.PUT_KV_CONFIG, PutKeyValueHeader, Action.UPDATE)
     def put_key_value(self, request: Request[PutKeyValueHeader]) -> RemotingCommand:
@@ -260,8 +260,8 @@ class ClusterHeader(RequestHeader):
 
 
 class RouteTopicHeader(RequestHeader):
-    """Header of DELETE_TOPIC_IN_NAMESRV and REGISTER_TOPIC_IN_NAMESRV. The sender needs the
-    permission to change the cluster, but no permission on the topic."""
+    """Header of DELETE_TOPIC_IN_NAMESRV and REGISTER_TOPIC_IN_NAMESRV. The sender needs permission
+    to change the cluster, but none on the topic."""
 
     topic: str
     cluster_name: str = ""
@@ -272,7 +272,7 @@ class BrokerNameHeader(RequestHeader):
 
 
 class RouteHandlers(Handlers):
-    """Requests about routes."""
+    """Handlers for topic routes."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -326,16 +326,16 @@ class RouteHandlers(Handlers):
 
     @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV, RouteTopicHeader, Action.UPDATE)
     def delete_topic(self, request: Request[RouteTopicHeader]) -> RemotingCommand:
-        """Remove the routes of a topic to other brokers. If this broker has the topic, the route to
-        it remains until DELETE_TOPIC_IN_BROKER deletes the topic."""
+        """Delete a topic's routes to other brokers. If this broker has the topic, its route remains
+        until DELETE_TOPIC_IN_BROKER."""
         self._route.others.delete_topic(request.header.topic, request.header.cluster_name)
         return succeed()
 
     @answers(RequestCode.REGISTER_TOPIC_IN_NAMESRV, RouteTopicHeader, Action.UPDATE)
     async def register_topic(self, request: Request[RouteTopicHeader]) -> RemotingCommand:
-        """Register the route of a topic from its TopicRouteData. If the route names this broker and
-        this broker does not have the topic, the topic is created. If a broker in the route is
-        unknown, the whole route is refused."""
+        """Register the route in a TopicRouteData. If the route names this broker and the topic does
+        not exist here, it is created. A route that names an unknown broker is refused as a
+        whole."""
         topic = request.header.topic
         check_topic_name(topic)
         if is_system_topic(topic):

@@ -1,5 +1,4 @@
-"""Pops (code 200050), acknowledgements (200051, 200151) and changes of the invisible time (200053)
-of popped messages."""
+"""Pops (code 200050), acknowledgements (200051, 200151) and changes of invisible times (200053)."""
 
 from __future__ import annotations
 
@@ -76,8 +75,8 @@ _MARGIN_MS: Final = 50
 
 
 class PopQueueHeader(RequestHeader, kw_only=True):
-    """Queues of a topic that a group pops. A negative `queue_id` means all queues. As in Java, a
-    request may omit the numeric fields. They are then 0."""
+    """Queues of a topic that a group pops. A negative `queue_id` means all queues. As in Java, the
+    numeric fields are optional and default to 0."""
 
     consumer_group: Group
     topic: Topic
@@ -85,9 +84,8 @@ class PopQueueHeader(RequestHeader, kw_only=True):
 
 
 class PopHeader(PopQueueHeader, kw_only=True):
-    """Header of POP_MESSAGE. Times are ms. `born_time`: time of the request (epoch ms), or 0 for
-    the current time. `init_mode`: where a new group begins, 0 at the first message, 1 at the
-    last."""
+    """Header of POP_MESSAGE. Times are in ms. `born_time`: time of the request (epoch ms), or 0 for
+    now. `init_mode`: where a new group starts, 0 for the first message and 1 for the last."""
 
     max_msg_nums: Int32 = 0
     invisible_time: Int64 = 0
@@ -101,8 +99,8 @@ class PopHeader(PopQueueHeader, kw_only=True):
 
 
 class DeliveryHeader(RequestHeader, kw_only=True):
-    """Delivery of one message. `topic`: topic that contains the message, possibly a retry topic of
-    the group. `extra_info`: receipt handle."""
+    """Delivery of a message. `topic`: topic that contains it, possibly a retry topic of the group.
+    `extra_info`: receipt handle."""
 
     consumer_group: str
     topic: str
@@ -113,19 +111,17 @@ class DeliveryHeader(RequestHeader, kw_only=True):
 
     @property
     def source_topic(self) -> str:
-        """Topic that holds the message. For a message of a lite topic, this is the topic's light
-        queue."""
+        """Topic that contains the message. For a lite topic, this is its light queue."""
         return LiteTopic(self.topic, self.lite_topic).queue if self.lite_topic else self.topic
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the group and on the topic that the group
-        consumes."""
+        """Yield the permissions on the group and on the topic it consumes."""
         return list_source_wants(self.consumer_group, (self.topic,), *actions)
 
 
 class ChangeHeader(DeliveryHeader, kw_only=True):
-    """Header of CHANGE_MESSAGE_INVISIBLETIME. `invisible_time`: new invisible time, ms, counted
-    from now. `suspend`: true if the last delivery does not count."""
+    """Header of CHANGE_MESSAGE_INVISIBLETIME. `invisible_time`: new invisible time from now, in ms.
+    `suspend`: true if the last delivery does not count."""
 
     invisible_time: Int64
     suspend: str = "false"
@@ -161,8 +157,8 @@ class _BatchAck(msgspec.Struct):
         return self.topic if self.t is None else self.t
 
     def list_popped(self, offsets: Iterator[int]) -> Iterator[Popped]:
-        """Yield the delivery of each message at one of the given distances from the start offset.
-        Raises Invalid."""
+        """Yield the deliveries of the messages at these distances from the start offset. Raises
+        Invalid."""
         retry = self.retry if self.r is None else self.r
         if retry not in _SOURCES:
             raise Invalid(f"batch of acknowledgements: retry: expected 0, 1 or 2, found {retry!r}")
@@ -173,7 +169,7 @@ class _BatchAck(msgspec.Struct):
             yield Popped(self.group, topic, queue_id, start + offset, pop_ms)
 
     def decode_bits(self) -> bytes:
-        """Return the bytes of Java's BitSet. Raises Invalid."""
+        """Decode Java's BitSet. Raises Invalid."""
         try:
             return binascii.a2b_base64(self.bit_set if self.b is None else self.b)
         except ValueError as error:
@@ -193,17 +189,17 @@ class BatchAckBody(JsonBody, kw_only=True):
         return super().decode(command) if command.body_bytes else cls()
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the group and the topic of each entry."""
+        """Yield the permissions on the group and the topic of each entry."""
         for group, topic in dict.fromkeys((ack.group, ack.topic_name) for ack in self.acks or ()):
             yield from list_source_wants(group, (topic,), *actions)
 
 
 class PopHandlers(Handlers):
-    """Pops, acknowledgements of popped messages, and changes of their invisible time."""
+    """Handlers for pops, acknowledgements and changes of invisible times."""
 
     @answers(RequestCode.POP_MESSAGE, PopHeader, Action.SUB)
     async def pop(self, request: Request[PopHeader]) -> RemotingCommand | None:
-        """Deliver messages. If no message is available, wait for one if the request allows that."""
+        """Deliver messages. If none are available, wait for one if the request allows that."""
         try:
             return await self._pop(request)
         except Refused as error:
@@ -281,15 +277,15 @@ class PopHandlers(Handlers):
 
     @answers(RequestCode.ACK_MESSAGE, DeliveryHeader, Action.SUB)
     def ack(self, request: Request[DeliveryHeader]) -> Outcome:
-        """Acknowledge a message. A delivery that is not the message's last delivery is ignored, as
-        in Java."""
+        """Acknowledge a message. As in Java, only its last delivery can be acknowledged. Others are
+        ignored."""
         info = self._check_delivery(request.header, beyond_end=1)
         return self._finish((_name_delivery(request.header, info),))
 
     @answers(RequestCode.BATCH_ACK_MESSAGE, BatchAckBody, Action.SUB)
     def ack_batch(self, request: Request[BatchAckBody]) -> Outcome:
-        """Acknowledge messages of several queues. An acknowledgement is ignored if its message was
-        delivered again later."""
+        """Acknowledge messages of several queues. Messages that were delivered again since are
+        ignored."""
         acks = request.header.acks
         if not acks:
             raise Refused(Reason.NO_MESSAGE, "batch of acknowledgements: expected one at least")
@@ -301,7 +297,7 @@ class PopHandlers(Handlers):
         return self._finish(_list_batch(acks))
 
     def _finish(self, deliveries: Iterable[Popped]) -> Outcome:
-        """Acknowledge messages. The answer waits for the disk if the flush mode requires that."""
+        """Acknowledge messages. The response waits for the disk if the flush mode requires it."""
         receive = self._broker.receive
         if receive.ack_popped(deliveries) and receive.journal.is_synced:
             return self._succeed_synced()
@@ -313,8 +309,8 @@ class PopHandlers(Handlers):
 
     @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeHeader, Action.SUB)
     def change(self, request: Request[ChangeHeader]) -> RemotingCommand:
-        """Set a new invisible time for a message. The answer has the time of the new delivery. A
-        delivery that is not the message's last delivery is ignored, as in Java."""
+        """Change the invisible time of a message, and return the time of the new delivery. As in
+        Java, deliveries other than the last one are ignored."""
         header, broker = request.header, self._broker
         try:
             info = self._check_delivery(header, beyond_end=0)
@@ -333,9 +329,8 @@ class PopHandlers(Handlers):
         return succeed(make_fields(changed.pop_ms, invisible_ms, info.revive_queue))
 
     def _check_delivery(self, header: DeliveryHeader, *, beyond_end: int) -> ExtraInfo:
-        """Return the fields of the receipt handle in a request. Raises Refused for an invalid
-        handle, topic or offset. `beyond_end`: how far the offset may lie after the queue's last
-        message."""
+        """Parse the receipt handle in a request. Raises Refused for an invalid handle, topic or
+        offset. `beyond_end`: how far the offset may be beyond the queue's last message."""
         broker = self._broker
         config = _find_popped_topic(broker, header.topic)
         info = parse_extra_info(header.extra_info)
@@ -379,14 +374,13 @@ def _check_lite(broker: BrokerServices, header: DeliveryHeader, info: ExtraInfo 
 
 
 def refuse_with(error: Refused, fields: dict[str, str]) -> RemotingCommand:
-    """Return a response that refuses a request. As in Java, it also has `fields`, the header fields
+    """Return a response that refuses a request. As in Java, it includes `fields`, the header fields
     of a successful response."""
     return RemotingCommand(int(error.reason), fields, remark=str(error))
 
 
 def check_attempt_id(attempt_id: str) -> None:
-    """Raise Refused for an attempt id that is too long, because the broker keeps attempt ids in
-    memory."""
+    """Raise Refused for an attempt id that is too long to be kept in memory."""
     if len(attempt_id) > MAX_ATTEMPT_ID:
         raise Refused(
             Reason.INVALID_PARAMETER,
@@ -395,20 +389,20 @@ def check_attempt_id(attempt_id: str) -> None:
 
 
 def is_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:
-    """Return whether the client of a pop has given up."""
+    """Return whether the client has given up its pop."""
     return now_ms - born_ms - poll_ms > _LATE_MS
 
 
 def find_deadline_ms(poll_ms: int, born_ms: int, now_ms: int) -> int:
-    """Return the time at which the wait of a request ends, epoch ms."""
+    """Return when the wait of a request ends, epoch ms."""
     if poll_ms <= 0:
         return now_ms
     return min(born_ms + poll_ms - _MARGIN_MS, now_ms + MAX_SUSPEND_MS)
 
 
 def check_popped(broker: BrokerServices, header: PopQueueHeader) -> SubscriptionGroupConfig:
-    """Return the group that pops. Raises Refused unless the group may read the queues. The checks
-    are in Java's order."""
+    """Return the configuration of the popping group. Raises Refused if the group may not read the
+    queues. The checks are in Java's order."""
     topic = header.topic
     if not broker.settings.broker_permission & PERM_READ:
         raise Refused(Reason.NO_PERMISSION, "popping from this broker is forbidden")
@@ -435,7 +429,7 @@ def check_popped(broker: BrokerServices, header: PopQueueHeader) -> Subscription
 
 def _find_popped_topic(broker: BrokerServices, topic: str) -> TopicConfig:
     """Return a topic or a light queue. Raises Refused for an unknown topic, and for the light queue
-    of a lite topic, because lite topics have their own pop request."""
+    of a lite topic, which has a pop request of its own."""
     config: TopicConfig | None = broker.topics.find_consumed(topic)
     if config is None or parse_lite_topic(topic) is not None:
         raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")

@@ -1,4 +1,4 @@
-"""Queries about messages that a group may pop (codes 200052, 200054, 200055), and POP_ROLLBACK
+"""Queries for messages that a group may pop (codes 200052, 200054, 200055), and POP_ROLLBACK
 (200056)."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PeekHeader(PopQueueHeader, kw_only=True):
 
 
 class NotificationHeader(PopQueueHeader, kw_only=True):
-    """Header of NOTIFICATION. The fields with times have the same meaning as in `PopHeader`."""
+    """Header of NOTIFICATION. Times have the same meaning as in `PopHeader`."""
 
     poll_time: Int64 = 0
     born_time: Int64 = 0
@@ -37,11 +37,11 @@ class NotificationHeader(PopQueueHeader, kw_only=True):
 
 
 class PopLookHandlers(Handlers):
-    """Requests about pops. None of them delivers a message."""
+    """Handlers for queries about pops, which deliver no messages."""
 
     @answers(RequestCode.PEEK_MESSAGE, PeekHeader, Action.SUB)
     async def peek(self, request: Request[PeekHeader]) -> RemotingCommand:
-        """Return the next new messages of a group. The messages stay new."""
+        """Return the next new messages of a group without delivering them."""
         header = request.header
         look = self._look(header, max_count=min(header.max_msg_nums, MAX_COUNT))
         peeked = await self._broker.looks.peek(look)
@@ -55,7 +55,7 @@ class PopLookHandlers(Handlers):
 
     @answers(RequestCode.NOTIFICATION, NotificationHeader, Action.SUB)
     async def notify(self, request: Request[NotificationHeader]) -> RemotingCommand:
-        """Return whether a pop would find a message. If none is available, wait for one."""
+        """Return whether a pop would find a message, waiting for one if none are available."""
         header = request.header
         now_ms = self._broker.clock.now_ms()
         look = self._look(
@@ -74,7 +74,7 @@ class PopLookHandlers(Handlers):
 
     @answers(RequestCode.POLLING_INFO, PopQueueHeader, Action.GET)
     def count_waiting(self, request: Request[PopQueueHeader]) -> RemotingCommand:
-        """Return the number of pops that wait with the same group, topic and queue id."""
+        """Return how many pops wait with the same group, topic and queue id."""
         header = request.header
         group = check_popped(self._broker, header)
         key = PollKey(group.group_name, header.topic, max(header.queue_id, ALL_QUEUES))
@@ -82,8 +82,8 @@ class PopLookHandlers(Handlers):
 
     @answers(RequestCode.POP_ROLLBACK, NoFields, Action.UPDATE)
     def roll_back(self, request: Request[NoFields]) -> RemotingCommand:
-        """Do nothing, and return SUCCESS. In Java this request moves the state of pops from RocksDB
-        to files. Here the state is always in files."""
+        """Return SUCCESS and do nothing. In Java this moves the state of pops from RocksDB to
+        files. Here it is always in files."""
         return succeed()
 
     def _look(

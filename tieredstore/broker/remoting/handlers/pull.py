@@ -1,4 +1,4 @@
-"""Consumer offsets and ends of queues (codes 14, 15, 29 to 32), and pulls (11, 361)."""
+"""Pulls (codes 11, 361), consumer offsets and queue ends (14, 15, 29 to 32)."""
 
 from __future__ import annotations
 
@@ -57,14 +57,13 @@ class OffsetUpdateHeader(QueueHeader, kw_only=True):
 
 
 class OffsetHandlers(Handlers):
-    """Requests about consumer offsets and about the ends of queues."""
+    """Handlers for consumer offsets and queue ends."""
 
     @answers(RequestCode.QUERY_CONSUMER_OFFSET, OffsetQueryHeader, Action.SUB, Action.GET)
     def query(self, request: Request[OffsetQueryHeader]) -> RemotingCommand:
-        """Return the consumer offset of a group. If no offset is stored, the answer is 0 while the
-        local log has the queue's first message, unless the client has set `setZeroIfNotFound` to
-        false. In all other cases the answer is QUERY_NOT_FOUND, and the client begins where its
-        consumeFromWhere says."""
+        """Return the consumer offset of a group. Without a stored offset, returns 0 if the local
+        log has the queue's first message, unless the client set `setZeroIfNotFound` to false.
+        Otherwise returns QUERY_NOT_FOUND, and the client starts where its consumeFromWhere says."""
         group = request.header.consumer_group
         topic = request.header.topic
         queue_id = request.header.queue_id
@@ -110,8 +109,8 @@ class OffsetHandlers(Handlers):
 
     @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchHeader, Action.GET)
     async def search(self, request: Request[SearchHeader]) -> RemotingCommand:
-        """Return the queue offset for a store time. The search may wait for a tier, so it runs in a
-        thread."""
+        """Return the queue offset for a store time. Runs in a thread, because it may wait for a
+        tier."""
         header = request.header
         topic, queue_id = header.topic, header.queue_id
         if header.lite_topic:
@@ -159,7 +158,7 @@ def _answer(name: str, number: int) -> RemotingCommand:
 
 
 def has_queue(broker: BrokerServices, topic: str, queue_id: int) -> bool:
-    """Return whether a queue exists. A light queue exists when it has a message. A queue id above
+    """Return whether a queue exists. A light queue exists once it has a message. Queue ids above
     the topic's current number of queues may still have messages, in the store or in the tier."""
     config = broker.topics.find_topic(topic)
     if config is not None and queue_id < config.queue_nums:
@@ -195,7 +194,7 @@ class PullHeader(RequestHeader, kw_only=True):
 
 
 class PullHandlers(Handlers):
-    """Pull requests of consumers."""
+    """Handlers for pull requests of consumers."""
 
     @answers(RequestCode.PULL_MESSAGE, PullHeader, Action.SUB)
     @answers(RequestCode.LITE_PULL_MESSAGE, PullHeader, Action.SUB)
@@ -268,8 +267,8 @@ class PullHandlers(Handlers):
         topic: str,
         sys_flag: int,
     ) -> Subscription:
-        """Return the subscription in the pull request. If the request contains none, return the
-        subscription from the group's last heartbeat."""
+        """Return the subscription from the pull request or, if it has none, from the group's last
+        heartbeat."""
         broker = self._broker
         group = config.group_name
         if sys_flag & _SUBSCRIPTION_FLAG:
@@ -318,7 +317,7 @@ class PullHandlers(Handlers):
 
 
 def check_property_filter(broker: BrokerServices, expression_type: str) -> None:
-    """Raise Refused if filters other than tag filters are disabled."""
+    """Raise Refused if only tag filters are enabled and another filter is requested."""
     if not broker.settings.enable_property_filter:
         raise Refused(
             Reason.SYSTEM_ERROR,
@@ -327,7 +326,7 @@ def check_property_filter(broker: BrokerServices, expression_type: str) -> None:
 
 
 def parse_subscription(topic: str, text: str | None, kind: str | None) -> Subscription:
-    """Return the subscription for a string. Subscriptions for short strings are cached."""
+    """Parse a subscription. Short expressions are cached."""
     is_kept = len(text or "") + len(kind or "") <= MAX_KEPT_CHARACTERS
     return (_parse_subscription if is_kept else Subscription.parse)(topic, text, kind)
 

@@ -1,4 +1,4 @@
-"""Queries of messages by key, by unique key and by commit log offset (codes 12, 33)."""
+"""Message queries by key, unique key and commit log offset (codes 12, 33)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ViewHeader(RequestHeader, kw_only=True):
 
 
 class QueryHandlers(Handlers):
-    """Queries that return messages."""
+    """Handlers for message queries."""
 
     @answers(RequestCode.QUERY_MESSAGE, QueryHeader, Action.SUB, Action.GET)
     async def query(self, request: Request[QueryHeader]) -> RemotingCommand:
@@ -78,8 +78,8 @@ class QueryHandlers(Handlers):
     @answers(RequestCode.VIEW_MESSAGE_BY_ID, ViewHeader, Action.GET)
     async def view(self, request: Request[ViewHeader]) -> RemotingCommand:
         """Return the message at an offset of the local commit log. A message that is only in the
-        tier must be queried by its key or its queue offset, because its record contains a physical
-        offset in the tier."""
+        tier must be queried by key or queue offset, because its record contains a physical offset
+        in the tier."""
         physical_offset = request.header.offset
         look = self._broker.store.look_message_by_offset
         message = await self._broker.look_ups.run(look, physical_offset)
@@ -94,11 +94,11 @@ class QueryHandlers(Handlers):
 async def find_message(
     broker: BrokerServices, physical_offset: int, message_id: str, topics: Sequence[str]
 ) -> StoredMessage | None:
-    """Return the message to which a client's request refers. `physical_offset`: commit log offset
-    in the client's copy of the record. `message_id`: the message's id. `topics`: topics in which
-    the message may be. If the local log has a different message or none at that offset, the message
-    is searched by its id (UNIQ_KEY). A record from the tier contains an offset in its queue's file
-    in the tier. The local log may have any message at that offset."""
+    """Return the message that a client's request refers to. `physical_offset`: commit log offset in
+    the client's copy of the record. `message_id`: id of the message. `topics`: topics that may
+    contain it. If the local log has another message or none at that offset, the message is searched
+    by id (UNIQ_KEY). This happens for records from the tier, whose offsets refer to the queue's
+    file in the tier."""
     found = await broker.look_ups.run(broker.store.look_message_by_offset, physical_offset)
     if found is not None and _has_id(found, message_id, topics):
         return found
@@ -113,7 +113,7 @@ async def find_message(
 
 
 def _has_id(message: StoredMessage, message_id: str, topics: Sequence[str]) -> bool:
-    """Return whether a message has the given id, which is its UNIQ_KEY or (from Go and C++ clients)
+    """Return whether a message has the given id. This is its UNIQ_KEY or, from Go and C++ clients,
     its offset message id."""
     return message.msg_id == message_id or (
         message.offset_message_id == message_id.upper() and message.topic in topics

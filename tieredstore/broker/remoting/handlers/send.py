@@ -1,5 +1,5 @@
-"""Requests of producers: single messages (codes 310, 10), batches (320), recalls (370),
-transactions (37, 323), and messages that consumers send back (36)."""
+"""Producer requests: single messages (codes 310, 10), batches (320), recalls (370) and transactions
+(37, 323). Also messages sent back by consumers (36)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class SendHeader(RequestHeader, kw_only=True):
     batch: str = "false"
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the topic and on the light queues of the
-        message."""
+        """Yield the permissions on the topic and on the light queues of the message."""
         yield want_topic(self.topic, *actions)
         yield from want_light_queues(self.properties.encode("utf-8", "replace"))
 
@@ -95,7 +94,7 @@ class RecallHeader(RequestHeader, kw_only=True):
 
 
 class SendHandlers(Handlers):
-    """Requests of producers."""
+    """Handlers for messages from producers."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -169,9 +168,9 @@ def _make_request(request: Request[SendHeader]) -> SendRequest:
 
 
 def _is_half(message: Message) -> bool:
-    """Return whether a message is a half message. Clients before 4.6.1 leave TRAN_MSG in the
-    messages that they send back for a retry. A message with earlier deliveries and a delay level is
-    therefore not a half message."""
+    """Return whether a message is a half message. Clients before 4.6.1 leave TRAN_MSG in messages
+    that they send back for a retry, so a message with earlier deliveries and a delay level is
+    not."""
     properties = message.properties
     if (find_property(properties, b"TRAN_MSG") or b"").lower() != b"true":
         return False
@@ -200,8 +199,8 @@ async def _wait(sent: Awaitable[SendResult]) -> RemotingCommand:
 
 
 class SendBackHeader(RequestHeader, kw_only=True):
-    """Header of CONSUMER_SEND_MSG_BACK. `offset`: commit log offset in the record that the consumer
-    has."""
+    """Header of CONSUMER_SEND_MSG_BACK. `offset`: commit log offset in the consumer's copy of the
+    record."""
 
     group: Group
     offset: Int64
@@ -212,7 +211,7 @@ class SendBackHeader(RequestHeader, kw_only=True):
 
 
 class SendBackHandlers(Handlers):
-    """Requests about messages that a consumer failed to consume."""
+    """Handlers for messages that a consumer failed to consume."""
 
     @answers(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, Action.SUB)
     async def send_back(self, request: Request[SendBackHeader]) -> RemotingCommand:
@@ -239,7 +238,7 @@ class SendBackHandlers(Handlers):
 
 
 class EndTransactionHeader(RequestHeader, kw_only=True):
-    """Header of END_TRANSACTION. Clients before 5.2 send no topic, so they need a permission on all
+    """Header of END_TRANSACTION. Clients before 5.2 send no topic, and need permission on all
     topics."""
 
     producer_group: str
@@ -249,7 +248,7 @@ class EndTransactionHeader(RequestHeader, kw_only=True):
     topic: str = ""
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Return the permission that the sender needs on the topic."""
+        """Yield the permission on the topic."""
         yield want_topic(self.topic, *actions)
 
 
@@ -258,7 +257,7 @@ class ResumeHeader(RequestHeader):
 
 
 class TransactionHandlers(Handlers):
-    """Requests about half messages."""
+    """Handlers for half messages."""
 
     @answers(RequestCode.END_TRANSACTION, EndTransactionHeader, Action.PUB)
     async def end_transaction(self, request: Request[EndTransactionHeader]) -> RemotingCommand:
@@ -280,6 +279,6 @@ class TransactionHandlers(Handlers):
 
     @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeHeader, Action.UPDATE)
     async def resume_check(self, request: Request[ResumeHeader]) -> RemotingCommand:
-        """Ask the producer again for the outcome of a half message that was discarded."""
+        """Ask the producer again for the outcome of a discarded half message."""
         await self._broker.transactions.resume(request.header.msg_id)
         return succeed()

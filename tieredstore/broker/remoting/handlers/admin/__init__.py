@@ -1,1 +1,1 @@
-"""Requests of operators, mostly from mqadmin."""
+"""Handlers for operators' requests, mostly from mqadmin."""

@@ -28,7 +28,7 @@ class UserFilterHeader(RequestHeader):
 
 
 class SubjectHeader(RequestHeader):
-    """Request about the policies of one subject, `User:name`."""
+    """Header of requests about the policies of a subject, `User:name`."""
 
     subject: str
 
@@ -45,8 +45,8 @@ class AclFilterHeader(RequestHeader):
 
 
 class AuthHandlers(Handlers):
-    """Requests about users and policies. If the broker does not check users, all these requests are
-    refused, because otherwise any client could create a user."""
+    """Handlers that manage users and policies. If the broker does not check users, they refuse all
+    requests, because otherwise any client could create a user."""
 
     @answers(RequestCode.AUTH_CREATE_USER, UserHeader, Action.UPDATE)
     async def create_user(self, request: Request[UserHeader]) -> RemotingCommand:
@@ -75,7 +75,7 @@ class AuthHandlers(Handlers):
 
     @answers(RequestCode.AUTH_GET_USER, UserHeader, Action.GET)
     def get_user(self, request: Request[UserHeader]) -> RemotingCommand:
-        """Return a user without the user's password."""
+        """Return a user without the password."""
         self._check()
         user = self._users.find_user(request.header.username)
         if user is None:
@@ -103,7 +103,7 @@ class AuthHandlers(Handlers):
 
     @answers(RequestCode.AUTH_DELETE_ACL, DeleteAclHeader, Action.UPDATE)
     async def delete_acl(self, request: Request[DeleteAclHeader]) -> RemotingCommand:
-        """Delete a user's policies, either those for one resource or all."""
+        """Delete a user's policies, either all or those for one resource."""
         self._check()
         subject = request.header.subject
         if not self._acls.delete_acl(subject, request.header.policy_type, request.header.resource):

@@ -1,5 +1,5 @@
-"""Statistics and settings of the broker (codes 25, 26, 28, 315, 318, 319), cleaning of the store
-(306, 316, 329), and units of a queue (321)."""
+"""Broker statistics and settings (codes 25, 26, 28, 315, 318, 319), store cleanup (306, 316, 329),
+and consume queue units (321)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StatsHeader(RequestHeader):
 
 
 class BrokerHandlers(Handlers):
-    """Requests about the whole broker."""
+    """Handlers for the settings and statistics of the broker."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -51,7 +51,7 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.UPDATE_BROKER_CONFIG, NoFields, Action.UPDATE)
     def update_config(self, request: Request[NoFields]) -> RemotingCommand:
-        """Change settings until the broker stops. The file broker.conf stays unchanged."""
+        """Change settings until the broker stops. The file broker.conf is not changed."""
         changes = _parse_properties(request.body)
         try:
             changed = update_settings(
@@ -66,7 +66,7 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.GET_BROKER_CONFIG, NoFields, Action.GET)
     def get_config(self, request: Request[NoFields]) -> RemotingCommand:
-        """Return all settings except the settings of plugins, because those may be secret."""
+        """Return all settings except those of plugins, which may be secret."""
         settings = list_settings(self._broker.settings, self._broker.store_config)
         return succeed(
             {"version": msgspec.json.encode(self._version).decode()}, _format_properties(settings)
@@ -74,13 +74,13 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO, NoFields, Action.GET)
     async def get_runtime_info(self, request: Request[NoFields]) -> RemotingCommand:
-        """Return statistics as text under Java's names."""
+        """Return statistics as text, under Java's names."""
         return succeed_with({"table": await describe_runtime(self._broker)})
 
     @answers(RequestCode.VIEW_BROKER_STATS_DATA, StatsHeader, Action.GET)
     def get_rate(self, request: Request[StatsHeader]) -> RemotingCommand:
-        """Return one rate over the last minute, hour and day. The request contains the name and the
-        key of the rate."""
+        """Return a rate over the last minute, hour and day. The request names the rate and its
+        key."""
         name, key = request.header.stats_name, request.header.stats_key
         rates = {
             member: self._broker.statistics.find_rate(name, key, window_ms)
@@ -104,7 +104,8 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.UPDATE_NAMESRV_CONFIG, NoFields, Action.UPDATE)
     def update_namesrv_config(self, request: Request[NoFields]) -> RemotingCommand:
-        """Refuse the request, because no setting of the name-server role can change at run time."""
+        """Refuse the request, because settings of the name-server role cannot change at run
+        time."""
         keys = ", ".join(_parse_properties(request.body))
         raise Refused(
             Reason.INVALID_PARAMETER,
@@ -113,7 +114,7 @@ class BrokerHandlers(Handlers):
 
 
 def _parse_properties(body: bytes) -> dict[str, str]:
-    """Parse `key=value` lines in the format of Java's Properties."""
+    """Parse `key=value` lines in Java's Properties format."""
     import javaproperties
 
     try:
@@ -146,24 +147,24 @@ class UnitsHeader(RequestHeader, kw_only=True):
 
 
 class MaintenanceHandlers(Handlers):
-    """Requests about cleaning and about the units of queues."""
+    """Handlers for cleanup of the store, and for consume queue units."""
 
     @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, NoFields, Action.UPDATE)
     async def clean_queues(self, request: Request[NoFields]) -> RemotingCommand:
-        """Empty the queues in which all messages have expired."""
+        """Empty the queues whose messages have all expired."""
         await asyncio.to_thread(self._find_cleanable().clean_expired_consume_queue)
         return succeed()
 
     @answers(RequestCode.DELETE_EXPIRED_COMMITLOG, NoFields, Action.UPDATE)
     def delete_files(self, request: Request[NoFields]) -> RemotingCommand:
-        """Delete expired files now, regardless of the configured hour."""
+        """Delete expired files now, whatever the configured hour."""
         self._find_cleanable().execute_delete_files_manually()
         return succeed()
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC, NoFields, Action.UPDATE)
     async def delete_unused_topics(self, request: Request[NoFields]) -> RemotingCommand:
-        """Delete the messages of topics that the table of topics does not contain, and of their
-        lite topics. System topics and other light queues are kept."""
+        """Delete the messages of topics that are not in the topic table, including their lite
+        topics. System topics and other light queues are kept."""
         self._find_cleanable()  # a read-only history stays unchanged
         topics = await asyncio.to_thread(self._list_topics)
         known = self._broker.topics
@@ -212,8 +213,8 @@ class MaintenanceHandlers(Handlers):
     def _read_units(
         self, key: QueueKey, index: int, count: int
     ) -> tuple[QueueRange, list[dict[str, object]] | None] | None:
-        """Return the range of a queue, and its units, starting at queue offset `index`. The units
-        are None if the index is outside the range. Returns None for an unknown queue."""
+        """Return the range of a queue and its units, starting at queue offset `index`. The units
+        are None if the index is out of range. Returns None for an unknown queue."""
         source = self._broker.store.dispatch_source
         source.flush()  # messages that are not on disk are not in the range
         found = source.queue_range(key)

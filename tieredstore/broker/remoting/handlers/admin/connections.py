@@ -21,7 +21,7 @@ from tieredstore.broker.remoting.handlers.base import (
 
 
 class ProducerGroupHeader(RequestHeader):
-    """Header of GET_PRODUCER_CONNECTION_LIST. No permissions exist on producer groups, so none are
+    """Header of GET_PRODUCER_CONNECTION_LIST. Producer groups have no permissions, so none are
     checked."""
 
     producer_group: str
@@ -33,7 +33,7 @@ class SubscriptionHeader(RequestHeader):
 
 
 class ConnectionHandlers(Handlers):
-    """Requests about connected clients."""
+    """Handlers for information about connected clients."""
 
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, Action.GET)
     def list_consumers(self, request: Request[ConsumerGroupHeader]) -> RemotingCommand:
@@ -87,8 +87,8 @@ class ConnectionHandlers(Handlers):
 
     @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, Action.GET)
     def list_groups_of_topic(self, request: Request[TopicHeader]) -> RemotingCommand:
-        """Return the consumer groups that have a connected member with a subscription to a topic,
-        or a consumer offset in the topic."""
+        """Return the consumer groups with a connected member that subscribes to a topic, or with a
+        consumer offset in it."""
         topic = request.header.topic
         groups = self._broker.consumers.list_groups_of_topic(topic)
         return succeed_with({"groupList": sorted(groups | self._broker.offsets.list_groups(topic))})
@@ -129,7 +129,7 @@ def _show_language(session: ClientSession) -> str:
 
 
 def show_subscription(subscription: Subscription) -> dict[str, object]:
-    """Return a subscription in the format of Java's SubscriptionData."""
+    """Return a subscription in the form of Java's SubscriptionData."""
     return {
         "classFilterMode": False,
         "codeSet": [],

@@ -39,7 +39,7 @@ _INT64_MAX: Final = 2**63 - 1
 class _QueueTimeSpan(msgspec.Struct, rename="camel"):
     """Store times of messages in a queue, epoch ms. `min_time_stamp`, `max_time_stamp`: first and
     last message. `consume_time_stamp`: last consumed message. `delay_time`: ms since the next
-    message to consume was stored, or 0 without a next message."""
+    message to consume was stored, or 0 if there is none."""
 
     message_queue: MessageQueue
     min_time_stamp: int
@@ -60,8 +60,7 @@ class TimeSpanHeader(RequestHeader, kw_only=True):
 
 
 class CorrectionHeader(RequestHeader, kw_only=True):
-    """Header of QUERY_CORRECTION_OFFSET. `filter_groups`: groups that are left out, separated by
-    commas."""
+    """Header of QUERY_CORRECTION_OFFSET. `filter_groups`: groups to ignore, separated by commas."""
 
     topic: Topic
     compare_group: Group
@@ -69,8 +68,8 @@ class CorrectionHeader(RequestHeader, kw_only=True):
 
 
 class CloneHeader(RequestHeader, kw_only=True):
-    """Header of CLONE_GROUP_OFFSET. If it names no topic, the permissions on all topics of the
-    source group are checked later."""
+    """Header of CLONE_GROUP_OFFSET. Without a topic, the permissions on all topics of the source
+    group are checked later."""
 
     src_group: str
     dest_group: str
@@ -78,8 +77,8 @@ class CloneHeader(RequestHeader, kw_only=True):
     offline: str = "false"
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs: to read the source group, and to change the
-        target group and the topic."""
+        """Yield the permissions to read the source group and to change the target group and the
+        topic."""
         yield want_group(self.src_group, Action.GET, Action.SUB)
         yield want_group(self.dest_group, *actions)
         if topic := self.topic.strip():
@@ -87,8 +86,8 @@ class CloneHeader(RequestHeader, kw_only=True):
 
 
 class GroupOffsetHandlers(Handlers):
-    """Requests about consumer offsets: those that the broker stores, and those that connected
-    consumers report."""
+    """Handlers for consumer offsets, both those stored in the broker and those of connected
+    consumers."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -106,8 +105,8 @@ class GroupOffsetHandlers(Handlers):
 
     @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, Action.GET)
     async def ask_consumers(self, request: Request[ConsumerStatusHeader]) -> RemotingCommand:
-        """Ask all members of a group, or one member, for their offsets in a topic (request code
-        221). Members that do not answer are omitted."""
+        """Ask one member or all members of a group for their offsets in a topic (request code 221).
+        Members that do not respond are omitted."""
         group, topic = request.header.group, request.header.topic
         wanted = request.header.client_addr
         members = self._broker.consumers.find_group(group)
@@ -129,8 +128,8 @@ class GroupOffsetHandlers(Handlers):
 
     @answers(RequestCode.QUERY_CONSUME_TIME_SPAN, TimeSpanHeader, Action.GET)
     async def get_time_spans(self, request: Request[TimeSpanHeader]) -> RemotingCommand:
-        """Return the store times of the first, the last and the last consumed message of each queue
-        of a topic, and the delay of a group in each queue."""
+        """Return, for each queue of a topic, the store times of the first, the last and the last
+        consumed message, and the delay of a group."""
         topic, group = request.header.topic, request.header.group
         config = self._broker.topics.find_topic(topic)
         if config is None:
@@ -165,9 +164,9 @@ class GroupOffsetHandlers(Handlers):
 
     @answers(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionHeader, Action.GET)
     def get_corrections(self, request: Request[CorrectionHeader]) -> RemotingCommand:
-        """Return, for each queue of a topic, the smallest consumer offset of all groups. If the
-        group `compare_group` is behind that offset, the result is 2^63-1. The groups in
-        `filter_groups` are left out. No offset is changed."""
+        """Return the smallest consumer offset of all groups in each queue of a topic, without
+        changing any. The result is 2^63-1 for a queue in which `compare_group` is behind that
+        offset. Groups in `filter_groups` are ignored."""
         topic, compared = request.header.topic, request.header.compare_group
         left_out = set(request.header.filter_groups.split(","))
         found: dict[int, int] = {}
@@ -182,9 +181,9 @@ class GroupOffsetHandlers(Handlers):
 
     @answers(RequestCode.CLONE_GROUP_OFFSET, CloneHeader, Action.UPDATE)
     async def clone(self, request: Request[CloneHeader]) -> RemotingCommand:
-        """Copy the consumer offsets of one group to another group, in one topic or in all topics.
-        Skips deleted topics. Unless `offline` is set, also skips the topics to which no connected
-        member of the source group subscribes."""
+        """Copy the consumer offsets of a group to another group, in one topic or in all. Deleted
+        topics are skipped. Unless `offline` is set, topics without a connected subscriber in the
+        source group are skipped too."""
         source, target = request.header.src_group, request.header.dest_group
         check_group_of_client(target)
         topic = request.header.topic.strip()
@@ -203,8 +202,7 @@ class GroupOffsetHandlers(Handlers):
 
 
 async def _ask_consumer(member: ClientSession, topic: str, group: str) -> bytes | None:
-    """Return the offsets that a consumer has for its queues, as JSON, or None if the consumer does
-    not answer."""
+    """Return a consumer's offsets in its queues as JSON, or None if it does not respond."""
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     fields = {"topic": topic, "group": group}
     try:

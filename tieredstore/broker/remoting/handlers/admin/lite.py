@@ -1,4 +1,4 @@
-"""mqadmin's requests about lite topics (codes 200074 to 200079)."""
+"""Lite topics, for mqadmin (codes 200074 to 200079)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DispatchHeader(RequestHeader, kw_only=True):
 
 
 class LiteAdminHandlers(Handlers):
-    """Requests about lite topics."""
+    """Handlers for information about lite topics."""
 
     @answers(RequestCode.GET_BROKER_LITE_INFO, NoFields, Action.GET)
     async def get_broker_info(self, request: Request[NoFields]) -> RemotingCommand:
@@ -158,8 +158,8 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.GET_LITE_GROUP_INFO, LiteGroupHeader, Action.GET)
     async def get_group_info(self, request: Request[LiteGroupHeader]) -> RemotingCommand:
-        """Return a group's number of unconsumed messages in one lite topic, or in all lite topics
-        of the parent."""
+        """Return how many messages a group has not consumed in one lite topic, or in all lite
+        topics of the parent."""
         header, broker = request.header, self._broker
         parent = self._find_bound(header.group)
         body: dict[str, object] = {
@@ -197,8 +197,8 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.TRIGGER_LITE_DISPATCH, DispatchHeader, Action.UPDATE)
     def dispatch(self, request: Request[DispatchHeader]) -> RemotingCommand:
-        """Mark all lite topics of a client, or of all clients of a group, so that the next receive
-        of each client checks them for messages."""
+        """Mark all lite topics of a client, or of all clients of a group, to be checked for
+        messages at the next receive."""
         group, client_id = request.header.group, request.header.client_id
         self._find_bound(group)
         lite = self._broker.receive.lite

@@ -1,4 +1,4 @@
-"""Progress of topics and groups, and resets of consumer offsets (codes 202, 208, 222, 317)."""
+"""Progress of topics and groups, and consumer offset resets (codes 202, 208, 222, 317)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def encode_queue_map(broker_name: str, entries: Iterable[tuple[QueueKey, object]]) -> bytes:
-    """Encode a map of queues, `{{queue}:value,…}`, in fastjson's format."""
+    """Encode a map with queues as keys, `{{queue}:value,…}`, in fastjson's format."""
     name = _ENCODER.encode(broker_name)
     topics: dict[str, bytes] = {}
     pairs: list[bytes] = []
@@ -60,7 +60,7 @@ def encode_queue_map(broker_name: str, entries: Iterable[tuple[QueueKey, object]
 
 
 def encode_object(**members: bytes) -> bytes:
-    """Encode a JSON object from members whose values are already encoded as JSON."""
+    """Encode a JSON object from members that are already JSON."""
     return (
         b"{"
         + b",".join(_ENCODER.encode(name) + b":" + value for name, value in members.items())
@@ -73,8 +73,8 @@ def encode_members(**members: object) -> dict[str, bytes]:
 
 
 def find_member(data: bytes, name: str) -> bytes | None:
-    """Return the value of a member in an object that fastjson wrote, as unparsed text. The value
-    must be an object, whose keys may be objects too. Return None if there is no such member."""
+    """Return the unparsed value of a member in an object written by fastjson, or None if there is
+    no such member. The value must be an object, whose keys may be objects too."""
     start = data.find(_ENCODER.encode(name) + b":{")
     if start < 0:
         return None
@@ -105,8 +105,8 @@ class _OffsetWrapper(msgspec.Struct, rename="camel"):
 
 
 class ConsumeStatsHeader(RequestHeader, kw_only=True):
-    """Header of GET_CONSUME_STATS. `topic_list`: topics separated by semicolons. If the header
-    names no topic, the permissions on all topics of the group are checked later."""
+    """Header of GET_CONSUME_STATS. `topic_list`: topics separated by semicolons. If it names no
+    topic, the permissions on all topics of the group are checked later."""
 
     consumer_group: str
     topic: str = ""
@@ -116,7 +116,7 @@ class ConsumeStatsHeader(RequestHeader, kw_only=True):
         return {self.topic, *self.topic_list.split(";")} - {""}
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the permissions that the sender needs, on the group and on each named topic."""
+        """Yield the permissions on the group and on each named topic."""
         yield want_group(self.consumer_group, *actions)
         for topic in sorted(self.list_topics()):
             yield want_topic(topic, *actions)
@@ -127,8 +127,8 @@ class AllConsumeStatsHeader(RequestHeader):
 
 
 class ResetOffsetHeader(RequestHeader, kw_only=True):
-    """Header of INVOKE_BROKER_TO_RESET_OFFSET. `timestamp`: store time to which the offsets are
-    reset, epoch ms. -1 means the end of each queue."""
+    """Header of INVOKE_BROKER_TO_RESET_OFFSET. `timestamp`: store time to reset to, epoch ms, or -1
+    for the end of each queue."""
 
     topic: Topic
     group: Group
@@ -139,7 +139,7 @@ class ResetOffsetHeader(RequestHeader, kw_only=True):
 
 
 class ProgressHandlers(Handlers):
-    """Requests about the ends of queues and the consumer offsets of groups."""
+    """Handlers for the offsets of topics and groups."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -148,7 +148,7 @@ class ProgressHandlers(Handlers):
 
     @answers(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader, Action.GET)
     async def get_topic_stats(self, request: Request[TopicHeader]) -> RemotingCommand:
-        """Return the first offset and the end offset of all queues of a topic."""
+        """Return the first and the end offset of each queue of a topic."""
         topic = self._find_topic(request.header.topic)
 
         def measure(key: QueueKey) -> _TopicOffset:
@@ -165,8 +165,7 @@ class ProgressHandlers(Handlers):
 
     @answers(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, Action.GET)
     async def get_consume_stats(self, request: Request[ConsumeStatsHeader]) -> RemotingCommand:
-        """Return a group's progress in the requested topics, or in all topics that the group has
-        consumed."""
+        """Return a group's progress in the requested topics, or in all topics it has consumed."""
         group = request.header.consumer_group
         topics = request.header.list_topics()
         if not topics:
@@ -180,8 +179,8 @@ class ProgressHandlers(Handlers):
     async def get_all_consume_stats(
         self, request: Request[AllConsumeStatsHeader]
     ) -> RemotingCommand:
-        """Return the progress of all groups. If `is_order` is set, only of groups that consume in
-        order."""
+        """Return the progress of all groups. With `is_order`, only groups that consume in order are
+        returned."""
         is_order = is_true(request.header.is_order)
         shown: list[bytes] = []
         total_diff = in_flight = 0
@@ -214,9 +213,9 @@ class ProgressHandlers(Handlers):
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, Action.UPDATE)
     async def reset_offset(self, request: Request[ResetOffsetHeader]) -> RemotingCommand:
-        """Set the consumer offsets of a group in a topic to a store time (-1 means the end), or set
-        the offset in one queue, and notify the members. Without `isForce` a time never moves an
-        offset forward."""
+        """Reset a group's consumer offsets in a topic to a store time (-1 for the end), or set the
+        offset in one queue, and notify the members. Without `isForce`, a time never moves an offset
+        forward."""
         group = request.header.group
         check_group_of_client(group)
         topic = self._find_topic(request.header.topic)
@@ -256,7 +255,7 @@ class ProgressHandlers(Handlers):
         *,
         force: bool,
     ) -> None:
-        """Notify the remoting consumers of a group, so that they continue at the new offsets."""
+        """Notify the remoting consumers of a group to continue at the new offsets."""
         found = self._broker.consumers.find_group(group)
         fields = {
             "topic": topic,
@@ -274,8 +273,7 @@ class ProgressHandlers(Handlers):
                 )
 
     def _encode_for_c(self, entries: Iterable[tuple[QueueKey, int]]) -> bytes:
-        """Return a body in the form that C++ clients read: a list of queues and offsets in place of
-        a map."""
+        """Encode a body for C++ clients: a list of queues and offsets instead of a map."""
         queues = [
             {
                 "brokerName": self._name,
@@ -289,7 +287,7 @@ class ProgressHandlers(Handlers):
 
     def _find_offsets(self, keys: Iterable[QueueKey], timestamp_ms: int) -> list[int]:
         """Return the queue offsets for a store time, or the ends of the queues for a negative time.
-        May read from a tier, so do not call this method on the event loop."""
+        May read from a tier, so do not call it on the event loop."""
         if timestamp_ms < 0:
             return [self._store.get_max_offset_in_queue(*key) for key in keys]
         find = self._store.get_offset_in_queue_by_time
@@ -300,8 +298,8 @@ class ProgressHandlers(Handlers):
         return min(max(offset, low), self._store.get_max_offset_in_queue(*key))
 
     async def _show(self, group: str, topic: str) -> list[tuple[QueueKey, _OffsetWrapper]]:
-        """Return a group's progress in each queue of a topic. Empty for a deleted topic, and for a
-        topic to which no connected member subscribes."""
+        """Return a group's progress in each queue of a topic. Empty if the topic was deleted or no
+        connected member subscribes to it."""
         config = self._broker.topics.find_topic(topic)
         members = self._broker.consumers.find_group(group)
         if config is None or (
@@ -328,8 +326,8 @@ class ProgressHandlers(Handlers):
     async def _measure(
         self, measure: Callable[[QueueKey], _Measured], queues: Iterable[QueueKey]
     ) -> list[tuple[QueueKey, _Measured]]:
-        """Call a function for each queue, in several threads. A topic may have 65,536 queues, and
-        the function may read from a tier."""
+        """Call a function for each queue, using several threads. A topic may have 65,536 queues,
+        and the function may read from a tier."""
         keys = list(queues)
         size = max(1, -(-len(keys) // THREADS))
         parts = [keys[start : start + size] for start in range(0, len(keys), size)]

@@ -41,7 +41,8 @@ _NO_POOL: Final = (1 << 31) - 1
 
 
 async def describe_runtime(broker: BrokerServices) -> dict[str, str]:
-    """Return the broker's figures as text, by name. Raises the errors of the store."""
+    """Return the runtime statistics of a broker as text, by name. Raises the errors of the
+    store."""
     root = Path(broker.store_config.store_path_root_dir)
     used = await asyncio.to_thread(measure_used_ratio, root)
     disk = await asyncio.to_thread(shutil.disk_usage, root)
@@ -111,15 +112,15 @@ async def describe_runtime(broker: BrokerServices) -> dict[str, str]:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Return a size in Java's form, such as `1.5 KiB`."""
+    """Format a size like Java, for example `1.5 KiB`."""
     unit = min(max(size_bytes.bit_length() - 1, 0) // 10, 6)
     return f"{size_bytes / 1024**unit:.1f} {' KMGTPE'[unit]}iB" if unit else f"{size_bytes} B"
 
 
 def estimate_percentile(times: Sequence[int], part: float) -> float:
-    """Estimate a percentile of the put durations (ms). `part`: the percentile as a share, 0 to 1.
-    `times`: number of puts in each range between the bounds PUT_TIMES_MS. As in Java, the puts of a
-    range are assumed to be spread evenly over the range."""
+    """Estimate a percentile of the put latency (ms). `part`: the percentile, from 0 to 1. `times`:
+    number of puts in each range between the bounds PUT_TIMES_MS. As in Java, puts are assumed to be
+    evenly distributed within a range."""
     wanted = int(sum(times) * part)
     lows, highs = (0, *PUT_TIMES_MS), (*PUT_TIMES_MS, PUT_TIMES_MS[-1])
     for count, passed, low, high in zip(times, accumulate(times), lows, highs, strict=True):

@@ -1,4 +1,4 @@
-"""Requests about topics and consumer groups."""
+"""Topic and consumer group administration."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TopicConfigHeader(RequestHeader, kw_only=True):
 
 
 class TopicHandlers(Handlers):
-    """Requests about the table of topics."""
+    """Handlers that list, create, change and delete topics."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -78,7 +78,7 @@ class TopicHandlers(Handlers):
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, NoFields, Action.UPDATE)
     async def update_topics(self, request: Request[NoFields]) -> RemotingCommand:
-        """Create or change several topics, all or none. Attributes are given as changes, such as
+        """Create or change several topics, all or none. Attributes are given as changes such as
         `+key=value`."""
         table = decode_body(request, _TopicList)
         return await self._update(
@@ -103,7 +103,7 @@ class TopicHandlers(Handlers):
 
     @answers(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, Action.DELETE)
     async def delete_topic(self, request: Request[TopicHeader]) -> RemotingCommand:
-        """Delete a topic with its messages and with the consumer offsets of all groups in it."""
+        """Delete a topic with its messages and all consumer offsets in it."""
         self._refuse_read_only()
         topic = request.header.topic
         self._refuse_system(topic)
@@ -169,8 +169,8 @@ class _GroupList(msgspec.Struct, rename="camel"):
 
 
 class ForbiddenHeader(RequestHeader, kw_only=True):
-    """Header of UPDATE_AND_GET_GROUP_FORBIDDEN. `readable`: whether the group may read the topic.
-    An empty value changes nothing."""
+    """Header of UPDATE_AND_GET_GROUP_FORBIDDEN. `readable`: whether the group may read the topic,
+    or empty for no change."""
 
     group: Group
     topic: Topic
@@ -183,7 +183,7 @@ class DeleteGroupHeader(RequestHeader, kw_only=True):
 
 
 class GroupHandlers(Handlers):
-    """Requests about the table of groups."""
+    """Handlers that list, create, change and delete consumer groups."""
 
     def __init__(self, broker: BrokerServices) -> None:
         super().__init__(broker)
@@ -191,7 +191,7 @@ class GroupHandlers(Handlers):
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, NoFields, Action.UPDATE)
     async def update_group(self, request: Request[NoFields]) -> RemotingCommand:
-        """Create or change one group. Attributes are given as changes, such as `+key=value`."""
+        """Create or change a group. Attributes are given as changes such as `+key=value`."""
         return await self._update([decode_body(request, groups.SubscriptionGroupConfig)])
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, NoFields, Action.UPDATE)
@@ -219,8 +219,8 @@ class GroupHandlers(Handlers):
 
     @answers(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ForbiddenHeader, Action.UPDATE)
     async def set_readable(self, request: Request[ForbiddenHeader]) -> RemotingCommand:
-        """Permit or forbid a group to read a topic, if the request asks for a change. Returns
-        whether the group may read."""
+        """Set whether a group may read a topic, if the request asks for a change. Returns whether
+        the group may read it."""
         group, topic = request.header.group, request.header.topic
         if request.header.readable:
             readable = is_true(request.header.readable)
