@@ -45,8 +45,8 @@ class StoreParts:
 
 
 def make_parts(root: Path, config: StoreConfig, clock: Clock, store_host: bytes) -> StoreParts:
-    """Create the parts of a store. Nothing is read, written or started yet. `store_host`: as in
-    `DefaultMessageStore`. Raises Invalid for a configuration that no store can have."""
+    """Create the parts of a store without reading, writing or starting anything. `store_host`: as
+    in `DefaultMessageStore`. Raises Invalid for a configuration that no store can have."""
     flags = RunningFlags()
     files = PositionalFiles(writable=True)
     log = _make_commit_log(root, config, files)

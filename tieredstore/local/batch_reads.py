@@ -1,4 +1,4 @@
-"""Gets from batch consume queues: records that hold several messages each.
+"""Gets from batch consume queues, whose records hold several messages each.
 
 As in Java, a get returns whole records. The first record may begin before the requested offset.
 `message.batch.inner_messages` splits records into messages.
@@ -28,9 +28,9 @@ def get_batches(
     request: GetRequest,
     is_in_memory: Callable[[int], bool],
 ) -> GetMessageResult:
-    """Return records, beginning with the record that contains the requested queue offset.
-    `max_count` limits the messages in them. `is_in_memory`: returns whether the record at a log
-    offset is near the log's end. Raises Corrupt if the first requested record does not match its
+    """Return records, starting with the one that contains the requested queue offset. `max_count`
+    limits the number of messages in them. `is_in_memory`: returns whether the record at a log
+    offset is near the end of the log. Raises Corrupt if the first record does not match its
     unit."""
     if queue is None or (maximum := queue.max_offset) == 0:
         return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)

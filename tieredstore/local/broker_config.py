@@ -1,6 +1,7 @@
-"""Files of a broker in `config/` of its store: topics, groups, offsets and permissions.
+"""Configuration files of a broker in its store's `config/`: topics, groups, offsets and
+permissions.
 
-If Java keeps them in RocksDB databases, the equivalent files are returned.
+If Java keeps them in RocksDB databases, they are converted to the equivalent files.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _USERS: Final = ("authUsers.json", "users", "auth_user")
 
 
 class _Database(NamedTuple):
-    """Database in which a Java broker keeps a part of its configuration. `folders`: possible names
-    of its folder. A store has at most one of them."""
+    """Database with part of a Java broker's configuration. `folders`: possible names of its folder,
+    of which a store has at most one."""
 
     folders: tuple[str, ...]
     read: Callable[[Path], dict[str, object]]
@@ -53,8 +54,8 @@ class BrokerConfig:
 
 
 def read_broker_config(root: Path, names: Sequence[str]) -> BrokerConfig:
-    """Read the configuration files of a store's broker, each in a consistent state. The broker may
-    run during the read. Raises Unavailable."""
+    """Read a consistent state of each of the broker's configuration files. The broker may be
+    running. Raises Unavailable."""
     found = BrokerConfig()
     folder = root / _CONFIG_DIRECTORY
     for name in names:
@@ -89,7 +90,7 @@ def _find_database(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def _read_database(database: _Database, folder: Path) -> dict[str, object]:
-    """Read a database. The read is repeated if the broker deleted a file during the read."""
+    """Read a database, and repeat this if the broker deleted a file during the read."""
     for _ in range(_MOST_READS - 1):
         with suppress(Unavailable):
             return database.read(folder)
@@ -141,7 +142,7 @@ def _read_offsets(directory: Path) -> dict[str, object]:
 
 
 def _read_acls(directory: Path) -> dict[str, object]:
-    """Return the permissions of all users, in the format of this project's file `authAcls.json`."""
+    """Return the permissions of all users in the format of this project's `authAcls.json`."""
     return {
         "acls": {
             subject: {

@@ -1,4 +1,4 @@
-"""Reads for a tier, from a local store of this or another process."""
+"""Source of a tier's uploads: a local store of this or another process."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tieredstore.message.record import decode_record
 
 
 class LocalDispatchSource:
-    """DispatchSource over a local store. `list_queues`: returns the store's queues. `topics`:
-    returns its topic table. `flush`: flushes the log and the units, so that `queue_range` includes
-    them. Compaction topics are left out, because their consume queues do not show their contents.
-    Batch topics have no queue in this source."""
+    """DispatchSource for a local store. Compaction topics are omitted, because their consume queues
+    do not show their contents, and so are batch topics. `list_queues`: returns the store's queues.
+    `topics`: returns its topic table. `flush`: flushes the log and the units, so that `queue_range`
+    includes them."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class LocalDispatchSource:
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
-        """Return all queues, including system topics and light queues, without compaction and batch
-        topics."""
+        """Return all queues except those of compaction and batch topics. System topics and light
+        queues are included."""
         table = self._topics()
         return [
             key
@@ -59,9 +59,8 @@ class LocalDispatchSource:
         ]
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """Return the range of the messages that may be dispatched to the tier now. Only messages
-        whose records are on disk are included, because after a power cut a tier must not be ahead
-        of the log."""
+        """Return the range of messages that may be uploaded now. Only messages on disk are
+        included, because a power failure must not put the tier ahead of the log."""
         queue = self._store.find_queue(*key)
         if queue is None:
             return None
@@ -69,7 +68,7 @@ class LocalDispatchSource:
         return QueueRange(minimum, max(self._find_flushed_end(queue), minimum))
 
     def _find_flushed_end(self, queue: ConsumeQueueReader) -> int:
-        """Return the queue offset after the last message whose whole record is flushed."""
+        """Return the queue offset after the last message whose record is completely flushed."""
         log = self._store.commit_log
         end, flushed = queue.max_offset, log.flushed_offset
         if flushed >= log.readable_offset:
@@ -84,13 +83,13 @@ class LocalDispatchSource:
         return find_first(queue.min_offset, end, lambda offset: not is_flushed(offset))
 
     def flush(self) -> None:
-        """Flush pending puts, so that `queue_range` includes them. No-op for a store with another
-        owner. Raises the errors of the store's flush."""
+        """Flush pending puts, so that `queue_range` includes them. No-op if another process owns
+        the store. Raises the errors of the store's flush."""
         self._flush()
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Read up to `count` units, fewer at the end of a file. Returns a copy. The address of an
-        extended unit is valid only in this store, so it is replaced by the hash of the message's
+        """Return a copy of up to `count` units, fewer at the end of a file. The address of an
+        extended unit, which is valid only in this store, is replaced by the hash of the message's
         TAGS."""
         queue = self._store.find_queue(*key)
         if queue is None:
@@ -114,10 +113,10 @@ class LocalDispatchSource:
         return units
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """Read the records of the units, each byte once. Returns one buffer for each file of the
-        log. The caller owns the buffers. Raises Corrupt if a record is missing or does not match
-        its unit, and Unavailable if a record is not on disk yet. For units of the latest
-        `queue_range` all records are on disk."""
+        """Read the records of the units, each byte once. Returns one buffer per log file, owned by
+        the caller. Raises Corrupt if a record is missing or does not match its unit, and
+        Unavailable if a record is not on disk yet. All records in the latest `queue_range` are on
+        disk."""
         if not len(units):
             return []
         offsets = units["physical_offset"].astype(np.int64)
@@ -136,7 +135,7 @@ class LocalDispatchSource:
         ]
 
     def _gather(self, runs: Runs, sizes: npt.NDArray[np.int64]) -> memoryview:
-        """Read records from one file of the log. Records of other queues may lie between them."""
+        """Read records from one file of the log. Records of other queues may be between them."""
         offsets = runs.starts
         if (least := find_least(sizes)) < MIN_RECORD_SIZE:
             raise Corrupt(
@@ -187,8 +186,8 @@ class LocalDispatchSource:
         return unit is not None and log.min_offset <= unit[0] < log.readable_offset
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        """Return whether the pages of these messages are resident. False for missing messages. True
-        if the system cannot tell."""
+        """Return whether the pages of these messages are resident. Returns False for missing
+        messages, and True if the system cannot tell."""
         queue = self._store.find_queue(*key)
         units = None if queue is None else queue.read_units(offset, max(count, 1))
         if units is None or not len(units):

@@ -40,10 +40,10 @@ _NAMED = 8
 def recover(
     root: Path, config: StoreConfig, *, accept_loss: bool = False, rebuild: bool = False
 ) -> RecoveryPlan:
-    """Bring the files of a store to a state from which the dispatch can continue. The caller holds
-    the store's lock. Returns the plan that was carried out. `accept_loss`: whether valid messages
-    after a damaged one may be cut off. `rebuild`: as `full` of `plan_recovery`. Raises Corrupt for
-    a loss without consent, and the errors of `plan_recovery` and `repair`."""
+    """Bring the files of a store to a state from which the dispatch can continue, and return the
+    plan that was executed. The caller must hold the store's lock. `accept_loss`: whether valid
+    messages after a damaged one may be cut off. `rebuild`: as `full` of `plan_recovery`. Raises
+    Corrupt for a loss that was not accepted, and the errors of `plan_recovery` and `repair`."""
     plan = plan_recovery(
         root, config, full=rebuild, compares=not config.is_rocksdb, builds_unknown=False
     )
@@ -63,9 +63,9 @@ def recover(
 
 def check_queues(root: Path, config: StoreConfig, dispatch_from: int) -> None:
     """Compare the queues of a cleanly stopped store with its log, in case files were changed since
-    the stop. A put into a missing queue would restart the queue's offsets at 0. `dispatch_from`:
-    position in the log. Later messages are dispatched in any case. Raises Corrupt if the log has
-    earlier messages that no queue has. A recovery adds these messages to the queues."""
+    the stop. A put to a missing queue would restart its offsets at 0. `dispatch_from`: position in
+    the log from which messages are dispatched in any case. Raises Corrupt if the log has earlier
+    messages that are in no queue. A recovery adds them to the queues."""
     if config.is_rocksdb or not find_log_directory(config, root).is_dir():
         return
     plan = plan_recovery(root, config, with_index=False, compares=True, builds_unknown=False)
@@ -80,18 +80,18 @@ def check_queues(root: Path, config: StoreConfig, dispatch_from: int) -> None:
 
 
 def needs_queue_repair(damage: Corrupt, root: Path) -> bool:
-    """Return whether the damage is in the consume queues and can be repaired from the log."""
+    """Return whether the consume queues are damaged and can be repaired from the log."""
     path = Path(damage.path or "/")
     return (root / CONSUME_QUEUE_DIRECTORY) in path.parents
 
 
 def is_in_database(damage: Corrupt, root: Path, config: StoreConfig) -> bool:
-    """Return whether the damage is in the database of the consume queues."""
+    """Return whether the database of the consume queues is damaged."""
     return damage.path == str(find_database_directory(root, config))
 
 
 def describe_plan(plan: RecoveryPlan) -> str:
-    """Return the actions of a recovery plan as one line."""
+    """Describe the actions of a recovery plan in one line."""
     end = f"the log ends at {plan.log_end} ({plan.end_cause.value})"
     parts = [f"{end}, {plan.records} messages checked from {plan.check_from} on"]
     if plan.cut_bytes:
@@ -125,8 +125,7 @@ _KNOWN: Final = frozenset(
 
 
 def make_root(root: Path) -> None:
-    """Create the folder of a store. Raises Invalid for a folder with foreign content, and the
-    system's errors."""
+    """Create the folder of a store. Raises Invalid if it has foreign content, and OSError."""
     with wrap_os_errors("open the store", root):
         FILES.make_directory(root)
         names = {path.name for path in root.iterdir()}
@@ -143,7 +142,7 @@ def load_recovered(
 ) -> frozenset[str]:
     """Load the parts of a store whose lock is held, and recover the store if needed. Returns the
     topics whose batch consume queues are not read. `accept_loss`, `rebuild`: as in
-    `DefaultMessageStore.load`. Files may be open after an error."""
+    `DefaultMessageStore.load`. Files may remain open after an error."""
     root, config = parts.root, parts.config
     parts.commit_log.make_directory()
     plan = None
@@ -215,8 +214,8 @@ def _load_files(
 def _find_dispatch_start(
     parts: StoreParts, checkpoint_offset: int, plan: RecoveryPlan | None
 ) -> int:
-    """Return the position in the log at which the dispatch must begin. `checkpoint_offset`: the
-    offset in the checkpoint, or 0."""
+    """Return the log position at which the dispatch must begin. `checkpoint_offset`: the offset in
+    the checkpoint, or 0."""
     log, queues = parts.commit_log, parts.queues
     if plan is None:
         # Queues that are older than the kept state were removed: they are built again.
@@ -229,7 +228,7 @@ def _find_dispatch_start(
 
 
 def _find_last_timestamp_ms(parts: StoreParts, clock: Clock, last: tuple[int, int] | None) -> int:
-    """Return the store time of the last message. Later messages get no earlier time. `last`:
+    """Return the store time of the last message, which no later message may precede. `last`:
     physical offset and size of the last message."""
     time = -1 if last is None else record_time(parts.commit_log, last[0])
     now = clock.now_ms()
@@ -246,8 +245,8 @@ def _find_last_timestamp_ms(parts: StoreParts, clock: Clock, last: tuple[int, in
 def _warn_of_missing_entries(
     parts: StoreParts, index: IndexService, offset: int, size: int
 ) -> None:
-    """Log a warning if the index lacks messages, because they were put while the index was
-    disabled. `offset`, `size`: physical offset and size of the last dispatched message."""
+    """Warn if the index lacks messages that were put while it was disabled. `offset`, `size`:
+    physical offset and size of the last dispatched message."""
     if index.end_physical_offset >= offset:
         return
     record = parts.commit_log.get(offset, size)

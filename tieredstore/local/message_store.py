@@ -1,4 +1,4 @@
-"""DefaultMessageStore: the local store that belongs to this process."""
+"""The local store of this process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tieredstore.service_thread import ServiceHealth
 
 
 class HookedPuts:
-    """Hooks, called in the order of their addition, before the puts of a store."""
+    """Hooks that are called before the puts of a store, in the order of their addition."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class HookedPuts:
         self._hooks: tuple[PutMessageHook, ...] = ()
 
     def add(self, hook: PutMessageHook) -> None:
-        """Add a hook after the existing ones, for later puts."""
+        """Add a hook for later puts, after the existing ones."""
         self._hooks = (*self._hooks, hook)
 
     def put(self, message: Message) -> PutMessageResult:
-        """Call the hooks, and put the message that they return, unless a hook ends the put. If a
+        """Call the hooks and put the message that they return, unless a hook ends the put. If a
         hook raises an error, nothing is stored and the error is raised."""
         # `_run` in line
         for hook in self._hooks:
@@ -76,8 +76,8 @@ class HookedPuts:
         return self._put(message)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Call the hooks for each message, and put the messages that they return. If a hook ends
-        the put of one message, no message of the batch is stored."""
+        """Call the hooks for each message and put the messages that they return. If a hook ends the
+        put of one message, no message of the batch is stored."""
         left: list[Message] = []
         for message in messages:
             found = self._run(message)
@@ -107,11 +107,10 @@ class _State(enum.Enum):
 
 
 class DefaultMessageStore(StoreReads):
-    """Store that this process owns: open, append, serve. Thread-safe between `start` and
-    `shutdown`. A put is in the page cache on return. Under SYNC_FLUSH its `durable` completes when
-    the message is on disk, under ASYNC_FLUSH the message is on disk within about a second. `flush`
-    and `shutdown` write everything to disk. `store_host`: address of this store in the form of
-    records (8 or 20 bytes)."""
+    """Store that this process owns. Thread-safe between `start` and `shutdown`. A put is in the
+    page cache on return. With SYNC_FLUSH, its `durable` completes when the message is on disk. With
+    ASYNC_FLUSH, the message is on disk within about a second. `flush` and `shutdown` write
+    everything to disk. `store_host`: address of this store as in records (8 or 20 bytes)."""
 
     put_message: Callable[[Message], PutMessageResult]
     """Append one message (`MessageAppender.put`). An invalid message is not stored, and nothing is
@@ -188,12 +187,12 @@ class DefaultMessageStore(StoreReads):
     # Life cycle
 
     def load(self, *, accept_loss: bool = False, rebuild: bool = False) -> None:
-        """Take the store's lock, recover the store after an unclean stop, and load it.
-        `accept_loss`: recover in any case, and cut off valid messages after a damaged one.
-        `rebuild`: check every record, and rebuild queues and index from the log. Raises Fenced if
-        another process owns the store, Invalid if the store is of another kind or does not match
-        the configuration, Corrupt for damage that recovery cannot repair. After an error nothing
-        stays open. An empty or missing folder is a new store."""
+        """Take the store's lock, recover the store after an unclean stop, and load it. An empty or
+        missing folder is a new store. `accept_loss`: recover in any case, and cut off valid
+        messages after a damaged one. `rebuild`: check every record, and rebuild queues and index
+        from the log. Raises Fenced if another process owns the store, Invalid if it is of another
+        kind or does not match the configuration, and Corrupt for damage that recovery cannot
+        repair. Nothing remains open after an error."""
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
         expect_forks(self)
@@ -211,7 +210,7 @@ class DefaultMessageStore(StoreReads):
         self._state = _State.LOADED
 
     def start(self) -> None:
-        """Start to accept messages. Raises Invalid if the store is not loaded."""
+        """Start accepting messages. Raises Invalid if the store is not loaded."""
         if self._state is not _State.LOADED:
             raise Invalid(f"{self.root}: start: the store is {self._state.value}")
         is_after_kill = has_abort_file(self.root)
@@ -240,8 +239,8 @@ class DefaultMessageStore(StoreReads):
         self.cleaning.start(self._appender.last_timestamp_ms or -1)
 
     def shutdown(self) -> None:
-        """Dispatch the remaining messages, write everything to disk and release the store.
-        Idempotent. The `abort` file stays if something could not be dispatched or written."""
+        """Dispatch the remaining messages, write everything to disk and release the store. If
+        something cannot be dispatched or written, the `abort` file stays. Idempotent."""
         state, self._state = self._state, _State.SHUT_DOWN
         try:
             if state is _State.RUNNING:
@@ -266,8 +265,8 @@ class DefaultMessageStore(StoreReads):
                 self._close_files()
 
     def _drop_deleted_units(self) -> None:
-        """Drop the units of messages that precede the deletion of their topic in the log. A Java
-        broker's recovery puts such units in the queues again."""
+        """Drop the units of messages before the deletion of their topic in the log. The recovery of
+        a Java broker puts such units in the queues again."""
         for key, end in self.topic_deletions.find_all().items():
             queue = self._queues.get(key)
             if queue is not None:
@@ -281,7 +280,7 @@ class DefaultMessageStore(StoreReads):
         return self._reput.built_offset >= self._commit_log.max_offset
 
     def find_next_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the next message of a queue whose messages are all dispatched."""
+        """Return the next offset of a queue whose messages are all dispatched."""
         queue = self._queues.get(QueueKey(topic, queue_id))
         if queue is not None and queue.max_physical_offset:
             return queue.max_offset
@@ -294,13 +293,13 @@ class DefaultMessageStore(StoreReads):
         )
 
     def _find_queue_ids(self, topic: str) -> set[int]:
-        """Return the queue ids of a topic, in this store and in the tier above it."""
+        """Return the queue ids of a topic in this store and in the tier above it."""
         return {*self._queues.find_queue_ids(topic), *self._source.find_end_offsets(topic)}
 
     def begin_log_at(self, physical_offset: int) -> None:
-        """Begin the log of a new store at the first file boundary at or after `physical_offset`.
-        The store must be loaded but not started. The start of the log is on disk on return. Raises
-        Invalid for a store that is not new, Unavailable."""
+        """Begin the log of a new store at the first file boundary at or after `physical_offset`,
+        durably. The store must be loaded but not started. Raises Unavailable, or Invalid for a
+        store that is not new."""
         log = self._commit_log
         if self._state is not _State.LOADED or not log.is_empty:
             raise Invalid(f"{self.root}: expected a new store, loaded", path=str(self.root))
@@ -314,7 +313,8 @@ class DefaultMessageStore(StoreReads):
         self._reput.offset = log.min_offset
 
     def leave_to_parent(self) -> None:
-        """Disable the store in a forked child: the child puts, reads, writes and closes nothing."""
+        """Disable the store in a forked child, which then puts, reads, writes and closes
+        nothing."""
         self._state = _State.SHUT_DOWN
         self._appender.leave_to_parent()
 
@@ -326,17 +326,17 @@ class DefaultMessageStore(StoreReads):
         self._lock.release()
 
     def flush(self) -> None:
-        """Write all dispatched messages to disk, then the checkpoint. Raises Unavailable, in this
-        and each later call (`StoreFlush.flush`): the store accepts no more messages and stays
-        marked as unclean. Raises Invalid if the store is not open, because another owner may have
-        its files."""
+        """Write all dispatched messages to disk, then the checkpoint. Raises Unavailable on this
+        and all later calls if the flush fails (`StoreFlush.flush`). The store then accepts no more
+        messages and stays marked as unclean. Raises Invalid if the store is not open, because
+        another process may own its files."""
         self._check_open()
         self._flush.flush()
 
     def health(self) -> list[ServiceHealth]:
         """Return the health of each background service: dispatch, index, the watch of puts, file
-        creation, flushes, commits of the pool if the store has one, cleaning. The last entry is
-        `store`, which is FAILED, with the reasons, while a running flag is raised."""
+        creation, flushes, commits of the pool and cleaning. The last entry, `store`, is FAILED
+        while a running flag is raised, and has the reasons."""
         return [
             *self._reput.health(),
             *self._put_watch.health(),
@@ -359,8 +359,8 @@ class DefaultMessageStore(StoreReads):
 
     def _is_of_log(self, message: StoredMessage) -> bool:
         """Return whether a record was appended to the log (see `StoreReads`). A dispatched message
-        must have a unit. For a record that is not dispatched yet, the log is read record by record,
-        starting at the end of the dispatched part."""
+        must have a unit. For a later record, the log is read from the end of the dispatched
+        part."""
         here = message.physical_offset
         if (found := self._find_position(message)) is None:
             dispatched = self._reput.offset
@@ -386,7 +386,7 @@ class DefaultMessageStore(StoreReads):
         self._reput.dispatcher.listener = listener
 
     def _look_at_puts(self) -> None:
-        """Update the values that are too costly to compute at each put: the body limit, and the
+        """Update values that are too expensive to compute for each put: the body limit and the
         number of waiting bytes."""
         self._appender.limit_bodies(self._config.max_message_size_bytes)
         self._reput.limit_puts()
@@ -401,7 +401,7 @@ class DefaultMessageStore(StoreReads):
         self._store_metrics.collect(metrics)
 
     def collect_metrics(self) -> None:
-        """Update the gauges. An exporter calls this method before it reads `metrics`."""
+        """Update the gauges. An exporter calls this before it reads `metrics`."""
         self.report_metrics(self.metrics)
 
     # Other members of a MessageStore
@@ -419,13 +419,12 @@ class DefaultMessageStore(StoreReads):
         return self._appender.next_offset(topic, queue_id)
 
     def wait_until_dispatched(self) -> None:
-        """Wait until everything put before the call can be read. Raises the error that stopped the
-        dispatch."""
+        """Wait until all earlier puts can be read. Raises the error that stopped the dispatch."""
         self._dispatch_to(self._commit_log.max_offset)
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
-        """Wait until gets and queries find the messages of a put. The caller's thread helps to
-        dispatch. Raises Invalid for a refused put or another store's put, and the error that
+        """Wait until gets and queries find the messages of a put. The calling thread helps to
+        dispatch. Raises Invalid for a rejected put or a put of another store, and the error that
         stopped the dispatch."""
         if not result.wrote_bytes:
             raise Invalid(
@@ -444,7 +443,7 @@ class DefaultMessageStore(StoreReads):
         self._dispatch_to(end)
 
     def _flush_and_dispatch(self) -> None:
-        """Flush the log and dispatch it to the queues, both up to the log's current end."""
+        """Flush the log and dispatch it to the queues, up to its current end."""
         self._check_open()
         end = self._commit_log.max_offset
         self._flush.sync_log()
@@ -458,13 +457,15 @@ class DefaultMessageStore(StoreReads):
         self._reput.dispatch_to(end)
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete topics. Their records stay until the log expires. Returns the number of deleted
-        topics. The deletion is a message of the log (`docs/formats/topic-deletion.md`), on disk on
-        return. While the log has that message, recreated queues continue after the offsets of the
-        deleted queues. Below a tier the deletion is kept until the tier has recorded it. Raises
-        Exhausted or Unavailable if the deletion cannot be written (nothing is deleted then), the
-        error that stopped the dispatch (the topics are deleted once the dispatch continues), and
-        Invalid if the store is not open or for a system topic of the store."""
+        """Delete topics and return how many were deleted. Their records stay until the log expires.
+        The deletion is a message of the log (`docs/formats/topic-deletion.md`), which is on disk on
+        return. As long as the log has that message, recreated queues continue after the offsets of
+        the deleted ones. With a tier, the deletion is kept until the tier has recorded it.
+
+        Raises Exhausted or Unavailable, and deletes nothing, if the deletion cannot be written.
+        Raises the error that stopped the dispatch. The topics are then deleted once the dispatch
+        continues. Raises Invalid if the store is not open, or for a system topic of the store.
+        """
         self._check_open()
         if DELETION_TOPIC in topics:
             raise Invalid(
@@ -481,12 +482,13 @@ class DefaultMessageStore(StoreReads):
         self.kept_deletions.keep(self.topic_deletions.find_all())
 
     def execute_delete_files_manually(self) -> None:
-        """Delete expired files in the next 20 cleanings, at any hour. The first begins now."""
+        """Delete expired files in the next 20 cleanings, at any hour. The first cleaning begins
+        now."""
         self.cleaning.execute_delete_files_manually()
 
     def clean_expired_consume_queue(self) -> int:
-        """Empty the queues whose messages have all expired, except queues of system topics. Returns
-        the number of emptied queues. Their offsets continue. Raises Exhausted or Unavailable, and
+        """Empty the queues whose messages have all expired, except those of system topics. Their
+        offsets continue. Returns the number of emptied queues. Raises Exhausted, Unavailable, and
         Invalid if the store is not open."""
         self._check_open()
         return self.cleaning.clean_expired_consume_queue(self._reput.hold)

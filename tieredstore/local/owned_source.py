@@ -1,4 +1,5 @@
-"""Reads for a tier from the store of this process, and changes of that store by the tier."""
+"""Source of a tier's uploads that this process owns, including the changes that the tier makes to
+it."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 class OwnedDispatchSource(LocalDispatchSource):
     """The store of this process as DispatchSource, HistorySource, NotedChanges and ObservedSource.
-    Light queues are listed separately, because a million of them may exist. `find_end_offsets`,
-    `find_deleted_ends`: see `set_history`. `observe`: sets a function
-    that is called with arrived messages."""
+    Light queues are listed separately, because there may be a million of them. `find_end_offsets`,
+    `find_deleted_ends`: see `set_history`. `observe`: sets a function that is called with arrived
+    messages."""
 
     def __init__(
         self,
@@ -51,13 +52,13 @@ class OwnedDispatchSource(LocalDispatchSource):
         return self._queues.count_light_queues(prefix)
 
     def note_units(self, keys: Iterable[QueueKey]) -> None:
-        """Note that queues have new units. Call this method once readers see the units."""
+        """Record that queues have new units. Call this once readers see the units."""
         with self._changed_lock:
             self._changed.update(keys)
 
     def take_changed(self) -> AbstractSet[QueueKey]:
         """Return the queues whose `queue_range` may have grown since the last call. A queue with
-        messages that are not on disk yet is returned again by a later call."""
+        messages that are not yet on disk is returned again later."""
         with self._changed_lock:
             taken, self._changed = self._changed, set()
         log = self._owned.commit_log
@@ -103,9 +104,8 @@ class OwnedDispatchSource(LocalDispatchSource):
         self._owned.begin_log_at(physical_offset)
 
     def find_deleted_queues(self) -> dict[QueueKey, DeletedEnd]:
-        """Return the queues of deleted topics, each with its end at the last deletion. The
-        deletions are read from the log, and from the file of deletions that a tier has not
-        recorded."""
+        """Return the queues of deleted topics, each with its end at the last deletion. Deletions
+        are read from the log and from the file of deletions that a tier has not recorded yet."""
         found = self._owned.kept_deletions.find_all()
         for key, end in self._owned.topic_deletions.find_all().items():
             if key not in found or found[key].offset <= end.offset:

@@ -18,9 +18,9 @@ _PAGE_BYTES = 4096
 
 
 class PositionalFiles:
-    """Reads and writes by path, over one set of open files. Thread-safe. Raises Unavailable or
-    Invalid for system errors. `writable`: whether files are opened for writing too. Must be False
-    for a store with another owner. `max_open_files`: maximum number of descriptors kept open."""
+    """Reads and writes by path, using one set of open files. Thread-safe. Raises Unavailable or
+    Invalid for system errors. `writable`: whether files are also opened for writing. Must be False
+    for a store of another process. `max_open_files`: maximum number of open file descriptors."""
 
     def __init__(self, *, writable: bool, max_open_files: int = MAX_OPEN_FILES) -> None:
         self._flags = os.O_RDWR if writable else os.O_RDONLY
@@ -35,7 +35,7 @@ class PositionalFiles:
             raise translate_os_error(error, "stat", path) from error
 
     def read_up_to(self, path: str, length: int, position: int) -> bytes:
-        """Read at most `length` bytes starting at `position`, fewer only at the end of the file."""
+        """Read `length` bytes from `position` on, or fewer at the end of the file."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 data = pread_at_hand(fd, length, position)
@@ -65,7 +65,8 @@ class PositionalFiles:
         return data
 
     def is_resident(self, path: str, position: int, length: int) -> bool:
-        """Return whether these bytes are in the page cache. True if the system cannot tell."""
+        """Return whether these bytes are in the page cache. Returns True if the system cannot
+        tell."""
         flags = getattr(os, "RWF_NOWAIT", None)
         if flags is None:
             return True
@@ -86,13 +87,12 @@ class PositionalFiles:
 
     def skip_hole(self, path: str, position: int) -> int:
         """Return the first position at or after `position` that may be outside a hole of a sparse
-        file, or the file's size. Returns `position` itself if the system cannot report holes."""
+        file, or the file's size. Returns `position` if the system cannot report holes."""
         return self._seek(path, position, getattr(os, "SEEK_DATA", None), position)
 
     def skip_data(self, path: str, position: int) -> int:
-        """Return the first position at or after `position` that is in a hole of a sparse file,
-        where all bytes are zero. Returns the file's size if there is no hole, or if the system
-        cannot report holes."""
+        """Return the first position at or after `position` that is in a hole of a sparse file.
+        Returns the file's size if there is no hole, or if the system cannot report holes."""
         return self._seek(path, position, getattr(os, "SEEK_HOLE", None), None)
 
     def _seek(self, path: str, position: int, whence: int | None, unknown: int | None) -> int:
@@ -123,7 +123,7 @@ class PositionalFiles:
             raise translate_os_error(error, action, path, offset=position) from error
 
     def create(self, path: str, size_bytes: int) -> None:
-        """Create a new file of zeros. Raises Unavailable, for example if the file exists."""
+        """Create a new file of zeros. Raises Unavailable, for example if it exists."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -139,9 +139,9 @@ class PositionalFiles:
         self.open_files.forget(path)  # another process may have deleted a file of that name
 
     def sync(self, path: str, size: int | None = None) -> None:
-        """Flush the file's data to disk. `size`: expected size of the file in bytes. Raises
-        Exhausted if the file cannot be opened now, Corrupt for a file that another process
-        truncated, deleted or replaced."""
+        """Flush the file's data to disk. `size`: expected file size in bytes. Raises Exhausted if
+        the file cannot be opened now, and Corrupt if another process truncated, deleted or replaced
+        it."""
         try:
             file = self.open_files.take(path, self._flags)
         except OSError as error:
@@ -163,7 +163,7 @@ class PositionalFiles:
                 )
 
     def delete(self, path: str | Path) -> None:
-        """Delete a file and close its descriptor. No error if it does not exist."""
+        """Delete a file and close its descriptor. No-op if the file does not exist."""
         try:
             self.open_files.delete(str(path))
         except FileNotFoundError:
@@ -172,8 +172,8 @@ class PositionalFiles:
             raise translate_os_error(error, "delete", path) from error
 
     def sync_folder(self, path: str | Path) -> None:
-        """Flush creations and deletions in a folder to disk. No error if the folder does not exist.
-        Raises Exhausted if the folder cannot be opened now."""
+        """Flush creations and deletions in a folder to disk. No-op if the folder does not exist.
+        Raises Exhausted if it cannot be opened now."""
         try:
             fd = open_folder(path)
         except FileNotFoundError:
@@ -188,9 +188,9 @@ class PositionalFiles:
             os.close(fd)
 
     def delete_folder(self, folder: Path) -> None:
-        """Delete a folder of files durably. Its parent is deleted too if it is empty then. After a
-        crash the folder is complete or gone (remains have REMOVED_SUFFIX in their name). No error
-        if the folder does not exist."""
+        """Delete a folder of files durably, and its parent if that becomes empty. After a crash,
+        the folder is complete or gone (remains have REMOVED_SUFFIX in their name). No-op if the
+        folder does not exist."""
         removed = folder.with_name(folder.name + REMOVED_SUFFIX)
         try:
             self.delete_removed_folder(removed)
@@ -207,7 +207,7 @@ class PositionalFiles:
             raise translate_os_error(error, "delete", folder) from error
 
     def delete_removed_folder(self, removed: Path) -> None:
-        """Delete the remains of an interrupted `delete_folder`. No error without remains."""
+        """Delete the remains of an interrupted `delete_folder`, if there are any."""
         try:
             if removed.is_dir():
                 for path in removed.iterdir():
@@ -217,5 +217,5 @@ class PositionalFiles:
             raise translate_os_error(error, "delete", removed) from error
 
     def close(self) -> None:
-        """Close all files. Later calls open the files again."""
+        """Close all files. Later calls reopen them."""
         self.open_files.forget_all()

@@ -1,8 +1,8 @@
-"""ReadOnlyMessageStore: reads of a store with another owner or no owner.
+"""Reads of a store that another process owns, or that has no owner.
 
 Files are opened read-only and read by position. Nothing is mapped, locked, repaired or written.
-While the store has an owner (a process holds the lock, or `abort` exists), only messages that the
-checkpoint shows as flushed are served: those up to the smaller of its two store times. Consume
+While the store has an owner (a process holds the lock, or `abort` exists), only messages that are
+flushed according to the checkpoint are served, up to the smaller of its two store times. Consume
 queues that the owner keeps in RocksDB are rebuilt from the log, and served up to the checkpoint's
 time of the log.
 """
@@ -63,15 +63,15 @@ _log = logging.getLogger(__name__)
 
 
 class ReadOnlyMessageStore(StoreReads):
-    """The reading methods of a message store, over a directory that this process does not own.
+    """The reading methods of a message store, for a directory that this process does not own.
 
-    Additions of the owner are visible after at most REFRESH_INTERVAL_MS, or after `refresh()`. The
-    sizes of log and queue files are taken from the files. The configuration is only used to find
-    the numbers of slots and items of the index files.
+    Changes by the owner are visible after at most REFRESH_INTERVAL_MS, or after `refresh()`. File
+    sizes of log and queues are taken from the files. The configuration is only used for the number
+    of slots and items of the index files.
 
-    `scratch`: folder for units that are made from the log and exceed memory, as for `Spill`.
-    `recovered`: whether, after an unclean stop, a store without an owner is read in the state that
-    a recovery would produce. `recovery_plan` has the plan.
+    `scratch`: folder for units that are built from the log and exceed memory, as in `Spill`.
+    `recovered`: whether a store without an owner is read as a recovery would leave it after an
+    unclean stop. `recovery_plan` has the plan.
     """
 
     def __init__(
@@ -107,19 +107,19 @@ class ReadOnlyMessageStore(StoreReads):
 
     @property
     def is_live(self) -> bool:
-        """Whether a process owned the store at the last refresh, or its last owner had stopped
-        uncleanly."""
+        """Whether the store had an owner at the last refresh, or its last owner did not stop
+        cleanly."""
         return self._time_limit_ms != NO_TIME_LIMIT_MS
 
     @property
     def served_until_ms(self) -> int | None:
-        """Store time (epoch ms) of the last message that may be served. 0 if none may be served,
-        None if all may be served."""
+        """Store time (epoch ms) of the last message that may be served. 0 if no message may be
+        served, None if all may be."""
         return self._time_limit_ms if self.is_live else None
 
     def load(self) -> None:
         """Check that the folder contains a store. Raises Invalid for a missing or foreign folder,
-        Corrupt for files that contradict each other."""
+        and Corrupt for files that contradict each other."""
         check_log_form(self.root, self._config)
         folder = find_log_directory(self._config, self.root)
         if not folder.is_dir():
@@ -129,10 +129,10 @@ class ReadOnlyMessageStore(StoreReads):
         self.refresh()
 
     def start(self) -> None:
-        """Do nothing: no service runs in the background."""
+        """Do nothing, because no service runs in the background."""
 
     def health(self) -> list[ServiceHealth]:
-        """Return an empty list: the store has no background loops."""
+        """Return an empty list, because the store has no background loops."""
         return []
 
     def shutdown(self) -> None:
@@ -143,8 +143,8 @@ class ReadOnlyMessageStore(StoreReads):
             self._foreign.close()
 
     def refresh(self) -> None:
-        """Find the further messages that the owner has flushed. Raises Unavailable if the store is
-        gone, as with an unmounted disk."""
+        """Find messages that the owner has flushed since the last refresh. Raises Unavailable if
+        the store is gone, for example with an unmounted disk."""
         require_waiting()
         with self._lock:
             if not self._log.directory.is_dir():
@@ -221,10 +221,10 @@ class ReadOnlyMessageStore(StoreReads):
             return NoQueues()
 
     def compare(self) -> Comparison:
-        """Compare the queues with the log. The result is kept until the files of a store without an
-        owner change. With an owner, the comparison is made only once. Messages that the queues lack
-        are served afterwards. Raises Unavailable, and the errors of the topic table except for
-        unknown entries."""
+        """Compare the queues with the log. Messages that the queues lack are served afterwards. The
+        result is cached until the files of a store without an owner change. With an owner, the
+        comparison is made only once. Raises Unavailable, and the errors of the topic table except
+        for unknown entries."""
         with self._lock:
             if self._foreign is None:
                 self.refresh()
@@ -259,9 +259,8 @@ class ReadOnlyMessageStore(StoreReads):
         return found
 
     def _open_recovered_queues(self, database: Path | None) -> None:
-        """Open the queues in the state that a recovery would produce. Parts of queues that a
-        recovery would rebuild are kept in memory. Raises Corrupt for damage that no recovery can
-        repair."""
+        """Open the queues as a recovery would leave them. Parts that a recovery would rebuild are
+        kept in memory. Raises Corrupt for damage that no recovery can repair."""
         config = infer_sizes(self.root, self._config)
         self.recovery_plan = plan = plan_recovery(self.root, config, with_index=False)
         rebuilt = RebuiltQueues(
@@ -301,7 +300,7 @@ class ReadOnlyMessageStore(StoreReads):
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
         """Return the stored messages that are not served, because the checkpoint does not show that
-        they are on disk. Only topics that `is_taken` accepts are included. Raises Unavailable."""
+        they are on disk. Includes only topics that `is_taken` accepts. Raises Unavailable."""
         with self._lock:
             foreign = self._foreign
             if not self.is_live or not isinstance(foreign, ForeignFileQueues | RebuiltQueues):
@@ -311,9 +310,9 @@ class ReadOnlyMessageStore(StoreReads):
             return add_held_back(found, {key: one for key, one in others if is_taken(key.topic)})
 
     def find_held_back_without_unit(self) -> dict[QueueKey, HeldBack]:
-        """Return, for each queue, the messages that are in the log, later than the checkpoint and
-        not yet in the queue. Only a store that runs or was not stopped cleanly has such messages.
-        Raises Unavailable, and the errors of the topic table."""
+        """Return, for each queue, the messages in the log that are later than the checkpoint and
+        not yet in the queue. Such messages exist only if the store is running or was not stopped
+        cleanly. Raises Unavailable, and the errors of the topic table."""
         with self._lock:
             late = self.compare().late if self.is_unclean and self.is_live else {}
             foreign = self._foreign
@@ -381,10 +380,10 @@ def open_read_only(
     recovered: bool = False,
     scratch: Path | None = None,
 ) -> ReadOnlyMessageStore:
-    """Open a store directory for reading. Raises the errors of `ReadOnlyMessageStore.load`.
-    `config`: configuration of the store's broker, if available. Its root is replaced by `root`.
-    `recovered`: after an unclean stop, read the store in the state that a recovery would produce.
-    Raises Fenced while the store has an owner."""
+    """Open a store directory for reading. `config`: configuration of the store's broker, if
+    available. Its root is replaced by `root`. `recovered`: whether to read the store as a recovery
+    would leave it after an unclean stop. This raises Fenced while the store has an owner. Raises
+    the errors of `ReadOnlyMessageStore.load`."""
     config = msgspec.structs.replace(config or StoreConfig(), store_path_root_dir=str(root))
     store = ReadOnlyMessageStore(config, clock, recovered=recovered, scratch=scratch)
     store.load()

@@ -1,7 +1,7 @@
-"""RunningFlags: whether a local store may currently be written and read, and the reasons.
+"""Running flags: whether a local store can currently be written and read, and the reasons.
 
-All services (put, dispatch, flush, index, cleaning) use these flags. `docs/local-store.md` lists
-the errors that raise each flag. The flags are RocketMQ's.
+All services (put, dispatch, flush, index, cleaning) use these flags, which are RocketMQ's.
+`docs/local-store.md` lists the errors that raise each flag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tieredstore.service_thread import ServiceHealth, ServiceState
 
 
 class RunningFlag(enum.IntFlag):
-    """A fault of a store. The bits are those of Java's RunningFlags."""
+    """Fault of a store. The bits are those of Java's RunningFlags."""
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 2
@@ -34,8 +34,8 @@ _STOPS_PUTS: Final = ~RunningFlag.NOT_READABLE
 
 @dataclass(frozen=True, slots=True)
 class RaisedFlag:
-    """A raised flag. `reason`: a sentence for messages. `is_lasting`: only a restart clears the
-    flag."""
+    """A raised flag. `reason`: a sentence for messages. `is_lasting`: whether only a restart clears
+    it."""
 
     flag: RunningFlag
     reason: str
@@ -43,8 +43,8 @@ class RaisedFlag:
 
 
 class RunningFlags:
-    """The flags of one store. Thread-safe. `on_change`: called after each change, outside of the
-    lock. `on_change` must neither fail nor wait."""
+    """Flags of one store. Thread-safe. `on_change`: called after each change, without the lock. It
+    must neither fail nor block."""
 
     def __init__(self) -> None:
         self._raised: dict[RunningFlag, RaisedFlag] = {}
@@ -67,7 +67,7 @@ class RunningFlags:
         self.on_change()
 
     def clear(self, flag: RunningFlag) -> None:
-        """Lower a flag, unless its reason is lasting. Idempotent."""
+        """Clear a flag, unless its reason is lasting. Idempotent."""
         with self._lock:
             before = self._raised.get(flag)
             if before is None or before.is_lasting:
@@ -89,12 +89,12 @@ class RunningFlags:
         return not any(raised.flag & RunningFlag.NOT_READABLE for raised in self.list_raised())
 
     def why_not_writeable(self) -> str | None:
-        """Return the reason why puts are refused, or None."""
+        """Return the reason why puts are rejected, or None."""
         return self._reason
 
     def health(self) -> ServiceHealth:
-        """Return the flags as a service's health: `store`, FAILED with the reasons while a flag is
-        raised."""
+        """Return the flags as the health of a service named `store`. It is FAILED, with the
+        reasons, while a flag is raised."""
         raised = self.list_raised()
         if not raised:
             return ServiceHealth("store", ServiceState.RUNNING)
@@ -111,8 +111,7 @@ class RunningFlags:
 
 
 def find_passing(error: BaseException) -> Exhausted | None:
-    """Return the error if it will pass once the machine has free resources again. None for other
-    errors."""
+    """Return the error if it goes away once resources of the machine are free again, or None."""
     if isinstance(error, MemoryError):
         return Exhausted("cannot continue: no memory")
     # A call that no edge translates: a library that loads a module of its own when it needs it.

@@ -1,5 +1,5 @@
-"""Statistics of a store (Java's StoreStatsService): times and refusals of puts, messages by topic,
-and the file in the store's folder from which other processes read them (`docs/local-store.md`).
+"""Statistics of a store (Java's StoreStatsService): times and rejections of puts, messages by
+topic, and the file from which other processes read them (`docs/local-store.md`).
 
 Only puts on the general path are timed. `PutWatch` regularly sends one queue through that path, so
 the plain path needs no measurement.
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 class TimeDistribution(msgspec.Struct):
     """Distribution of times. `counts[i]`: number of times of at most `PUT_TIMES_MS[i]`. The last
-    count is for longer times. Not thread-safe: callers hold a lock."""
+    count is for longer times. Not thread-safe."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(PUT_TIMES_MS) + 1))
     total_ms: float = 0.0
@@ -46,7 +46,7 @@ class TimeDistribution(msgspec.Struct):
 
 
 class PutStatistics:
-    """Counts of one store since it was opened. Thread-safe. `refused`: number of refusals by
+    """Counts of one store since it was opened. Thread-safe. `refused`: number of rejections by
     status. `slow_puts`: number of puts that took SLOW_PUT_MS or more. Each is logged."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class PutStatistics:
         self._logged: set[tuple[PutMessageStatus, str]] = set()
 
     def observe_put(self, result: PutMessageResult, begun_ns: int) -> PutMessageResult:
-        """Count a put that began at the given time (`time.perf_counter_ns`). Returns the put's
+        """Count a put that began at the given time (`time.perf_counter_ns`), and return its
         result."""
         elapsed_ms = self.report_if_slow("a put", begun_ns, result.wrote_bytes)
         with self._lock:
@@ -66,7 +66,7 @@ class PutStatistics:
         return result if result.ok else self.observe_refusal(result)
 
     def observe_refusal(self, result: PutMessageResult) -> PutMessageResult:
-        """Count a refused put. The first refusal with a new reason is logged."""
+        """Count a rejected put. The first rejection with a new reason is logged."""
         status, reason = result.status, result.reason
         with self._lock:
             self.refused[status] = self.refused.get(status, 0) + 1
@@ -79,15 +79,14 @@ class PutStatistics:
         return result
 
     def forget_reasons(self) -> None:
-        """Forget the logged reasons, so that refusals are logged again. Called when the cause has
-        changed."""
+        """Forget the logged reasons when the cause has changed, so that rejections are logged
+        again."""
         with self._lock:
             self._logged.clear()
 
     def report_if_slow(self, what: str, begun_ns: int, size_bytes: int) -> float:
-        """Log and count a part of a put if it took SLOW_PUT_MS or more. Returns the duration of the
-        part in ms. `begun_ns`: the time at which the part began. `size_bytes`: size of the put's
-        records."""
+        """Log and count a part of a put if it took SLOW_PUT_MS or more. Returns its duration in ms.
+        `begun_ns`: start of the part. `size_bytes`: size of the put's records."""
         elapsed_ms = (time.perf_counter_ns() - begun_ns) / NS_PER_MS
         if elapsed_ms >= SLOW_PUT_MS:
             self.report_slow_put(what, elapsed_ms, size_bytes)
@@ -101,8 +100,8 @@ class PutStatistics:
         _log.warning("%s of %d bytes took %.0f ms", what, size_bytes, elapsed_ms)
 
     def time_lock(self) -> LockTimer:
-        """Return a timer for a `with` block directly inside the put lock. The timer measures how
-        long the lock is held."""
+        """Return a timer for a `with` block directly inside the put lock, which measures how long
+        the lock is held."""
         return LockTimer(self)
 
     def observe_lock(self, elapsed_ms: float) -> None:
@@ -168,10 +167,10 @@ KEEP_INTERVAL_S: Final = 5.0
 
 
 class KeptStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A store's statistics at `written_ms`, counted since it was opened at `since_ms` (epoch ms).
-    Times, refusals and slow puts are those of `PutStatistics`. Refusals are counted by the name of
-    their status. Count i of a distribution of times is for times of at most `time_bounds_ms[i]`.
-    The other fields show how far the services are behind the puts: bytes that are not flushed, not
+    """Statistics of a store at `written_ms`, counted since it was opened at `since_ms` (epoch ms).
+    Times, rejections and slow puts are those of `PutStatistics`. Rejections are counted by the name
+    of their status. Count i of a distribution is for times of at most `time_bounds_ms[i]`. The
+    other fields show how far the services are behind the puts: bytes that are not flushed, not
     dispatched or not in the index, and the store time between the last message and the last
     dispatched one."""
 
@@ -189,8 +188,7 @@ class KeptStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatisticsKeeper:
-    """Writes the statistics that `take` returns into the folder of a store. Used by one thread at a
-    time."""
+    """Writes the statistics that `take` returns to the folder of a store. Not thread-safe."""
 
     def __init__(self, root: Path, take: Callable[[], KeptStatistics]) -> None:
         self._path = root / STATISTICS_FILE
@@ -199,13 +197,13 @@ class StatisticsKeeper:
         self._kept_s = time.monotonic()
 
     def keep_at_intervals(self) -> None:
-        """Write the statistics once every KEEP_INTERVAL_S."""
+        """Write the statistics, at most once every KEEP_INTERVAL_S."""
         if time.monotonic() - self._kept_s >= KEEP_INTERVAL_S:
             self.keep()
 
     def keep(self) -> None:
-        """Write the statistics, unless the file already has the same figures. Raises no error: if
-        there is no space, the file stays unchanged."""
+        """Write the statistics if any figure has changed. Raises no error: if the disk is full, the
+        file stays unchanged."""
         self._kept_s = time.monotonic()
         try:
             found = self._take()
@@ -219,5 +217,5 @@ class StatisticsKeeper:
 
 def read_statistics(root: Path) -> KeptStatistics | None:
     """Read the statistics that a store's owner has written. Returns None without a file (a Java
-    broker writes none). Raises Corrupt for a file that cannot be parsed, Unavailable."""
+    broker writes none). Raises Unavailable, or Corrupt if the file cannot be parsed."""
     return read_note(root / STATISTICS_FILE, KeptStatistics, "statistics of a store")

@@ -1,5 +1,4 @@
-"""The statistics of a store as metrics (Java's StoreStatsService and
-DefaultStoreMetricsManager)."""
+"""Statistics of a store as metrics (Java's StoreStatsService and DefaultStoreMetricsManager)."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Behind(NamedTuple):
 
 
 class StoreMetrics:
-    """The counts of one store and the lag of its services, as metrics."""
+    """Counts of one store and the lag of its services, as metrics."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class StoreMetrics:
         find_age_ms: Callable[[], int | None],
     ) -> None:
         """Create the metrics of a store. `find_age_ms`: returns the age of the oldest message, or
-        None without a message."""
+        None."""
         self._now_ms = clock.now_ms
         self._since_ms = clock.now_ms()
         self._find_age_ms = find_age_ms
@@ -61,7 +60,7 @@ class StoreMetrics:
         self._reput = reput
 
     def measure_behind(self) -> Behind:
-        """Measure the current lag of the services behind the puts."""
+        """Measure how far the services are behind the puts."""
         end = self._log.max_offset
         dispatch_bytes = max(end - self._reput.offset, 0)
         late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms
@@ -86,7 +85,7 @@ class StoreMetrics:
         )
 
     def take_statistics(self) -> KeptStatistics:
-        """Return the statistics that are saved in the store's folder."""
+        """Return the statistics to save in the store's folder."""
         puts, behind = self._appender.statistics, self.measure_behind()
         return KeptStatistics(
             written_ms=self._now_ms(),

@@ -1,4 +1,4 @@
-"""Reads from the commit log, the consume queues and the index, for stores of this and of other
+"""Reads from the commit log, the consume queues and the index, for stores of this and other
 processes."""
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class StoreReads(MessageReader, ABC):
 
     @abstractmethod
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
-        """Return the queue. None if the queue does not exist. Raises Invalid if the store is not
+        """Return the queue, or None if it does not exist. Raises Invalid if the store is not
         open."""
 
     @abstractmethod
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Return the physical offsets of messages that may have a key, newest first."""
+        """Yield the physical offsets of messages that may have a key, newest first."""
 
     @property
     def _in_memory_bytes(self) -> int:
@@ -94,12 +94,12 @@ class StoreReads(MessageReader, ABC):
 
     @property
     def batch_topics(self) -> frozenset[str]:
-        """The topics with batch consume queues (`queue.type=BatchCQ`)."""
+        """Topics with batch consume queues (`queue.type=BatchCQ`)."""
         return self._batch_queues.topics | self.unread_topics
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get messages starting at the requested offset, with Java's rules and limits. Raises
-        Corrupt if the first requested message does not match its unit."""
+        """Get messages from the requested offset on, with Java's rules and limits. Raises Corrupt
+        if the first message does not match its unit."""
         offset = request.offset
         if request.topic in self.batch_topics:
             return self._get_batches(request)
@@ -140,8 +140,8 @@ class StoreReads(MessageReader, ABC):
             return get_batches(queue, log, self._config, request, is_in_memory)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """Get messages like `get`. If everything is in the page cache, the read is done in this
-        thread, because it takes less time than passing it to another thread."""
+        """Get messages like `get`. If everything is in the page cache, the read runs in this
+        thread, because handing it to another one would take longer."""
         return await read_at_hand(lambda: self.get(request), self._threads)
 
     def _collect(
@@ -251,21 +251,20 @@ class StoreReads(MessageReader, ABC):
         )
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Read the message that begins at `physical_offset`. None if no message begins there.
-        Raises Corrupt for a damaged message. Under SYNC_FLUSH, a message that is not on disk does
-        not exist yet."""
+        """Read the message that begins at `physical_offset`, or return None. With SYNC_FLUSH,
+        messages that are not on disk do not exist yet. Raises Corrupt for a damaged message."""
         message = self._read_message(physical_offset)
         return None if message is None or not self._is_of_log(message) else message
 
     def _is_of_log(self, message: StoredMessage) -> bool:
-        """Return whether a record was appended to the log. If not, a client has written the bytes
-        of a record into the body of a message. The unit at the record's queue offset must have the
-        record's position. A record without a unit is accepted."""
+        """Return whether a record was appended to the log, rather than written by a client in the
+        body of a message. The unit at the record's queue offset must have the record's position. A
+        record without a unit is accepted."""
         return self._find_position(message) in (None, message.physical_offset)
 
     def _find_position(self, message: StoredMessage) -> int | None:
-        """Return the log position of the message that is in the record's queue at the record's
-        queue offset. Return None if the queue has no such offset."""
+        """Return the log position of the message at the record's queue offset, or None if the queue
+        has no such offset."""
         if transaction_type(message.sys_flag) in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
             return None  # in no queue
         topic, queue_id, offset = message.topic, message.queue_id, message.queue_offset
@@ -325,8 +324,8 @@ class StoreReads(MessageReader, ABC):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Return the queue offset for a store time, as `MessageStore.get_offset_in_queue_by_time`
-        defines it. 0 for an unknown queue."""
+        """Return the queue offset for a store time, like
+        `MessageStore.get_offset_in_queue_by_time`. Returns 0 for an unknown queue."""
         if topic in self.batch_topics:
             batches = self._find_batch_queue(topic, queue_id)
             upper = boundary is BoundaryType.UPPER
@@ -368,9 +367,8 @@ class StoreReads(MessageReader, ABC):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages of a topic that have a key or UNIQ_KEY and a store time within [begin,
-        end]. Returns the newest `max_count` of them (at most 64 by default), in the order of the
-        log."""
+        """Find messages of a topic with a key or UNIQ_KEY and a store time within [begin, end].
+        Returns the newest `max_count` (at most 64 by default), in the order of the log."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         found: dict[int, StoredMessage] = {}
         deleted_before: int | None = None
@@ -408,7 +406,7 @@ class StoreReads(MessageReader, ABC):
 
 
 def record_time(log: CommitLogReader, physical_offset: int) -> int:
-    """Read the store time (epoch ms) of the record at `physical_offset`. -1 if no record begins
+    """Read the store time (epoch ms) of the record at `physical_offset`, or -1 if no record begins
     there."""
     data = log.get(physical_offset, MAX_STORE_TIMESTAMP_END)
     if data is None:

@@ -1,5 +1,5 @@
-"""The topics of a Java broker and their attributes. They are in `config/topics.json`, or in the
-database `config/topics/` of a broker whose queues are in RocksDB."""
+"""Topics of a Java broker and their attributes, from `config/topics.json` or, if the broker's
+queues are in RocksDB, from the database `config/topics/`."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _log = logging.getLogger(__name__)
 class TopicTable:
     """Attributes of a broker's topics, such as `queue.type`, `cleanup.policy` and `reserve.time`.
     `version`: number of times that the broker has changed its topics (the counter of Java's
-    DataVersion). `compacted`: topics that have a folder in the store's `compaction/`. The table may
-    lack these topics."""
+    DataVersion). `compacted`: topics with a folder in the store's `compaction/`, which the table
+    may lack."""
 
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
     version: int = 0
     compacted: frozenset[str] = frozenset()
 
     def is_compaction(self, topic: str) -> bool:
-        """Return whether the topic is a compaction topic. It keeps only the last message of each
+        """Return whether the topic is a compaction topic, which keeps only the last message of each
         key, in separate files."""
         if topic not in self.attributes:
             return topic in self.compacted
@@ -89,7 +89,7 @@ class TopicTable:
         return hours
 
     def storage_levels(self) -> dict[str, StorageLevel]:
-        """Return `tiered.storage.level`, for the topics that set it. Unknown values are ignored."""
+        """Return `tiered.storage.level` for the topics that set it. Unknown values are ignored."""
         levels = {}
         for topic, attributes in self.attributes.items():
             if attributes:
@@ -107,9 +107,9 @@ class TopicTableReader:
     """Reads the topics of a store repeatedly, even while its broker writes them. Thread-safe.
 
     A broker rewrites the file in place, or removes it before it creates the new one. While the file
-    cannot be parsed or is missing, the last table is used. Without a table, a topic that must not
-    be tiered would look like any other topic. If there is no last table, the read is repeated for
-    half a second. A missing file is awaited only if a broker is running.
+    is missing or cannot be parsed, the last table is used, because a topic that must not be tiered
+    would otherwise look like any other. Without a last table, the read is repeated for half a
+    second. A missing file is awaited only if a broker is running.
 
     `is_in_use`: whether the store has an owner now. `pause`: waits between two reads.
     """
@@ -129,8 +129,8 @@ class TopicTableReader:
         self._is_warned = False
 
     def read(self) -> TopicTable:
-        """Return the table. The last table is returned if the files are unchanged. Raises Corrupt
-        if no table could be read yet, and the errors of `read_topics` for unknown contents."""
+        """Return the table, which is cached as long as the files are unchanged. Raises Corrupt if
+        no table could be read yet, and the errors of `read_topics` for unknown contents."""
         with self._lock:
             signature = _sign_files(self._root)
             if self._known is not None and signature == self._signature is not None:
@@ -168,9 +168,9 @@ class TopicTableReader:
 
 
 def _sign_files(root: Path) -> object:
-    """Return the state of the files that `find_topics` reads, for a broker that keeps its topics in
-    a file. Return None if the topics are not in a file. Also return None if a file changed very
-    recently, because a further change might not show in the state."""
+    """Return the state of the files that `find_topics` reads, if the broker keeps its topics in a
+    file. Returns None otherwise, and if a file changed so recently that the state might not show
+    another change."""
     config = root / CONFIG_DIRECTORY
     databases = [config / name / CURRENT_FILE for name in (TOPICS_DATABASE, *_OTHER_DATABASES)]
     files = (config / TOPICS_FILE, config / f"{TOPICS_FILE}.bak", root / _COMPACTED_LOGS)
@@ -190,15 +190,15 @@ def _sign_file(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_topics(root: Path) -> TopicTable:
-    """Read the topics of a store's broker like `find_topics`. Without topics the table is empty."""
+    """Read the topics of a store's broker like `find_topics`. The table is empty without topics."""
     found = find_topics(root)
     return TopicTable(compacted=_list_compacted(root)) if found is None else found
 
 
 def find_topics(root: Path) -> TopicTable | None:
     """Read the topics of a store's broker. Returns None if the store has neither a file nor a
-    database of topics. If it has both, the file counts only if its version is greater, as in Java.
-    Raises Corrupt if the topics cannot be parsed, and Invalid for a database of another form,
+    database of topics. If it has both, the file is used only if its version is greater, as in Java.
+    Raises Corrupt if the topics cannot be parsed. Raises Invalid for a database in another format,
     because it could hide topics that must not be tiered."""
     config = root / CONFIG_DIRECTORY
     for name, key in _OTHER_DATABASES.items():
@@ -225,8 +225,8 @@ def _list_compacted(root: Path) -> frozenset[str]:
 
 
 def _read_file(path: Path) -> TopicTable | None:
-    """Read the file. If the file is missing or incomplete, as between two steps of a writing
-    broker, read its `.bak`."""
+    """Read the file, or its `.bak` if the file is missing or incomplete because a broker is writing
+    it."""
     backup = path.with_name(path.name + ".bak")
     damage: Corrupt | None = None
     for each in (path, backup):
@@ -268,7 +268,7 @@ def _parse_file(path: Path) -> TopicTable | None:
 
 
 def _read_database(directory: Path) -> TopicTable:
-    """Read the database. Its keys are topic names, and its values are TopicConfigs as JSON."""
+    """Read the database, whose keys are topic names and whose values are TopicConfigs as JSON."""
     topics = read_family(directory, _TOPIC_FAMILY)
     versions = dict(read_family(directory, _VERSION_FAMILY))
 

@@ -1,8 +1,8 @@
-"""TierBackup: keeps, in the tier, the files that a broker needs to start again after the loss of
-its disk. The backup copies files of the state directory's `config/` unchanged: topics, groups,
-consumer offsets, and the metadata of the tier. The backup leaves out users and passwords, because
-readers of the tier need not know them. It also leaves out files that refer to positions in the
-local commit log (delayed messages, transactions), because this log is lost with the disk."""
+"""Backup of the files that a broker needs to start again after it loses its disk. The files of the
+state directory's `config/` are copied to the tier unchanged: topics, groups, consumer offsets, and
+the metadata of the tier. Users and passwords are not copied, because they are not meant for readers
+of the tier. Files that refer to positions in the local commit log (delayed messages, transactions)
+are not copied either, because that log is lost with the disk."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ _log = logging.getLogger(__name__)
 
 
 class TierBackup:
-    """Copies changed files to the tier, every `tieredStoreBackupInterval` and at the stop. Only the
-    last two backups of a kind are kept. A failed backup does not affect the broker. `state`: the
-    broker's `storePathRootDir`. `flush_metadata`: function that brings the metadata file up to
-    date. `read_config`: function that returns the existing files of CONFIG_FILES. None means that
-    the files are read from `state`."""
+    """Copies changed files to the tier every `tieredStoreBackupInterval` and when the broker stops.
+    Only the last two backups of each kind are kept. A failed backup does not affect the broker.
+    `state`: the broker's `storePathRootDir`. `flush_metadata`: callable that brings the metadata
+    file up to date. `read_config`: callable that returns the existing files of CONFIG_FILES. If it
+    is None, the files are read from `state`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class TierBackup:
         return is_wanted and self._place is not None
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Use the epoch of this writer for later backups. The writer must stay open until
+        """Make later backups under this writer's epoch. The writer must stay open until
         `finish`."""
         self._writer = writer if self.is_enabled else None
 
@@ -120,8 +120,8 @@ class TierBackup:
         self._loop.stop()
 
     def finish(self) -> None:
-        """Copy changed files, as the last step before the epoch is released. Errors are
-        logged only. No-op without a `start`. Idempotent."""
+        """Copy changed files before the epoch is released. Errors are only logged. No-op without a
+        `start`. Idempotent."""
         writer = self._writer
         if self._is_used and writer is not None:
             try:
@@ -136,8 +136,8 @@ class TierBackup:
         return [self._loop.health()] if self.is_enabled else []
 
     def run_once(self, *, is_last: bool = False) -> list[BackupName]:
-        """Copy changed files, and return the backups made. The metadata is copied at most once an
-        hour, and always if `is_last`. Raises Fenced if the epoch was lost, Unavailable."""
+        """Copy changed files and return the backups made. The metadata is copied at most once an
+        hour, unless `is_last` is set. Raises Unavailable, or Fenced if the epoch was lost."""
         now_ms = self._clock.now_ms()
         with self._lock:
             made = self._copy(BackupKind.CONFIG, self._read_config())
@@ -149,9 +149,9 @@ class TierBackup:
 
     def renew_metadata(self) -> bool:
         """Copy the metadata, if the tier has a copy or this process makes copies. Call this before
-        the last segments of a queue are deleted. Otherwise a restore from an older copy would let
-        the queue continue before its end. If the copy fails, logs the reason and returns False, and
-        the caller must delete the segments later. Raises Fenced."""
+        deleting the last segments of a queue. Otherwise a restore from an older copy could move the
+        end of the queue back. If the copy fails, the reason is logged and the result is False. The
+        caller must then postpone the deletion. Raises Fenced."""
         broker = self._config.broker_name
         try:
             if self._place is None or not (
@@ -211,8 +211,8 @@ class TierBackup:
 
 
 def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Read the existing files, each in a consistent state. If a file is being replaced, or was
-    emptied by a power failure, its `.bak` is read. Raises Unavailable."""
+    """Read the files that exist. If a file is missing or empty, its `.bak` is read instead. Raises
+    Unavailable."""
     contents: dict[str, bytes] = {}
     for name in names:
         for path in (folder / name, folder / f"{name}.bak"):
@@ -224,7 +224,7 @@ def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def note_settings(config: StoreConfig) -> dict[str, str]:
-    """Return the NOTED_SETTINGS in the format of a broker.conf."""
+    """Return the values of NOTED_SETTINGS in broker.conf format."""
     values = ((key, getattr(config, FIELDS_BY_KEY[key].name)) for key in NOTED_SETTINGS)
     return {
         key: value if isinstance(value, str) else msgspec.json.encode(value).decode()

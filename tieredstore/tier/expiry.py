@@ -31,10 +31,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ExpiryOutcome:
-    """Result of one run. `segments`: number of segments that were removed from queues. `undeleted`:
-    number of objects that could not be deleted, which the next run tries again. `kept_bytes`: for
-    each topic, the bytes that are kept only because no retention was set. `errors`: error by queue
-    path."""
+    """Result of one run. `segments`: number of segments removed from queues. `undeleted`: number of
+    objects that could not be deleted. The next run tries again. `kept_bytes`: for each topic, the
+    bytes kept only because no retention was set. `errors`: error by queue path."""
 
     segments: int = 0
     undeleted: int = 0
@@ -43,12 +42,13 @@ class ExpiryOutcome:
 
 
 class TierExpiry:
-    """Deletes messages after their retention in hours: the topic's `reserve.time` if it is above 0,
-    otherwise `tieredStoreFileReservedTime`. `retention_is_explicit`: whether
-    `tieredStoreFileReservedTime` is set. If not, topics without a `reserve.time` keep everything,
-    because Java's default of 72 hours would delete an uploaded backlog in the first run. The
-    outcome and the log name these topics. `reserve_hours`: the current `reserve.time` of the
-    topics. `retention_clock` determines ages, so a wall clock that jumps ahead deletes nothing."""
+    """Deletes messages when their retention ends. The retention is the topic's `reserve.time`
+    (hours) if it is above 0, otherwise `tieredStoreFileReservedTime`. `retention_is_explicit`:
+    whether `tieredStoreFileReservedTime` is set. If it is not set, topics without a `reserve.time`
+    keep everything, because Java's default of 72 hours would delete an uploaded backlog in the
+    first run. The outcome and the log name these topics. `reserve_hours`: callable that returns the
+    current `reserve.time` of the topics. `retention_clock` determines ages, so a wall clock that
+    jumps ahead deletes nothing."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class TierExpiry:
 
     @property
     def _is_explicit(self) -> bool:
-        """Whether the retention was set explicitly, at the start or later."""
+        """Whether the retention was set explicitly, at startup or later."""
         return self._was_explicit or self._config.file_reserved_time_hours != self._first_hours
 
     def start(self) -> None:
-        """Start the loop, which expires messages every `tieredStoreDeleteFileInterval`, first after
-        one interval. While `tieredStoreDeleteFileEnable` is false, it expires nothing."""
+        """Start the loop that expires messages every `tieredStoreDeleteFileInterval`. The first run
+        is after one interval. Nothing expires while `tieredStoreDeleteFileEnable` is false."""
         times = (entry.end_timestamp_ms for entry in self._flat_files.metadata.segments())
         self.retention_clock.begin(
             max((time for time in times if time < NEVER_WRITTEN_MS), default=-1)
@@ -112,8 +112,8 @@ class TierExpiry:
         return [self._loop.health()]
 
     def run_once(self) -> ExpiryOutcome:
-        """Expire messages in all queues now, at most MAX_SEGMENTS segments. If a queue fails, its
-        error is in the outcome and the other queues continue. Raises Fenced if epoch ownership is
+        """Expire messages in all queues now, up to MAX_SEGMENTS segments. The error of a failed
+        queue is in the outcome and does not stop the other queues. Raises Fenced if the epoch was
         lost."""
         self._is_unfinished = False
         self._flat_files.check_writer()
@@ -146,13 +146,13 @@ class TierExpiry:
         return outcome
 
     def _is_ending(self) -> bool:
-        """Return whether deletions must stop. This method is called before each deletion."""
+        """Return whether deletions must stop. Checked before each deletion."""
         self._loop.report_progress()
         return self._loop.is_stopping
 
     def longest_retention_hours(self) -> int | None:
-        """Return the longest retention of any topic, for the key index (`docs/differences.md`,
-        D22), or None if some topic keeps everything."""
+        """Return the longest retention of any topic, or None if some topic keeps everything. The
+        key index uses this (`docs/differences.md`, D22)."""
         hours = [self._find_own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
         if not self._is_explicit and (None in hours or not hours):
             return None
@@ -195,9 +195,9 @@ class TierExpiry:
     def _delete(
         self, taken: Sequence[tuple[FlatMessageFile, list[FileSegment]]], outcome: ExpiryOutcome
     ) -> None:
-        """Delete the segments that were removed from queues. Segments that cannot be deleted stay
-        marked in the metadata. Before a queue is emptied, its end is saved for a restore. If the
-        end cannot be saved, nothing is deleted."""
+        """Delete segments that were removed from their queues. Segments that cannot be deleted stay
+        marked in the metadata. Before a queue is emptied, its end is saved for a restore. If that
+        fails, nothing is deleted."""
         is_emptied = any(file.is_emptied for file, _ in taken)
         if is_emptied and not self._flat_files.renew_restore_point():
             return

@@ -1,6 +1,6 @@
 """Connects a local store with the history of its broker in a tier. `tier/identity` decides whether
-the two belong together. This module finds the ends of the queues for this decision. Topics that
-were deleted in the local store are deleted in the tier as well, whatever the metadata contains."""
+the two belong together, and this module finds the ends of the queues for that decision. Topics that
+were deleted in the local store are also deleted in the tier."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def find_segment_differences(
     metadata: MetadataStore,
     broker_name: str,
 ) -> Contents:
-    """List the tier, and find the segments of queues that are in the tier and not in the metadata,
-    or in the metadata and not in the tier. Raises Unavailable."""
+    """List the tier, and find segments of queues that are only in the tier or only in the metadata.
+    Raises Unavailable."""
     listings = {item.id: item for item in provider.list(broker_name)}
     listed = {one: item.size_bytes for one, item in listings.items()}
     deleted = source.find_deleted_queues() if source is not None else {}
@@ -92,10 +92,10 @@ def find_segment_differences(
 def compare_queues(
     source: HistorySource, flat_files: FlatFileStore, known: Contents | None, *, store: str
 ) -> Contents:
-    """Return the queues in which the store is behind the tier, so that the next put would get an
-    offset that the tier has. `known`: result of `find_segment_differences`, if the records of
-    earlier starts do not prove that store and tier belong together, or None. If it is given,
-    messages are compared too. Raises Unavailable."""
+    """Return the queues in which the store is behind the tier, so that the next put would reuse an
+    offset of the tier. `known`: result of `find_segment_differences`, or None if the records of
+    earlier starts prove that store and tier belong together. If given, messages are compared too.
+    Raises Unavailable."""
     ahead = _find_missed_deletions(source, flat_files, store)
     lost = []
     files = [file for file in flat_files.files() if file.is_initialised]
@@ -156,7 +156,7 @@ def _find_missed_deletions(
     source: HistorySource, flat_files: FlatFileStore, store: str
 ) -> list[str]:
     """Describe the topics whose deletion is recorded in the tier but not in the log of this store.
-    If there are any, the store is an older copy, and would upload the deleted topics again."""
+    Such a store is an older copy, and would upload the deleted topics again."""
     return [
         f"topic {topic}: the tier knows of its deletion at byte {record.position} of the store's "
         f"log, which ends at {source.log_end}"
@@ -168,10 +168,9 @@ def _find_missed_deletions(
 def _compare_unknown(
     source: HistorySource, flat_files: FlatFileStore
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compare the store with segments that are in the tier but not in the metadata. Return two
-    lists. The first has the queues that end, in the store, before the end of such a segment. The
-    second has the queues in which the store no longer has messages of such a segment, which no
-    reader would find."""
+    """Compare the store with segments that are in the tier but not in the metadata. Returns the
+    queues that end before such a segment in the store, and the queues that no longer have its
+    messages in the store. No reader would find those messages."""
     beyond: list[str] = []
     hidden: list[str] = []
     for path, end in flat_files.unknown_ends.items():
@@ -196,8 +195,8 @@ def _compare_unknown(
 
 
 def _find_message_end(file: FlatMessageFile) -> int:
-    """Return the queue offset after the last message that the tier has or had. The end of a queue
-    may be later, because an operator who skips messages moves the end forward without assigning
+    """Return the queue offset after the last message that the tier has or had. The queue may end
+    later, because an operator who skips messages moves its end forward without assigning
     offsets."""
     segments = file.consume_queue.segments
     filled = [segment.end_offset for segment in segments if segment.commit_position]
@@ -205,8 +204,8 @@ def _find_message_end(file: FlatMessageFile) -> int:
 
 
 def _find_kept_end(file: FlatMessageFile) -> int:
-    """Return the queue offset after the last message that the tier has. If the tier has no message,
-    return the queue offset at which the first segment of the queue begins."""
+    """Return the queue offset after the last message in the tier. Without messages, returns the
+    offset at which the first segment of the queue begins."""
     segments = file.consume_queue.segments
     filled = [segment.end_offset for segment in segments if segment.commit_position]
     return (filled[-1] if filled else segments[0].base_offset) // UNIT_SIZE
@@ -219,9 +218,8 @@ def _find_recorded_end(file: FlatMessageFile) -> int:
 
 
 def begin_behind_history(source: HistorySource, now_ms: int) -> None:
-    """Begin the commit log of a new local store at a position after all earlier logs of this
-    broker, so that message ids are unique. The queues continue at their ends in the tier
-    (`set_history`)."""
+    """Begin the commit log of a new local store after all earlier logs of this broker, so that
+    message ids are unique. The queues continue at their ends in the tier (`set_history`)."""
     begin = max(now_ms * BYTES_PER_MS, LEAST_LOG_BEGIN)
     _log.warning("a new local store continues behind the tier. Its log begins at %d", begin)
     source.begin_log_at(begin)
@@ -230,9 +228,9 @@ def begin_behind_history(source: HistorySource, now_ms: int) -> None:
 def keep_history(
     source: HistorySource, metadata: MetadataStore, broker_name: str, state: Path
 ) -> None:
-    """Make queues that the local store lacks begin at their ends in a tier that is switched off.
-    The tier's metadata has these ends, because the queues were found when the tier was adopted.
-    Raises Unavailable. Raises Corrupt for damaged or lost metadata, because messages at offsets
+    """Make queues that the local store lacks begin at their ends in a tier that is disabled. The
+    metadata has these ends, because the queues were found when the tier was adopted. Raises
+    Unavailable. Raises Corrupt if the metadata is damaged or lost, because new messages at offsets
     that the tier already has could never be uploaded."""
     try:
         metadata.load()
@@ -257,7 +255,7 @@ def keep_history(
 
 
 def _find_recorded_ends(metadata: MetadataStore, broker_name: str, topic: str) -> dict[int, int]:
-    """Return the queues of a topic, with the queue offset after the last unit of each."""
+    """Return the queue offset after the last unit of each queue of a topic."""
     ends: dict[int, int] = {}
     for queue in metadata.queues(topic):
         path = queue_path(broker_name, topic, queue.queue_id)
@@ -274,12 +272,11 @@ def forget_deleted(
     is_loaded: bool,
     kept: Collection[str] = (),
 ) -> list[tuple[TopicMetadata, list[int]]]:
-    """Delete topics from the tier that were deleted in the local store. Needed if the deletion did
-    not reach the tier, or if the tier or its metadata is an older copy. Runs before
-    `FlatFileStore.load`, and again (`is_loaded`) when the local store has dispatched the remaining
-    records after a crash. With `is_loaded`, the local store then forgets its records of the
-    deletions, except those of `kept` topics. Returns the result of `destroy_topics`. Raises
-    Unavailable."""
+    """Delete topics from the tier that were deleted in the local store. This is needed if the
+    deletion did not reach the tier, or if the tier or its metadata is an older copy. Runs before
+    `FlatFileStore.load`, and again with `is_loaded` after the local store has dispatched the
+    remaining records. The local store then forgets its records of the deletions, except those of
+    `kept` topics. Returns the result of `destroy_topics`. Raises Unavailable."""
     metadata, broker_name = flat_files.metadata, flat_files.config.broker_name
     old: dict[str, dict[int, list[FileSegmentMetadata]]] = {}
     deleted = source.find_deleted_queues()
@@ -322,10 +319,10 @@ def _find_key(path: str) -> QueueKey:
 def _find_old_life(
     metadata: MetadataStore, key: QueueKey, end: DeletedEnd, broker_name: str, *, is_silent: bool
 ) -> list[FileSegmentMetadata] | None:
-    """Return all segments of a queue in the tier, except those marked for deletion, if they belong
-    to the topic before its deletion. Otherwise return None. Segments from before the deletion begin
-    at offsets below the end of the deleted queue, and their messages are older than the deletion.
-    `is_silent`: whether no message was put since the topic was recreated."""
+    """Return the segments of a queue that are not marked for deletion, if they are older than the
+    deletion of its topic. Otherwise return None. Such segments begin below the end of the deleted
+    queue, and their messages are older than the deletion. `is_silent`: whether no message was put
+    since the topic was recreated."""
     known = list(metadata.segments(queue_path(broker_name, *key)))
     entries = [entry for entry in known if entry.status != STATUS_DELETED]
     queues = [entry for entry in entries or known if entry.type is FileSegmentType.CONSUME_QUEUE]
@@ -338,11 +335,11 @@ def _find_old_life(
 
 
 class StartComparison:
-    """Comparison of store and tier at one start: first of what both recorded about each other (the
-    marks, see `belonging`), then of the segments, then of the queues. `source`: the loaded local
-    store, or None if it keeps no marks. `gives_offsets`: whether the store takes messages after the
-    start. `is_named`: whether the configuration names the broker. Otherwise the broker has the name
-    of the host. `lite`: object that knows the ends of light queues."""
+    """Comparison of store and tier at startup. It compares first what both recorded about each
+    other (the marks, see `belonging`), then the segments, then the queues. `source`: the loaded
+    local store, or None if it keeps no marks. `gives_offsets`: whether the store accepts messages
+    after startup. `is_named`: whether the configuration names the broker. Otherwise the broker has
+    the name of the host. `lite`: object that knows the ends of light queues."""
 
     def __init__(
         self,
@@ -385,9 +382,9 @@ class StartComparison:
 
     def compare_queues(self, writer: TierWriter, *, is_started: bool = False) -> None:
         """Compare the ends of the queues, and record that store, state and tier belong together.
-        After a crash, the end of a queue with undispatched messages is known only after the start
-        of the local store. In this case `finish` makes the comparison. `is_started`: whether the
-        local store is started. Raises Invalid, Unavailable."""
+        After a crash, the end of a queue with undispatched messages is known only once the local
+        store has started. `finish` then makes the comparison. `is_started`: whether the local store
+        has started. Raises Invalid, Unavailable."""
         source = self._source
         self._writer = None
         if source is not None:
@@ -409,7 +406,7 @@ class StartComparison:
         writer.record_belonging()
 
     def finish(self) -> None:
-        """Compare the queues whose end is known only after the start of the local store. Raises
+        """Compare the queues whose ends are known only once the local store has started. Raises
         Invalid, Unavailable."""
         if self._writer is not None:
             self.compare_queues(self._writer, is_started=True)
@@ -425,7 +422,7 @@ class StartComparison:
 
     def _find_position(self, topic: str) -> tuple[str, int]:
         """Return the identity of this store, and the byte position of a topic's last deletion in
-        its log. Return ("", 0) if the log has no deletion of the topic, or no longer has it."""
+        its log. Returns ("", 0) if the log has no record of a deletion."""
         deleted = {} if self._source is None else self._source.find_deleted_queues()
         positions = [end.physical_offset for key, end in deleted.items() if key.topic == topic]
         return (self.belonging.store, max(positions)) if positions else ("", 0)

@@ -36,8 +36,7 @@ class MeasuredProvider(WrapperProvider):
 
 
 class MeasuredSegment(WrapperSegment):
-    """Segment whose reads and writes are counted in metrics. Only the bytes of successful reads and
-    writes are counted."""
+    """Segment whose successful reads and writes are counted in metrics, with their bytes."""
 
     def __init__(self, wrapped: FileSegment, metrics: Metrics) -> None:
         super().__init__(wrapped)
@@ -57,8 +56,8 @@ class MeasuredSegment(WrapperSegment):
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """If the wrapped segment is a PairedSegment, write the bytes of both segments together, and
-        count a write for each. Otherwise write only the bytes of this segment."""
+        """Write both segments together if the wrapped segment is a PairedSegment, and count a write
+        for each. Otherwise write only this segment."""
         if not isinstance(self.wrapped, PairedSegment):
             return self.write(position, buffers), None
         begin = time.perf_counter()
@@ -97,7 +96,7 @@ class MeasuredSegment(WrapperSegment):
     def note(
         self, operation: str, begin: float, name: str, size_bytes: int, is_success: bool
     ) -> None:
-        """Count one read or write that began at `begin` (s, `time.perf_counter`)."""
+        """Count one read or write that began at `begin` (seconds, `time.perf_counter`)."""
         elapsed_ms = (time.perf_counter() - begin) * 1000
         labels = {"operation": operation, **self._labels}
         self._metrics.observe(

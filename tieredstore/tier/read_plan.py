@@ -24,7 +24,7 @@ _NEXT_STORE_ONLY: ReadPlan = (ReadSource.NEXT_STORE,)
 
 
 class TieredQueue(Protocol):
-    """What a plan needs to know of a queue in the tier."""
+    """Properties of a tiered queue that a plan needs."""
 
     @property
     def consume_queue_commit_offset(self) -> int: ...
@@ -38,8 +38,8 @@ def reads_tier(
     offset: int,
     count: int = 1,
 ) -> bool:
-    """Return whether `tieredStorageLevel` directs a read of `count` messages from `offset` to the
-    tier. `queue`: the queue in the tier, or None if the tier does not have it."""
+    """Return whether `tieredStorageLevel` sends a read of `count` messages at `offset` to the tier.
+    `queue`: the queue in the tier, or None if it is not there."""
     if level is StorageLevel.FORCE:
         return True
     if level is StorageLevel.DISABLE or queue is None:
@@ -59,10 +59,10 @@ def plan_read(
     offset: int,
     count: int,
 ) -> ReadPlan:
-    """Plan a read of `count` messages from `offset`. The sources are queried in order, until one of
-    them has the message. The tier is also the last source, because the next store may delete a
-    message after its upload. `level`: storage level by which the topic is read. With DISABLE, only
-    the next store is queried. This function may read files of the next store."""
+    """Plan a read of `count` messages from `offset`. The sources are queried in order until one has
+    the message. The tier is also the last source, because the next store may delete a message after
+    its upload. `level`: storage level for reads of the topic. With DISABLE, only the next store is
+    queried. May read files of the next store."""
     if level is StorageLevel.DISABLE:
         return _NEXT_STORE_ONLY
     end = queue.consume_queue_commit_offset if queue is not None else 0

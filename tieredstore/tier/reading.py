@@ -1,10 +1,9 @@
-"""Reads as generators: their logic is implemented once, and callers choose how to wait. A `Reading`
-yields the segment reads of one step, and receives their bytes in order. Bytes that need no wait are
-read without a step (`read_segment`). `Steps` are more general: a step is either such a list of
-reads, or a `Wait` for something other than segments. `run` executes both in the calling thread, and
-with a pool the reads of a step run concurrently. `run_async` sends the remaining reads of a step to
-a pool, all together. An error of a step is thrown into the generator, so that the generator can
-handle it."""
+"""Reads as generators, so that blocking and asynchronous callers share one implementation. A
+`Reading` yields the segment reads of one step and receives their bytes in order. Bytes that need no
+wait are read without a step (`read_segment`). `Steps` are more general: a step is either such a
+list of reads, or a `Wait` for something else. `run` executes both in the calling thread, and with a
+pool it runs the reads of a step concurrently. `run_async` sends the reads of a step to a pool
+together. The error of a step is thrown into the generator, which may handle it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ T = TypeVar("T")
 
 
 class SegmentRead(NamedTuple):
-    """Read of exactly `length` bytes from byte `position` of a segment. If the segment has fewer
-    bytes there, the read fails."""
+    """Read of exactly `length` bytes from byte `position` of a segment. Fails if there are fewer
+    bytes."""
 
     segment: FileSegment
     position: int
@@ -34,12 +33,12 @@ class SegmentRead(NamedTuple):
         return self.segment.read(self.position, self.length)
 
     def read_nowait(self) -> memoryview | None:
-        """Return the bytes if no blocking call is needed, else None."""
+        """Return the bytes, or None if this needs a blocking call."""
         return self.segment.read_nowait(self.position, self.length)
 
 
 class Wait(NamedTuple, Generic[T]):
-    """Step that waits for something other than reads of segments. `now`: function that waits in a
+    """Step that waits for something other than segment reads. `now`: function that waits in a
     thread. `later`: coroutine function that waits in an event loop."""
 
     now: Callable[[], T]
@@ -51,8 +50,7 @@ Steps: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
 
 
 def read_segment(segment: FileSegment, position: int, length: int) -> Reading[memoryview]:
-    """Read bytes of a segment, without a step if possible, otherwise in one step. Raises the errors
-    of the segment."""
+    """Read bytes of a segment, in one step or without any. Raises the errors of the segment."""
     found = segment.read_nowait(position, length)
     if found is None:
         [found] = yield [SegmentRead(segment, position, length)]
@@ -60,8 +58,8 @@ def read_segment(segment: FileSegment, position: int, length: int) -> Reading[me
 
 
 def run(steps: Steps[T], executor: Executor | None = None) -> T:
-    """Run the steps of a read, blocking. `executor`: runs all reads of a step except one, so that
-    they wait concurrently. None: they run sequentially. Raises the errors of the generator."""
+    """Run the steps of a read, blocking. `executor`: runs the reads of a step concurrently, except
+    one. Without it, they run sequentially. Raises the errors of the generator."""
     try:
         step = next(steps)
         while True:
@@ -84,8 +82,8 @@ def run(steps: Steps[T], executor: Executor | None = None) -> T:
 
 
 def time_steps(steps: Steps[T], clock: Clock) -> Steps[tuple[T, int]]:
-    """Run the given steps. Return their result, and the total time (ms) that they waited. Time
-    between steps is not included. Raises the errors of the steps."""
+    """Run the given steps. Returns their result and the total time (ms) spent waiting in steps.
+    Raises the errors of the steps."""
     waited_ms = 0
     try:
         step = next(steps)
@@ -166,9 +164,9 @@ _Live = dict[int, tuple[Reading[T], list[SegmentRead]]]
 
 
 def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
-    """Join readings into one reading that returns the outcome of each, in order: its value, or the
-    error that it raised. If a common step fails, the reads of the readings are repeated one by one,
-    so that each reading gets only its own error."""
+    """Join readings into one that returns the outcome of each in order: its value or its error. If
+    a common step fails, the reads are repeated one by one, so that each reading gets only its own
+    error."""
     if len(readings) == 1:
         try:
             return [(yield from readings[0])]

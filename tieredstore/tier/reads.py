@@ -1,5 +1,4 @@
-"""Reads of TieredMessageStore. A read is answered by the tier, by the next store, or by both
-together."""
+"""Reads of TieredMessageStore. The tier, the next store, or both together answer a read."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ _log = logging.getLogger(__name__)
 
 class TieredReads(PluginMessageStore):
     """Gets, offsets, times and key queries over both stores. Thread-safe. `tieredStorageLevel`, or
-    a topic's own level, decides which gets the tier answers. The next store answers for topics that
-    are never in the tier. `recorder`: object that records gets. `light`: object that answers reads
-    of light queues. `executor`: runs the blocking parts of coroutines."""
+    a topic's own level, decides which gets go to the tier. Topics that are never in the tier are
+    read from the next store. `recorder`: records gets. `light`: answers reads of light queues.
+    `executor`: runs the blocking parts of coroutines."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class TieredReads(PluginMessageStore):
         return plan_read(level, self.next_store, self.flat_files.get(*key), key, offset, count)
 
     def _carry_out(self, request: GetRequest) -> Steps[GetMessageResult]:
-        """Plan a get, then query the sources of the plan in order, until one has the answer."""
+        """Plan a get, then query the sources in order until one has the answer."""
         key, offset = request.key, request.offset
         plan = yield self._look(lambda: self._plan(key, offset, request.max_count))
         damage: Corrupt | None = None
@@ -151,8 +150,8 @@ class TieredReads(PluginMessageStore):
     def _end_at_passed(
         self, request: GetRequest, result: GetMessageResult, begin: int
     ) -> Steps[None]:
-        """If a hole of the tier has messages in the next store, end the tier's result before the
-        first of these messages at or after `begin`."""
+        """Shorten the tier's result if the next store has messages in a hole of the tier. The
+        result then ends before the first of them at or after `begin`."""
         end = result.next_begin_offset
         first = yield self._look(lambda: self._find_passed(request.key, begin, end))
         if first < end:
@@ -174,27 +173,27 @@ class TieredReads(PluginMessageStore):
         return end
 
     def _find_held(self, key: QueueKey, offsets: range) -> int | None:
-        """Return the first of the given queue offsets whose message is in the log of the next
-        store, or None. The min offset of the next store may be too low, because it is updated later
-        than the log."""
+        """Return the first of these queue offsets whose message is in the log of the next store, or
+        None. The min offset of the next store is not enough, because it is updated later than the
+        log."""
         first = bisect.bisect_left(offsets, True, key=lambda n: self._source.is_in_store(key, n))
         return offsets[first] if first < len(offsets) else None
 
     def _look(self, question: Callable[[], T]) -> Wait[T]:
-        """Yield the step that queries the files of the next store."""
+        """Return a step that queries the files of the next store."""
         return Wait(question, lambda: read_at_hand(question, self._executor))
 
     def _is_tiered(self, topic: str) -> bool:
         return self.topic_filter.find_read_level(topic) is not StorageLevel.DISABLE
 
     def _is_cold(self, key: QueueKey, offset: int) -> bool:
-        """Return whether the tier has the message at `offset` and the next store does not."""
+        """Return whether the message at `offset` is in the tier but not in the next store."""
         file = self.flat_files.get(*key)
         return reads_tier(StorageLevel.NOT_IN_DISK, self._source, file, key, offset)
 
     def _merge(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Set the min offset in the tier's answer to that of both stores. The max offset stays that
-        of the tier, because the messages were read from the tier."""
+        """Set the min offset of the tier's result to that of both stores. The max offset stays that
+        of the tier, because the messages were read from there."""
         if result.status is GetMessageStatus.FOUND:
             self.metrics.count(
                 MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
@@ -212,7 +211,7 @@ class TieredReads(PluginMessageStore):
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset of the first message in either store. If neither has messages, return
-        the next store's answer, or the end of a queue that only the tier has."""
+        the next store's offset, or the end of a queue that only the tier has."""
         if self._is_light(topic):
             return self._light.find_min_offset(topic)
         low, high = self._tier_range(topic, queue_id)
@@ -222,8 +221,8 @@ class TieredReads(PluginMessageStore):
         return low if local_low >= local_high else routing.find_earliest(low, local_low)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the max offset of the next store, because the next store assigns offsets. For a
-        queue that only the tier has, return the max offset of the tier."""
+        """Return the max offset of the next store, because it assigns offsets. For a queue that
+        only the tier has, return the max offset of the tier."""
         if self._is_light(topic):
             return self._light.find_max_offset(topic)
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
@@ -245,7 +244,7 @@ class TieredReads(PluginMessageStore):
     ) -> int:
         """Return the queue offset for a time. LOWER: the first message of either store at or after
         the time, otherwise the end. UPPER: the last message at or before the time, otherwise the
-        first message. Raises Unavailable if the tier is needed and cannot be read."""
+        first message. Raises Unavailable if the tier is needed but cannot be read."""
         if self._is_light(topic):
             return self._light.find_offset(topic, timestamp_ms, boundary)
         if self._is_tiered(topic):
@@ -258,8 +257,8 @@ class TieredReads(PluginMessageStore):
         return self.next_store.get_offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def _local_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the range [first, end) of offsets in the next store, empty if it has no messages.
-        Reads no file."""
+        """Return the range [first, end) of offsets in the next store, empty without messages. Reads
+        no file."""
         store = self.next_store
         return (
             store.get_min_offset_in_queue(topic, queue_id),
@@ -308,10 +307,10 @@ class TieredReads(PluginMessageStore):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Return messages of both stores, each once, by queue and offset, at most `max_count`. With
-        FORCE the next store is queried for messages that the tier did not find. If the tier cannot
-        be read, the messages of the next store are returned. Raises Unavailable if the next store
-        has none."""
+        """Return messages of both stores without duplicates, ordered by queue and offset, at most
+        `max_count`. With FORCE, the next store is queried for messages that the tier did not find.
+        If the tier cannot be read, the messages of the next store are returned. Raises Unavailable
+        if it has none."""
         level = self.topic_filter.find_read_level(topic)
         if level is StorageLevel.DISABLE:
             return self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
@@ -346,8 +345,8 @@ class TieredReads(PluginMessageStore):
 
 
 def _is_answer(result: GetMessageResult, offset: int) -> bool:
-    """Return whether the tier answered the read. It did not if it begins later, has a hole there,
-    lacks the queue, or cannot be read. Then the next store may have the answer."""
+    """Return whether the tier answered the read. If it begins later, has a hole there, lacks the
+    queue or cannot be read, the next store may have the answer."""
     if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
         return result.next_begin_offset != offset  # a hole of the tier
     return result.status not in _UNANSWERED

@@ -37,8 +37,8 @@ writer had not recorded."""
 
 
 def find_next_size(recorded_bytes: int) -> int:
-    """Return the segment size at which the next time record is written: twice the size that the
-    last record covers, or for a large segment that size plus a fixed step."""
+    """Return the segment size at which the next time record is written. This is twice the size that
+    the last record covers, or that size plus a fixed step for a large segment."""
     return recorded_bytes + min(max(recorded_bytes, RECORD_BYTES), MOST_UNRECORDED_BYTES)
 
 
@@ -52,9 +52,9 @@ MOST_STALE: Final = 16
 def find_newest(
     names: Iterable[TimesName], sizes: Mapping[int, int] | None = None
 ) -> dict[int, TimesName]:
-    """Find for each segment the record that covers most of its bytes. Returns the records by base
-    offset. `sizes`: sizes of the segments in bytes, by base offset. A record that covers more bytes
-    than the segment has is ignored."""
+    """Find the record that covers most bytes of each segment. Returns the records by base offset.
+    `sizes`: sizes of the segments in bytes, by base offset. A record that covers more bytes than
+    its segment has is ignored."""
     return {
         name.base_offset: name
         for name in sorted(names)
@@ -63,8 +63,8 @@ def find_newest(
 
 
 def read_record(place: TimesPlace, path: str, name: TimesName, read: Read) -> TimeRecord | None:
-    """Read a record of a queue. Returns None if the record is missing, or does not match the bytes
-    of the commit log. Raises Unavailable."""
+    """Read a record of a queue. Returns None if it is missing or does not match the bytes of the
+    commit log. Raises Unavailable."""
     data = place.read_times(path, name)
     record = None if data is None else decode_time_record(data)
     if record is None or (record.base_offset, record.size_bytes) != name:
@@ -78,8 +78,7 @@ def read_record(place: TimesPlace, path: str, name: TimesName, read: Read) -> Ti
 
 
 class QueueRecords:
-    """Records of the store times of one queue, for the only writer of the queue. Each method raises
-    Unavailable."""
+    """Store time records of one queue, used only by its writer. All methods raise Unavailable."""
 
     __slots__ = ("_names", "_path", "_place")
 
@@ -89,7 +88,7 @@ class QueueRecords:
         self._names: set[TimesName] | None = None
 
     def find(self, base_offset: int, read: Read) -> TimeRecord | None:
-        """Return the record of a segment, and delete records that do not match its bytes."""
+        """Return the record of a segment. Records that do not match its bytes are deleted."""
         name = find_newest(self._load()).get(base_offset)
         if name is None:
             return None
@@ -99,12 +98,11 @@ class QueueRecords:
         return record
 
     def forget(self, base_offset: int) -> None:
-        """Delete all time records of a segment, because they do not match the segment's bytes. Its
-        messages stay."""
+        """Delete all time records of a segment, because they do not match its bytes."""
         self._delete([name for name in self._load() if name.base_offset == base_offset])
 
     def put(self, record: TimeRecord) -> None:
-        """Write a record. Earlier records that it makes outdated stay until `drop_stale`."""
+        """Write a record. Outdated records remain until `drop_stale`."""
         names = self._load()
         name = TimesName(record.base_offset, record.size_bytes)
         if name in names:
@@ -113,8 +111,8 @@ class QueueRecords:
         self._place.write_times(self._path, name, encode_time_record(record))
 
     def drop_stale(self, bases: Iterable[int], most: int = MOST_STALE) -> None:
-        """Delete all outdated records, if there are more than `most`. Records of deleted segments
-        are outdated too. `bases`: base offsets of the existing segments."""
+        """Delete all outdated records if there are more than `most`. These include records of
+        deleted segments. `bases`: base offsets of the existing segments."""
         names = self._load()
         newest = find_newest(names)
         stale = names - {newest[base] for base in bases if base in newest}
@@ -147,7 +145,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 def read_ranges(start: int, end: int, read: Read) -> list[TimedRange]:
     """Read the times of the messages in [start, end). Stops at the first message that is damaged or
-    does not follow the previous message. Raises Unavailable."""
+    does not follow the previous one. Raises Unavailable."""
     ranges: list[TimedRange] = []
     length = _PIECE_BYTES
     while start < end:
@@ -177,9 +175,9 @@ _KEPT: Final = 4
 
 
 class SegmentTimes:
-    """Ranges of messages of one segment with their store times, and the heads of messages by which
-    the segment is recognised. `add` gets the messages that this writer commits. The first `record`
-    also reads the messages before them. `has_ended`: whether the segment gets no more commits."""
+    """Store times of one segment by ranges of messages, and the message heads that identify the
+    segment. `add` gets the messages that this writer commits, and the first `record` also reads the
+    messages before them. `has_ended`: whether the segment gets no more commits."""
 
     __slots__ = (
         "_begin",
@@ -203,8 +201,8 @@ class SegmentTimes:
         self._recorded = 0
 
     def add(self, new: Sequence[TimedRange], heads: Mapping[int, bytes]) -> None:
-        """Add ranges of newly committed messages. `heads`: first bytes of the first message of each
-        range, by the position of the message in the commit log."""
+        """Add ranges of newly committed messages. `heads`: first bytes of the first message in each
+        range, by position in the commit log."""
         add_ranges(self._ranges, new)
         if self._begin < 0:
             self._begin = self._ranges[0].start
@@ -231,7 +229,7 @@ class SegmentTimes:
 
     @property
     def is_due(self) -> bool:
-        """Whether a record of the segment must be written now."""
+        """Whether a record of the segment is due."""
         if self.has_ended:
             return not self.is_recorded
         if self._recorded:
@@ -242,7 +240,7 @@ class SegmentTimes:
 
     def record(self, records: QueueRecords, read: Read) -> bool:
         """Write a record of the known times, unless earlier messages of the segment cannot be read.
-        Returns whether a new record was written. Raises Unavailable."""
+        Returns whether a record was written. Raises Unavailable."""
         if not self._ranges:
             return False
         old = None
@@ -262,8 +260,8 @@ class SegmentTimes:
         return record != old
 
     def _complete(self, records: QueueRecords, read: Read) -> TimeRecord | None:
-        """Add the ranges of earlier messages of the segment: those in its last record, and those of
-        the messages after it, whose heads are read. Returns that record."""
+        """Add the ranges of earlier messages of the segment, from its last record and from the
+        heads of the messages after it. Returns that record."""
         old = records.find(self.base, read)
         known = list(old.ranges) if old is not None else []
         new = [*unpack_ranges(self._packed), *self._ranges]
@@ -287,9 +285,9 @@ class SegmentTimes:
 def record_times(
     place: TimesPlace, path: str, bases: Sequence[int], new: Sequence[TimedRange], read: Read
 ) -> int:
-    """Record the times of committed messages of a queue, and delete outdated records. `bases`: base
+    """Record the times of a queue's committed messages, and delete outdated records. `bases`: base
     offsets of the queue's commit log segments, ascending. `new`: the new messages, ascending.
-    Returns the number of records that were written. Raises Unavailable."""
+    Returns the number of written records. Raises Unavailable."""
     records = QueueRecords(place, path)
     made = 0
     for base, behind in zip(bases, [*bases[1:], 1 << 63], strict=True):

@@ -1,4 +1,4 @@
-"""Combines the answers of the local store and the tier."""
+"""Combines the results of the local store and the tier."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _NO_END = 2**63 - 1
 
 
 def find_earliest(*values: int) -> int:
-    """Return the smallest of the known offsets or times. -1 means unknown, and is ignored."""
+    """Return the smallest known offset or time. Values of -1 are unknown and ignored."""
     return min((value for value in values if value >= 0), default=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSide:
-    """One side of a search by time over both stores: the messages [low, high) of a queue in one
-    store. `search`: function that returns an offset in [low, high]. `time_at`: function that
-    returns the store time of a message, epoch ms. `holes`: ranges [first missing, next existing) of
-    offsets, which `search` skips."""
+    """Part of a time search over both stores: the messages [low, high) of a queue in one store.
+    `search`: callable that returns an offset in [low, high]. `time_at`: callable that returns the
+    store time of a message (epoch ms). `holes`: ranges [first missing, next existing) of offsets,
+    which `search` skips."""
 
     low: int
     high: int
@@ -30,9 +30,9 @@ class TimeSide:
 
 
 def offset_by_time(sides: Sequence[TimeSide], timestamp_ms: int, boundary: BoundaryType) -> int:
-    """Search by time over all sides as if they were one store. A side has the messages of one
-    store. LOWER: the first message at or after the time, or the end. UPPER: the last message at or
-    before the time, or the first message. Returns -1 if no side has messages."""
+    """Search all sides by time as if they were one store. LOWER: the first message at or after the
+    time, or the end. UPPER: the last message at or before the time, or the first message. Returns
+    -1 if no side has messages."""
     sides = [side for side in sides if side.low < side.high]
     if not sides:
         return -1
@@ -56,9 +56,8 @@ def _look_into_holes(
     timestamp_ms: int,
     boundary: BoundaryType,
 ) -> int:
-    """Correct the answer `found` of one side (tier or local store) to a search by time. If it is
-    the message just before or after a hole of this side, the right answer may be a message in the
-    hole, which another side has."""
+    """Correct the result `found` of one side if it is next to a hole of this side. The right
+    message may then be in the hole, and on another side."""
     is_lower = boundary is BoundaryType.LOWER
     for begin, end in side.holes:
         if found != (end if is_lower else begin - 1):
@@ -74,6 +73,6 @@ def _look_into_holes(
 
 
 def tier_query_end_ms(end_ms: int, local_earliest_ms: int) -> int:
-    """Return the end of the time range in which a key query must search the tier. Later times need
+    """Return the end of the time range that a key query must search in the tier. Later times need
     only the local store. `local_earliest_ms`: -1 if the local store is empty."""
     return min(end_ms, local_earliest_ms if local_earliest_ms >= 0 else _NO_END)

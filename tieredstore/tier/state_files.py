@@ -1,8 +1,8 @@
 """Files of a tier's writer in its state directory. The lock file lets only one process at a time
-write to the directory. `tieredstore.epochs` records, as JSON, the writer epochs that were taken
-with the directory: `format`, `lock` (inode of the lock file, which a copy of the directory does not
-have) and `claims` (oldest first). A shutdown snapshot saves the next start a listing of the tier. A
-further file has the number of written bytes, for `stat` (`docs/cli.md`)."""
+write to the directory. `tieredstore.epochs` records the writer epochs that were taken with the
+directory, as JSON. Its fields are `format`, `lock` (inode of the lock file, which a copy of the
+directory does not have) and `claims` (oldest first). A shutdown snapshot saves the next start a
+listing of the tier. Another file counts written bytes for `stat` (`docs/cli.md`)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _log = logging.getLogger(__name__)
 
 
 def is_held(state: Path) -> bool | None:
-    """Return whether a process on this machine holds the lock of a state directory. Does not take
-    the lock. Returns None if the system does not list locks."""
+    """Return whether a process on this machine holds the lock of a state directory, or None if the
+    system does not list locks. Does not take the lock."""
     return is_locked(state / LOCK_FILE)
 
 
 class StateLock:
-    """Lock of a state directory, held from `acquire` until `release`, or until the process ends.
-    The locked file is never deleted. It is not the file `lock` of a local store, which a Java
-    broker uses too."""
+    """Lock of a state directory, held from `acquire` until `release` or the end of the process. The
+    locked file is never deleted. It is not the `lock` file of a local store, which a Java broker
+    also uses."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -50,9 +50,9 @@ class StateLock:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Create the directory if missing, and lock it. Raises Fenced, naming the process that
-        holds the lock (which may be this process), Invalid without write permission,
-        Unavailable."""
+        """Create the directory if it is missing, and lock it. Raises Unavailable, Invalid without
+        write permission, or Fenced, naming the process that holds the lock (which may be this
+        process)."""
         try:
             self._state.mkdir(parents=True, exist_ok=True)
             self._fd = lock_file(self._path)
@@ -108,8 +108,8 @@ class StateRecord:
         self._operations = operations
 
     def load(self) -> Sequence[str]:
-        """Return the claims, oldest first. Returns no claims if the record is missing or damaged,
-        or was copied with the directory. Raises Invalid for a newer format, Unavailable."""
+        """Return the claims, oldest first. Returns an empty list if the record is missing, damaged,
+        or was copied with the directory. Raises Unavailable, or Invalid for a newer format."""
         try:
             found = read_note(
                 self._path, _Record, "a record of writer epochs", operations=self._operations
@@ -137,8 +137,8 @@ class StateRecord:
         return found.claims
 
     def save(self, claims: Sequence[str]) -> None:
-        """Replace the claims durably: a temporary file is synced and renamed. Raises Invalid,
-        Unavailable."""
+        """Replace the claims durably, with a temporary file that is synced and renamed. Raises
+        Invalid, Unavailable."""
         content = msgspec.json.encode(_Record(RECORD_FORMAT, self._lock.inode, list(claims)))
         try:
             self._operations.replace_file(self._path, content + b"\n")
@@ -165,8 +165,8 @@ class _Ends(msgspec.Struct, frozen=True):
 
 
 class LeftRecords(msgspec.Struct, frozen=True):
-    """Content of RECORDS_LEFT_FILE: records of deleted topics, and the name of their newest version
-    in the tier."""
+    """Content of RECORDS_LEFT_FILE: records of deleted topics, and the name of the newest version
+    of the records in the tier."""
 
     format: int
     epoch: int
@@ -175,21 +175,21 @@ class LeftRecords(msgspec.Struct, frozen=True):
 
 
 def keep_clean_ends(state: Path, epoch: int, queues: Mapping[str, QueueEnds]) -> None:
-    """Write the ends of the queues when an epoch stops. If the disk is full, nothing is written,
-    and the next start lists the tier."""
+    """Write the ends of the queues when an epoch ends. If the disk is full, nothing is written and
+    the next start lists the tier."""
     keep_note(state / ENDS_FILE, _Ends(_SNAPSHOT_FORMAT, epoch, dict(queues)))
 
 
 def find_clean_ends(state: Path, epoch: int) -> Mapping[str, QueueEnds]:
-    """Return the ends of the queues that the previous epoch left for `epoch`. Empty if the writer
-    of the previous epoch did not stop cleanly, or used another state directory."""
+    """Return the ends of the queues that the previous epoch left for `epoch`. Empty if its writer
+    did not stop cleanly or used another state directory."""
     ends = _read_snapshot(state / ENDS_FILE, _Ends)
     return ends.queues if ends is not None and ends.epoch == epoch - 1 else {}
 
 
 def has_clean_ends(state: Path) -> bool:
-    """Return whether the last writer that stopped cleanly with this state directory recorded queues
-    in the tier."""
+    """Return whether the last writer that stopped cleanly with this state directory had queues in
+    the tier."""
     ends = _read_snapshot(state / ENDS_FILE, _Ends)
     return ends is not None and bool(ends.queues)
 
@@ -197,28 +197,28 @@ def has_clean_ends(state: Path) -> bool:
 def keep_clean_records(
     state: Path, epoch: int, records: Mapping[str, DeletedTopic], newest: str = ""
 ) -> None:
-    """Write the records of deleted topics when an epoch stops. If the disk is full, nothing is
-    written, and the next start reads the records from the tier."""
+    """Write the records of deleted topics when an epoch ends. If the disk is full, nothing is
+    written and the next start reads the records from the tier."""
     left = LeftRecords(_SNAPSHOT_FORMAT, epoch, dict(records), newest)
     keep_note(state / RECORDS_LEFT_FILE, left)
 
 
 def note_records(state: Path, records: Mapping[str, DeletedTopic]) -> None:
-    """Write the records of deleted topics during an epoch. The next epoch does not take them as
-    complete. It only adds them to the records in the tier, in case the tier is an older copy."""
+    """Write the records of deleted topics during an epoch. The next epoch does not rely on them to
+    be complete. It only adds them to the records in the tier, which may be an older copy."""
     keep_note(state / RECORDS_LEFT_FILE, LeftRecords(_SNAPSHOT_FORMAT, -1, dict(records)))
 
 
 def find_clean_records(state: Path, epoch: int) -> LeftRecords | None:
-    """Return the records of deleted topics that the previous epoch left for `epoch`. None if the
-    writer of the previous epoch did not stop cleanly, or used another state directory."""
+    """Return the records of deleted topics that the previous epoch left for `epoch`. Returns None
+    if its writer did not stop cleanly or used another state directory."""
     left = _read_snapshot(state / RECORDS_LEFT_FILE, LeftRecords)
     return left if left is not None and left.epoch == epoch - 1 else None
 
 
 def find_left_records(state: Path) -> dict[str, DeletedTopic]:
     """Return the records of deleted topics that the last writer left in this state directory, for a
-    tier that is switched off or an older copy. Some records may be missing."""
+    tier that is disabled or an older copy. Some records may be missing."""
     left = _read_snapshot(state / RECORDS_LEFT_FILE, LeftRecords)
     return {} if left is None else left.topics
 
@@ -236,8 +236,8 @@ KEEP_INTERVAL_S: Final = 60.0
 
 class WrittenKeeper:
     """Counts the bytes that a provider writes, and adds them to the numbers in WRITTEN_FILE. Only
-    one thread at a time may use it, while the state directory is locked. It raises no errors,
-    because nothing depends on these numbers."""
+    one thread at a time may use it, while the state directory is locked. Raises no errors, because
+    nothing depends on these numbers."""
 
     def __init__(self, state: Path, provider: SegmentProvider) -> None:
         self._path = state / WRITTEN_FILE
@@ -251,12 +251,12 @@ class WrittenKeeper:
             _log.warning("counting anew: %s", error)
 
     def keep_at_intervals(self) -> None:
-        """Write the file once every KEEP_INTERVAL_S."""
+        """Write the file, at most once every KEEP_INTERVAL_S."""
         if time.monotonic() - self._kept_s >= KEEP_INTERVAL_S:
             self.keep()
 
     def keep(self) -> None:
-        """Write the file if one of its numbers has changed. On a full disk the old file stays."""
+        """Write the file if a number has changed. If the disk is full, the old file is kept."""
         self._kept_s = time.monotonic()
         usage = read_usage(self._provider)
         if usage is None or usage.written == self._kept:
@@ -269,6 +269,6 @@ class WrittenKeeper:
 
 
 def read_written_bytes(state: Path) -> WrittenBytes | None:
-    """Return the number of bytes that writers have recorded in a state directory, or None if no
-    number is recorded. Raises Corrupt for a damaged file, Unavailable."""
+    """Return the number of written bytes recorded in a state directory, or None. Raises
+    Unavailable, or Corrupt for a damaged file."""
     return read_note(state / WRITTEN_FILE, WrittenBytes, "bytes written to a tier")

@@ -1,4 +1,4 @@
-"""Status of the tier of a `TieredMessageStore`, for `/health` and the start report."""
+"""Status of a `TieredMessageStore`'s tier, for `/health` and the start report."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def describe_tier(
 def _find_backlog(
     flat_files: FlatFileStore, next_store: MessageStore, topic_filter: TopicFilter
 ) -> tuple[int, int]:
-    """Return the number of messages that are not uploaded, and the store time of the oldest one.
-    This time is -1 if all messages are uploaded."""
+    """Return the number of messages that are not uploaded, and the store time of the oldest one (-1
+    without such messages)."""
     source = next_store.dispatch_source
     behind, oldest_ms = 0, -1
     for key in source.queues():
@@ -89,9 +89,9 @@ MESSAGE_RESERVE_TIME = "rocketmq_storage_message_reserve_time"
 
 
 class TierGauges:
-    """Gauges with Java's names, labels and meanings. The size of the cache is the number of its
-    blocks, and its bytes are the memory that the blocks need. As in Java, the label `topic` of the
-    storage size contains the path of the queue's files."""
+    """Gauges with Java's names, labels and meanings. The size of the cache is its number of blocks,
+    and its bytes are the memory that they need. As in Java, the label `topic` of the storage size
+    contains the path of the queue's files."""
 
     def __init__(
         self,

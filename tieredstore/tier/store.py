@@ -1,4 +1,4 @@
-"""TieredMessageStore: a message store whose history is in a tier."""
+"""Message store whose history is in a tier."""
 
 from __future__ import annotations
 
@@ -57,14 +57,13 @@ _log = logging.getLogger(__name__)
 
 
 class TieredMessageStore(TieredReads):
-    """Store that puts messages into the next store and uploads them from there to the tier. The
-    next store and the tier both answer reads. `tieredStorageLevel` decides which gets the tier
-    answers. DISABLE switches the tier off, including uploads. Then the next store answers all
-    reads, and the tier is not opened. A SLAVE reads the tier and never writes it. Topics that are
-    excluded from the tier are only in the next store. `provider`, `metadata`: owned by this store,
-    and closed by `shutdown`. `state_dir`: the broker's `storePathRootDir`, for local index files.
-    `retention_is_explicit`: whether `tieredStoreFileReservedTime` was set. If not, nothing expires
-    by this setting. Default: whether its value differs from Java's."""
+    """Store that puts messages into the next store and uploads them from there to the tier. Reads
+    come from both. `tieredStorageLevel` decides which gets go to the tier. DISABLE switches the
+    tier off, including uploads: it is not opened, and the next store answers all reads. A SLAVE
+    reads the tier but never writes it. `provider`, `metadata`: owned by this store and closed by
+    `shutdown`. `state_dir`: the broker's `storePathRootDir`, for local index files.
+    `retention_is_explicit`: whether `tieredStoreFileReservedTime` was set (default: whether its
+    value differs from Java's). If not, nothing expires because of this setting."""
 
     def __init__(
         self,
@@ -163,7 +162,7 @@ class TieredMessageStore(TieredReads):
     def from_config(
         cls, next_store: MessageStore, loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
-        """Create the store as a broker's configuration describes it."""
+        """Create the store from a broker's configuration."""
         config = loaded.config
         metrics = Metrics()
         return cls(
@@ -182,8 +181,8 @@ class TieredMessageStore(TieredReads):
 
     @property
     def dispatcher(self) -> MessageStoreDispatcher:
-        """The dispatcher, created at its first use, because the next store has a source only after
-        its load."""
+        """The dispatcher. Created on first use, because the next store has a source only once it is
+        loaded."""
         if self._dispatcher is None:
             self._dispatcher = MessageStoreDispatcher(
                 self._config,
@@ -233,8 +232,9 @@ class TieredMessageStore(TieredReads):
         )
 
     def load(self) -> None:
-        """Open tier and next store. Raises Fenced while another writer of this tier is active, and
-        the errors of the parts. After an error, the parts that were opened are closed."""
+        """Open the tier and the next store. Raises Fenced while another writer of this tier is
+        active, and the errors of the parts. After an error, the parts that were opened are
+        closed."""
         with ExitStack() as opened:
             opened.callback(self._provider.close)
             opened.callback(self._metadata.close)
@@ -296,7 +296,7 @@ class TieredMessageStore(TieredReads):
         return source if isinstance(source, HistorySource) else None
 
     def start(self) -> None:
-        """Start to answer reads, to upload and to expire messages. Raises Fenced, Unavailable."""
+        """Start the services that read, upload and expire messages. Raises Fenced, Unavailable."""
         if self._is_writer:
             # Before the next store begins to clean.
             self._source.set_retention_guard(self.dispatcher.retention_guard)
@@ -322,23 +322,22 @@ class TieredMessageStore(TieredReads):
             self._watch.start()
 
     def shutdown(self) -> None:
-        """Stop expiring and uploading, then stop the index (it uploads its files), then close the
-        tier and the next store. All steps are tried, and the last error is raised. Idempotent.
-        Messages that only wait for a larger write are uploaded (`dispatcher.finish`), within the
-        provider's time limit for a stop. Other messages that are not uploaded stay in the next
-        store until the next start."""
+        """Stop expiry and uploads, then the index (which uploads its files), then close the tier
+        and the next store. All steps are tried, and the last error is raised. Idempotent. Messages
+        that only wait for a larger write are uploaded (`dispatcher.finish`), within the provider's
+        shutdown deadline. All other messages stay in the next store until the next start."""
         begin_stop(self._provider)
         closing, self._closing = self._closing, ExitStack()
         closing.close()
 
     def leave_to_parent(self) -> None:
-        """Close nothing in a forked child, because the tier and its writer epoch belong to the
-        parent process."""
+        """Abandon the store in a forked child without closing anything, because the tier and its
+        writer epoch belong to the parent."""
         self._closing.pop_all()
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of each background loop: index, lite topics, upload, expiry, backup,
-        trace and fence checks, then those of the next store and of the provider."""
+        """Return the health of all background loops: index, lite topics, upload, expiry, backup,
+        trace, fence checks, the next store and the provider."""
         own = (
             *(self.index, self.lite, self._dispatcher),
             *(self.expiry, self.backup, self.trace, self._watch),
@@ -348,8 +347,8 @@ class TieredMessageStore(TieredReads):
         return [*health, *super().health(), *(provider.health() if provider is not None else ())]
 
     def describe_tier(self) -> TierStatus | None:
-        """Return the status of the tier, for `/health`. None while the tier is switched off. May
-        read the disk."""
+        """Return the status of the tier for `/health`, or None while it is disabled. May read the
+        disk."""
         if not self._is_enabled:
             return None
         return describe_tier(
@@ -362,7 +361,7 @@ class TieredMessageStore(TieredReads):
         )
 
     def list_tier_queues(self) -> list[QueueKey]:
-        """Return the queues in the tier. The list is empty while the tier is switched off."""
+        """Return the queues in the tier. Empty while the tier is disabled."""
         return [QueueKey(file.topic, file.queue_id) for file in self.flat_files.files()]
 
     def reload(
@@ -372,9 +371,9 @@ class TieredMessageStore(TieredReads):
         *,
         reload_index: bool,
     ) -> None:
-        """Read the current metadata from disk, and open `queues` again from `listings`. With
-        `reload_index`, open the index again too. Needed for a SLAVE over a tier that another
-        process writes. Raises Unavailable, Corrupt."""
+        """Read the current metadata from disk, and reopen `queues` from `listings`. A SLAVE needs
+        this when another process has written to the tier. `reload_index`: whether to reopen the
+        index too. Raises Unavailable, Corrupt."""
         self._metadata.load()
         self._take_levels()
         for key in self.flat_files.reload(queues, listings):
@@ -385,8 +384,8 @@ class TieredMessageStore(TieredReads):
     # Topics
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete topics from both stores, the next store first, so that nothing is uploaded again.
-        A slave deletes only its own data, because the tier belongs to its writer."""
+        """Delete topics from both stores. The next store comes first, so that nothing is uploaded
+        again. A slave deletes only its own data, because the tier belongs to its writer."""
         light = {
             topic: self.get_max_offset_in_queue(topic, 0) for topic in self._list_light(topics)
         }
@@ -405,8 +404,8 @@ class TieredMessageStore(TieredReads):
             self._lite_reader.drop(queue)
 
     def _forget_deleted(self, source: HistorySource) -> None:
-        """Finish deletions of topics whose records were not dispatched before a crash. The local
-        store keeps the deletions of light queues until a run has recorded them."""
+        """Finish topic deletions whose records were not dispatched before a crash. The local store
+        keeps the deletions of light queues until a run has recorded them."""
         deleted = source.find_deleted_queues()
         light = self._list_light({key.topic for key in deleted})
         self._delete_light({queue: deleted[QueueKey(queue, 0)].offset for queue in light})
@@ -437,6 +436,6 @@ class TieredMessageStore(TieredReads):
 
 
 def _find_topic(path: str) -> str:
-    """Return the topic in a queue's path. This path is a label of the metrics of segments, reads
-    and writes."""
+    """Return the topic in a queue's path, which is a label of the metrics of segments, reads and
+    writes."""
     return path.partition("/")[2].rpartition("/")[0]

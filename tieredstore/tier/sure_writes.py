@@ -1,7 +1,7 @@
-"""Writes that are certain to be in a segment, even after a write of unknown outcome. An equal size
-does not prove that the bytes are those of this write. A rewritable segment gets the same bytes
-again at the same position, because a failed sync may have left unsynced bytes in a cache. On other
-segments the existing bytes are compared, and only the missing bytes are written."""
+"""Writes whose bytes are certain to be in a segment, even after a write of unknown outcome. An
+equal size does not prove that the bytes come from this write. A rewritable segment gets the same
+bytes again at the same position, because a failed sync may have left unsynced bytes in a cache. On
+other segments, the existing bytes are compared and only the missing ones are written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _COMPARE_BYTES = 4 << 20
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
     """Result of a write. `sure_bytes`: number of bytes from the start that are certainly in the
-    segment. `size_bytes`: size of the segment when it was last read, or -1 if it was not read.
-    `refused`: result of the write if another writer has written at the position. `differs`: whether
-    the sure bytes are followed by other bytes that cannot be overwritten. `reason`: reason why the
-    rest may be missing."""
+    segment. `size_bytes`: size of the segment when it was last read, or -1. `refused`: result of
+    the write if another writer has written at the position. `differs`: whether the sure bytes are
+    followed by other bytes that cannot be overwritten. `reason`: why the rest may be missing."""
 
     sure_bytes: int
     size_bytes: int
@@ -39,12 +38,12 @@ def write_surely(
     look_first: bool = False,
     check_writer: Callable[[], None] | None = None,
 ) -> WriteOutcome:
-    """Write `buffers` at `position`, with at most `attempts` attempts. `shared`: whether another
-    write of the same bytes may run concurrently. The segment is then read before bytes are written
-    a second time, and a refusal is not final. `look_first`: whether the segment may already have
-    bytes at the position. `check_writer`: function that is called before each write and may raise
-    Fenced. Equal bytes of a fenced writer are adopted. A segment that ends before `position` is not
-    written, and `size_bytes` is its size. Raises the errors of the segment."""
+    """Write `buffers` at `position`, in at most `attempts` attempts. Equal bytes of a fenced writer
+    are adopted. If the segment ends before `position`, nothing is written, and `size_bytes` is its
+    size. `shared`: whether another write of the same bytes may run concurrently. The segment is
+    then read before a second attempt, and a refusal is not final. `look_first`: whether the segment
+    may already have bytes at the position. `check_writer`: called before each write, may raise
+    Fenced. Raises the errors of the segment."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     length, sure, size, reason = sum(view.nbytes for view in views), 0, -1, ""
     refused: FencedWrite | None = None
@@ -80,9 +79,9 @@ def write_surely(
 def count_same_bytes(
     segment: FileSegment, position: int, views: Iterable[memoryview], length: int
 ) -> int:
-    """Return how many of the first `length` bytes of `views` are in the segment, starting at
-    `position`. Only whole views before the first difference are counted, because a segment must not
-    end inside a message. Raises the errors of `read`."""
+    """Return how many of the first `length` bytes of `views` are in the segment from `position` on.
+    Only whole views before the first difference count, because a segment must not end inside a
+    message. Raises the errors of `read`."""
     same = 0
     for view in views:
         part = view[: length - same]

@@ -1,4 +1,4 @@
-"""Runs work on many items in as many threads as are useful."""
+"""Processes many items with as many threads as are useful."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _STEPS: Final = 20
 
 
 def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
-    """Call `step` repeatedly until it returns False. `step` takes the next item itself, and may run
-    in up to `threads` threads concurrently. One thread works alone while it is busy, and again if
-    more threads make it slower, because threads that do not wait for a backend obstruct each other.
-    For example, uploads to the page cache by one thread are 1.5 times as fast as by eight threads.
-    Raises the errors of a step, or an interrupt of the caller (Ctrl-C), after the running steps,
-    and begins no other step. The end of the process does not wait for the threads."""
+    """Call `step` repeatedly, in up to `threads` threads, until it returns False. `step` takes the
+    next item itself. One thread works alone while it is busy, and whenever more threads make it
+    slower. Raises the error of a step, or an interrupt of the caller (Ctrl-C), after the running
+    steps have finished. No further step begins then. The process can exit without waiting for the
+    threads."""
     pool = _Pool(step)
     try:
         pool.start(f"{name}_0")
@@ -43,8 +42,8 @@ def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
 
 
 class _Pool:
-    """Threads of one call of `run_worker_pool`. While the first thread works alone, the other
-    threads pause."""
+    """Threads of one call of `run_worker_pool`. The other threads pause while the first works
+    alone."""
 
     def __init__(self, step: Callable[[], bool]) -> None:
         self._step = step
@@ -57,8 +56,8 @@ class _Pool:
         self.workers: list[Future[None]] = []
 
     def start(self, name: str) -> None:
-        """Start a worker thread. Executor threads are not used, because they delay the end of the
-        process until their work is done."""
+        """Start a worker thread. Executor threads are not used, because the process waits for them
+        at exit."""
         done: Future[None] = Future()
         number = len(self.workers)
         self._steps.append(0)
@@ -102,8 +101,8 @@ class _Pool:
                 self._may_help.clear()
 
     def steer(self, others: list[str]) -> None:
-        """Let the other threads work as long as they make the pool faster. Returns at the end of
-        the work."""
+        """Let the other threads work as long as they make the pool faster. Returns when the work is
+        done."""
         last_pace, looks = 0.0, 1
         while (pace := self._watch_alone(looks)) is not None:
             last_pace = pace or last_pace
@@ -117,8 +116,8 @@ class _Pool:
             looks = min(max(2 * looks, _LOOKS), _MOST_LOOKS)
 
     def _watch_alone(self, least_looks: int) -> float | None:
-        """Wait until the first worker no longer computes all the time. Returns the steps per second
-        that this worker did until then, 0 if unknown, None at the end of the work."""
+        """Wait until the first worker is no longer busy all the time. Returns its steps per second
+        until then, 0 if unknown, or None when the work is done."""
         if not hasattr(time, "pthread_getcpuclockid"):
             return 0
         looks: deque[tuple[float, float, int]] = deque(maxlen=max(least_looks, _LOOKS))
@@ -138,8 +137,8 @@ class _Pool:
         return None
 
     def _become_slower(self, pace: float) -> bool:
-        """Wait until all threads together do fewer steps per second than `pace`, the rate of one
-        thread alone. Returns False at the end of the work."""
+        """Wait until all threads together are slower than `pace`, the steps per second of one
+        thread alone. Returns False when the work is done."""
         seconds = _LOOKS * _LOOK_SECONDS
         since, steps = time.monotonic(), sum(self._steps)
         while wait(self.workers, seconds).not_done and not self._is_over:
@@ -151,15 +150,15 @@ class _Pool:
 
 
 class _Worker:
-    """A worker thread, with the measurements that other threads make of it."""
+    """A worker thread and its measurements."""
 
     def __init__(self) -> None:
         self._ident = threading.get_ident()
         self._folder = f"/proc/self/task/{threading.get_native_id()}"
 
     def measure_busy_seconds(self) -> float:
-        """Return the time that the thread computed or waited for a processor (Linux only). On a
-        busy machine, more threads would increase the wait."""
+        """Return the time for which the thread ran or waited for a processor (Linux only). Waiting
+        counts because more threads would only increase it on a busy machine."""
         try:
             computed = time.clock_gettime(time.pthread_getcpuclockid(self._ident))
         except OSError:
@@ -168,8 +167,8 @@ class _Worker:
         return computed + (int(waited[1]) / 1e9 if len(waited) > 1 else 0)
 
     def is_ready(self) -> bool:
-        """Return whether the thread currently computes or waits for a processor. The CPU times of
-        the thread would show this only later. Returns False if the system does not report it."""
+        """Return whether the thread is running or waiting for a processor. CPU times would show
+        this only later. Returns False if the system does not report it."""
         return self._read("stat").rpartition(")")[2].startswith(" R")
 
     def _read(self, name: str) -> str:

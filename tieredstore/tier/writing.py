@@ -1,7 +1,7 @@
 """Opens a broker's part of a tier for writing, for the tiered store and for all jobs. The state
-directory is locked and the writer epoch is taken before the metadata is read, so that the metadata
-contains everything that a former writer recorded. Only a writer writes metadata and finishes
-registered deletions."""
+directory is locked and the writer epoch is taken before the metadata is read. The metadata then has
+everything that the previous writer recorded. Only a writer writes metadata and finishes registered
+deletions."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _do_nothing() -> None:
 
 
 def begin_stop(provider: SegmentProvider) -> None:
-    """Start the time limit of a provider's stop, if the provider has one. Call `close` later. Safe
-    to call from a signal handler."""
+    """Start the shutdown deadline of a provider, if it has one. Call `close` later. Safe to call
+    from a signal handler."""
     bounded = find_layer(provider, BoundedStop)
     if bounded is not None:
         bounded.begin_stop()
@@ -58,13 +58,12 @@ def take_right(
     metadata: MetadataStore | None = None,
 ) -> WriterEpoch:
     """Lock a state directory, unless it is None, and take the writer epoch of the broker's prefix.
-    Closing `stack` releases both. An epoch that was taken with this state directory before is taken
-    again without a request, because the unlocked directory proves that its process has ended.
+    Closing `stack` releases both. An epoch that was already taken with this state directory is
+    taken again without a request, because the unlocked directory proves that its process has ended.
     `take_over`: fence another writer if the backend supports it. A process that holds the state
-    directory must be stopped instead. `belonging`: compares the parts before the epoch is taken,
-    with the metadata. Without metadata nothing is compared. Raises Fenced with the name of the
-    holder, Unavailable, and Invalid with the recovery procedure if `belonging` finds that the parts
-    do not belong together."""
+    directory must be stopped instead. `belonging`: checks before the epoch is taken that the parts
+    belong together, if there is metadata. Raises Unavailable, Fenced with the name of the holder,
+    and Invalid with the recovery procedure if the parts do not belong together."""
     record = None
     if state is not None:
         lock = state_files.StateLock(state)
@@ -85,8 +84,8 @@ def _acquire(
     *,
     take_over: bool,
 ) -> WriterEpoch:
-    """Check that the tier belongs to this state directory, and take the epoch. If another writer
-    takes an epoch between the check and the taking, repeat both."""
+    """Check that the tier belongs to this state directory, and take the epoch. Both are repeated if
+    another writer takes an epoch in between."""
     for attempt in range(_MAX_TRIES):
         if record is not None and belonging is not None:
             record.mark = belonging.claim(metadata)
@@ -99,8 +98,7 @@ def _acquire(
 
 
 def _release_if_possible(epoch: WriterEpoch, state: Path) -> None:
-    """Release an epoch if possible. An epoch that cannot be released blocks only writers with
-    another state directory."""
+    """Release an epoch if possible. If not, it blocks only writers with another state directory."""
     try:
         epoch.release()
     except Unavailable as error:
@@ -109,7 +107,7 @@ def _release_if_possible(epoch: WriterEpoch, state: Path) -> None:
 
 class TierWriter:
     """Writer of one broker's part of a tier, with the metadata that was read under its epoch.
-    Created by `acquire`. A `with` block releases the epoch at the end. Provider and metadata stay
+    Created by `acquire`. A `with` block releases the epoch at its end. Provider and metadata stay
     open."""
 
     def __init__(
@@ -150,11 +148,11 @@ class TierWriter:
         take_over: bool = False,
         belonging: Belonging | None = None,
     ) -> Self:
-        """Take the epoch like `take_right`, then load the metadata. `belonging`: check of a store.
-        The store records the result after comparing the ends of its queues (`record_belonging`).
-        Without it, the state directory is compared here, and the result is recorded at the end of a
-        job without errors. Raises the errors of both steps. After an error the epoch is released,
-        and no metadata was written."""
+        """Take the epoch like `take_right`, then load the metadata. `belonging`: check of a store,
+        which records the result after it has compared the ends of its queues (`record_belonging`).
+        Without it, the state directory is compared here, and the result is recorded when a job ends
+        without errors. Raises the errors of both steps. After an error, the epoch is released and
+        no metadata was written."""
         with ExitStack() as stack:
             own = belonging
             if own is None and state is not None:
@@ -182,20 +180,18 @@ class TierWriter:
             return writer
 
     def find_clean_ends(self) -> Mapping[str, QueueEnds]:
-        """Return the ends of the queues at the stop of the previous epoch, by path. Return an empty
-        mapping if the state directory does not have them, or if another process has written to the
-        tier since."""
+        """Return the ends of the queues when the previous epoch ended, by path. Empty if the state
+        directory lacks them, or another process has written to the tier since."""
         state = self._find_proven_state()
         return {} if state is None else state_files.find_clean_ends(state, self.epoch_number)
 
     def leave_clean_ends(self, ends: Mapping[str, QueueEnds]) -> None:
-        """Save the ends of the queues in the state directory for the next epoch, when this epoch is
-        released."""
+        """Save the ends of the queues in the state directory when this epoch is released."""
         self._left_ends = ends
 
     def find_clean_records(self) -> state_files.LeftRecords | None:
-        """Return the records of deleted topics that the previous epoch left, or None if the state
-        directory does not have them."""
+        """Return the records of deleted topics that the previous epoch left in the state directory,
+        or None."""
         state = self._find_proven_state()
         return None if state is None else state_files.find_clean_records(state, self.epoch_number)
 
@@ -204,25 +200,26 @@ class TierWriter:
         return self._belonging is not None and self._belonging.is_up_to_date()
 
     def find_left_records(self) -> Mapping[str, DeletedTopic]:
-        """Return the records of deleted topics in the state directory, because an older copy of the
-        tier may lack them. Returns no records if the directory is not up to date."""
+        """Return the records of deleted topics in the state directory, which an older copy of the
+        tier may lack. Empty if the directory is not up to date."""
         if self._state is None or not self.is_up_to_date():
             return {}
         return state_files.find_left_records(self._state)
 
     def note_records(self, records: Mapping[str, DeletedTopic]) -> None:
-        """Copy the records of deleted topics that are now in the tier to the state directory."""
+        """Copy the records of deleted topics to the state directory after they were written to the
+        tier."""
         if self._state is not None:
             state_files.note_records(self._state, records)
 
     def leave_clean_records(self, records: Mapping[str, DeletedTopic], newest: str) -> None:
-        """Save the list of deleted topics in the state directory for the next epoch, when this
-        epoch is released. `newest`: name of the list's newest version in the tier."""
+        """Save the records of deleted topics in the state directory when this epoch is released.
+        `newest`: name of their newest version in the tier."""
         self._left_records = dict(records), newest
 
     def _find_proven_state(self) -> Path | None:
-        """Return the state directory, if it is proven to belong to this tier. The proof is needed
-        because other tiers have the same epoch numbers."""
+        """Return the state directory if it is proven to belong to this tier. Epoch numbers do not
+        prove this, because other tiers have the same ones."""
         is_proven = self._belonging is None or not self._belonging.needs_contents
         return self._state if self.epoch_number and is_proven else None
 
@@ -233,8 +230,8 @@ class TierWriter:
         return 0 if epoch is None else epoch.number
 
     def expect_helpers(self) -> int | None:
-        """Allow other processes to write under this epoch. Returns the number of the epoch, by
-        which these processes name it, or None if the epochs of the provider have no numbers."""
+        """Allow other processes to write under this epoch. Returns the epoch number, by which these
+        processes refer to it, or None if the provider's epochs have no numbers."""
         epoch = find_layer(self._epoch, HelpedEpoch)
         if epoch is None:
             return None
@@ -247,13 +244,13 @@ class TierWriter:
             self._belonging.record(self._epoch)
 
     def find_other_store(self) -> str | None:
-        """Return a description of another store that has taken the epoch over, if any. See
+        """Return a description of another store that has taken the epoch over, or None. See
         `WatchedEpoch`."""
         epoch = find_layer(self._epoch, WatchedEpoch)
         return None if epoch is None else epoch.find_other_store()
 
     def check(self) -> None:
-        """Raise Fenced if epoch ownership is known to be lost. Only `confirm` proves ownership."""
+        """Raise Fenced if the epoch is known to be lost. Only `confirm` proves that it is not."""
         try:
             self._epoch.check()
         except Fenced:
@@ -262,7 +259,7 @@ class TierWriter:
 
     def confirm(self) -> None:
         """Confirm all bytes that were stored before this call (see `WriterEpoch.confirm`). Raises
-        Fenced if the epoch was lost, Unavailable if that is unknown."""
+        Fenced if the epoch was lost, and Unavailable if this is unknown."""
         try:
             self._epoch.confirm()
         except Fenced:
@@ -273,8 +270,8 @@ class TierWriter:
             self._keeper.keep_at_intervals()
 
     def release(self, *, is_good: bool = True) -> None:
-        """Update the metadata's main file, unless epoch ownership was lost, then release the epoch
-        and the state directory. `is_good`: whether the work had no error. Idempotent. Raises
+        """Update the main file of the metadata, unless the epoch was lost, then release the epoch
+        and the state directory. `is_good`: whether the work succeeded. Idempotent. Raises
         Unavailable."""
         held, self._held = self._held, None
         if held is not None:
@@ -320,8 +317,9 @@ CHECK_INTERVAL_MS: Final = 10_000
 
 
 class RightWatch:
-    """While messages arrive, runs a fence check in each interval in which no other part has run
-    one. `find_source`: function that returns the store that must refuse puts, or None."""
+    """Runs fence checks while messages arrive, unless another part has run one in the interval.
+    `find_source`: callable that returns the store that must reject puts once the epoch is lost, or
+    None."""
 
     def __init__(self, find_source: Callable[[], HistorySource | None], clock: Clock) -> None:
         self._find_source = find_source
@@ -337,17 +335,17 @@ class RightWatch:
         )
 
     def watch(self, writer: TierWriter) -> None:
-        """Watch the epoch of the given writer from now on."""
+        """Watch the epoch of this writer from now on."""
         self._writer = writer
         writer.on_fenced = self._note_fenced
 
     def start(self) -> None:
-        """Start to check at the interval."""
+        """Start checking at intervals."""
         if self._writer is not None:
             self._loop.start()
 
     def stop(self) -> None:
-        """End the loop. Idempotent."""
+        """Stop the loop. Idempotent."""
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
@@ -374,7 +372,7 @@ class RightWatch:
             self._log_end, self._looks = log_end, writer.looks
 
     def _note_fenced(self) -> None:
-        """Record that epoch ownership is lost, and who has taken the epoch."""
+        """Record that the epoch is lost and who has taken it."""
         if self._is_fenced:
             return  # the rounds continue to ask
         self._is_fenced = True

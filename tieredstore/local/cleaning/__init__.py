@@ -1,2 +1,2 @@
-"""Cleaning of log, queues and index: deletes expired messages, and on a full disk the oldest
-ones."""
+"""Deletion of expired messages from log, queues and index, and of the oldest ones if the disk is
+full."""

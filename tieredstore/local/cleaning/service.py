@@ -1,8 +1,8 @@
-"""CleanService: deletes the oldest files of commit log, consume queues and index.
+"""Deletes the oldest files of commit log, consume queues and index.
 
 One loop does the work of Java's CleanCommitLogService and CleanConsumeQueueService, in this order.
-A reader that finds a unit therefore finds its message, or an error that the message is deleted.
-After a crash between two deletions the next round continues. `docs/local-store.md` has the rules.
+A reader that finds a unit therefore finds its message, or an error that the message is deleted. If
+a crash interrupts a cleaning, the next one continues. `docs/local-store.md` has the rules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Measure = Callable[[Path], float]
 
 
 class DiskPressure(enum.IntEnum):
-    """Action that the use of the disk requires."""
+    """Action required by the disk usage."""
 
     NONE = 0
     EXPIRED = 1
@@ -73,8 +73,8 @@ class _Levels:
 
 class DiskWatch:
     """Watches a store's disks, and updates DISK_FULL and LOGIC_DISK_FULL. `log_folder`,
-    `queue_folder`: folders of the commit log and of the consume queues. The second folder is
-    checked only if the first has room, as in Java, so one full disk raises one flag."""
+    `queue_folder`: folders of the commit log and of the consume queues. As in Java, the second is
+    checked only if the first has room, so a full disk raises only one flag."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class DiskWatch:
         self.ratios: dict[Path, float] = {}
 
     def check(self) -> DiskPressure:
-        """Measure the use of the disks, and raise or lower the flags. Returns the greatest
-        pressure. Raises Unavailable."""
+        """Measure the disk usage, and set or clear the flags. Returns the greatest pressure. Raises
+        Unavailable."""
         found, levels = DiskPressure.NONE, _Levels.from_config(self._config)
         for folder, flag in self._folders:
             ratio = self.ratios[folder] = self._measure(folder)
@@ -129,9 +129,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CleaningOutcome:
-    """Result of one cleaning: deleted files of each kind. `lost_bytes`: bytes of the commit log
-    that were deleted although the tier needed them. `held_bytes`: bytes that were kept because the
-    tier needs them."""
+    """Result of one cleaning: number of deleted files of each kind. `lost_bytes`: bytes of the
+    commit log that were deleted although the tier needed them. `held_bytes`: bytes that were kept
+    because the tier needs them."""
 
     log_files: int = 0
     queue_files: int = 0
@@ -141,7 +141,7 @@ class CleaningOutcome:
 
 
 class CleanService:
-    """Service that cleans one store every `cleanResourceInterval`, first after one minute."""
+    """Cleans one store every `cleanResourceInterval`. The first cleaning is after one minute."""
 
     def __init__(
         self,
@@ -193,12 +193,14 @@ class CleanService:
         return self._loop.health()
 
     def execute_delete_files_manually(self) -> None:
-        """Delete expired files in the next 20 cleanings, at any hour. The first begins now."""
+        """Delete expired files in the next 20 cleanings, at any hour. The first cleaning begins
+        now."""
         self._manual_rounds = MANUAL_ROUNDS
         self._loop.wake()
 
     def run_once(self) -> CleaningOutcome:
-        """Clean the store now. Raises the error that stopped it. The next call continues."""
+        """Clean the store now. Raises the error that stopped the cleaning. The next call continues
+        it."""
         outcome = CleaningOutcome()
         try:
             self._clean_log(outcome)
@@ -208,9 +210,9 @@ class CleanService:
         return outcome
 
     def clean_expired_consume_queue(self, hold: Callable[[], AbstractContextManager[None]]) -> int:
-        """Empty the queues whose messages have all expired, except queues of system topics. Returns
-        the number of emptied queues. Their offsets continue, even after a restart. `hold`: function
-        that blocks the dispatch during a `with` block."""
+        """Empty the queues whose messages have all expired, except those of system topics. Their
+        offsets continue, even after a restart. `hold`: context manager that blocks the dispatch.
+        Returns the number of emptied queues."""
         count = 0
         for key in list(self._queues.list_queues()):
             if is_system_topic(key.topic):
@@ -259,8 +261,8 @@ class CleanService:
         return min(end, dispatched - dispatched % log.file_size)
 
     def _keep_needed(self, end: int, pressure: DiskPressure, outcome: CleaningOutcome) -> int:
-        """Return the offset before which all files of the log may be deleted, at most `end`. Files
-        that the tier still needs may be deleted only if the disk is full."""
+        """Return the offset, at most `end`, before which log files may be deleted. Files that the
+        tier still needs may be deleted only if the disk is full."""
         if end <= self._log.min_offset:
             self._held_queue = None
             return end
@@ -308,7 +310,7 @@ class CleanService:
     # Queues and index
 
     def _clean_behind(self, outcome: CleaningOutcome) -> None:
-        """Delete queue units and index files that belong to deleted messages."""
+        """Delete the queue units and index files of deleted messages."""
         minimum = self._log.min_offset
         if minimum <= self._cleaned_to:
             return
@@ -331,13 +333,13 @@ class CleanService:
 
 
 def _file_end(log: CleanableLog, offset: int, count: int) -> int:
-    """Return the end of `count` consecutive files, from the file that contains `offset` on."""
+    """Return the end of `count` consecutive files, starting with the one that contains `offset`."""
     return offset - offset % log.file_size + count * log.file_size
 
 
 def parse_delete_when(text: str) -> frozenset[int]:
-    """Parse `deleteWhen`: hours, separated by semicolons. An invalid hour never matches, as in
-    Java."""
+    """Parse `deleteWhen`: hours separated by semicolons. As in Java, an invalid hour never
+    matches."""
     words = (word.strip() for word in text.split(";"))
     return frozenset(int(word) for word in words if re.fullmatch("[0-9]{1,9}", word))
 
@@ -347,15 +349,15 @@ class CleanableLog(CommitLogReader, Protocol):
 
     def delete_files_before(self, offset: int) -> list[Path]:
         """Delete the files that end at or before `offset`, oldest first, and return their paths.
-        Neither an unflushed file nor the last file is deleted."""
+        The last file and unflushed files are kept."""
 
 
 def find_expired_end(log: CommitLogReader, now_ms: int, reserved_ms: int, max_files: int) -> int:
     """Return the end (bytes) of the leading files whose newest message was stored more than
-    `reserved_ms` ago, at most `max_files`. The age of a file's newest message is taken from the
-    first message of the next file. If that time is later than `now_ms`, the time is wrong, and the
-    first later file with a credible time is used. If times decreased, the later of a file's first
-    and last time is used."""
+    `reserved_ms` ago, at most `max_files` files. The first message of the next file dates the
+    newest message of a file. If that time is later than `now_ms`, and therefore wrong, the first
+    later file with a credible time is used. If times decreased, the later of a file's first and
+    last time is used."""
     size, end = log.file_size, log.min_offset
     limit_ms = now_ms - reserved_ms
 
@@ -379,8 +381,7 @@ def find_expired_end(log: CommitLogReader, now_ms: int, reserved_ms: int, max_fi
 
 @dataclass(frozen=True, slots=True)
 class NeededFrom:
-    """First byte of the commit log that the tier still needs, and the queue that needs this
-    byte."""
+    """First byte of the commit log that the tier still needs, and the queue that needs it."""
 
     physical_offset: int
     key: QueueKey
@@ -389,15 +390,15 @@ class NeededFrom:
 
 @dataclass(eq=False)
 class RetentionGuards:
-    """Guards that protect messages from deletion: messages that were not dispatched, and messages
-    that the tier does not have yet. `dispatched`: end of the dispatched log (bytes)."""
+    """Protect messages from deletion until they are dispatched and in the tier. `dispatched`:
+    returns the end of the dispatched log (bytes)."""
 
     _source: LocalDispatchSource
     _queues: ConsumeQueueStoreInterface
     dispatched: Callable[[], int]
 
     def find_needed(self, before: int) -> NeededFrom | None:
-        """Return the first byte before the offset `before` that the tier still needs, or None."""
+        """Return the first byte below the offset `before` that the tier still needs, or None."""
         found: NeededFrom | None = None
         for key in self._source.queues():
             offset = self._source.find_needed_offset(key)

@@ -1,4 +1,4 @@
-"""RowDispatcher: consume queue units and index entries from the log's rows."""
+"""Builds consume queue units and index entries from the log's rows."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ Int64s = npt.NDArray[np.int64]
 
 
 class IndexBuilder:
-    """Writer of index entries. Used by one thread at a time. `is_enabled`: returns the current
-    value of `messageIndexEnable`. `behind_from`: position in the commit log (bytes) of the first
-    message without entries. None if all dispatched messages have their entries. `error`: reason why
-    the index is behind. After a passing error, the dispatch later reads the log starting at
-    `behind_from`. A lasting error sets the flag WRITE_INDEX_FILE_ERROR, and the next start of the
-    store adds the missing entries."""
+    """Writer of index entries. Not thread-safe. After a temporary error, the dispatch later reads
+    the log from `behind_from` on. A permanent error sets the flag WRITE_INDEX_FILE_ERROR, and the
+    next start of the store adds the missing entries. `is_enabled`: returns the current value of
+    `messageIndexEnable`. `behind_from`: position in the commit log (bytes) of the first message
+    without entries, or None. `error`: reason why the index is behind."""
 
     def __init__(
         self, index: IndexService, flags: RunningFlags, is_enabled: Callable[[], bool]
@@ -57,9 +56,8 @@ class IndexBuilder:
         self._off_since: int | None = None  # byte of the log, or None while it takes entries
 
     def takes_entries(self, begin: int) -> bool:
-        """Return whether messages at or after the log offset `begin` get entries now. If they do
-        not, the index has a gap, and a warning with both ends of the gap is logged later. Call this
-        method for each batch."""
+        """Return whether messages at or after the log offset `begin` get entries. Must be called
+        for each batch, so that a gap in the index can be logged with both of its ends."""
         if self.is_enabled():
             if self._off_since is not None:
                 _log.warning(
@@ -80,9 +78,9 @@ class IndexBuilder:
         return False
 
     def put(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s, begin: int) -> None:
-        """Put entries. On failure, mark the index as behind. `offsets`, `timestamps`: physical
+        """Put entries, or mark the index as behind if this fails. `offsets`, `timestamps`: physical
         offset and store time of each entry's message. `begin`: position of these messages in the
-        log. After a failure, the messages from there on have no entries."""
+        log."""
         if self.behind_from is not None:
             return
         try:
@@ -91,8 +89,8 @@ class IndexBuilder:
             self.fall_behind(begin, error)
 
     def put_again(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s) -> None:
-        """Put entries of messages that directly follow the last message with entries. Raises the
-        errors of the index."""
+        """Put entries of the messages that directly follow the last message with entries. Raises
+        the errors of the index."""
         if len(hashes):
             self._index.put(hashes, offsets, timestamps)
 
@@ -108,7 +106,7 @@ class IndexBuilder:
             self._flags.set(RunningFlag.WRITE_INDEX_FILE_ERROR, reason, lasting=True)
 
     def catch_up(self) -> None:
-        """Mark the index as complete: all dispatched messages have their entries."""
+        """Mark the index as complete."""
         self.behind_from = self.error = None
         _log.info("the index is complete again")
 
@@ -118,11 +116,11 @@ NO_QUEUE: Final = "(no queue)"
 
 
 class RowDispatcher:
-    """Builder of consume queues and index from rows, in the order of the log. Used by one thread at
-    a time. `light_queues_from`: position in the log, or None. Later messages are put in each light
-    queue for which they have an offset. `timestamp_ms`: store time of the last message. `listener`:
+    """Builds consume queues and index from rows, in the order of the log. Not thread-safe.
+    `light_queues_from`: position in the log from which messages are put in each light queue that
+    they have an offset for, or None. `timestamp_ms`: store time of the last message. `listener`:
     called with messages once gets can find them. `counts`: counts of the messages that begin at or
-    after byte `counts_from` of the log. Each message is counted once. None until messages are
+    after byte `counts_from` of the log, each counted once. `counts_from` is None until messages are
     counted."""
 
     def __init__(
@@ -158,8 +156,8 @@ class RowDispatcher:
         self._is_scanning = False
 
     def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
-        """Set the function that is called with the messages of each pass, after they are in the
-        queues. It gets each message once."""
+        """Set the function that gets the messages of each pass after they are in the queues. Each
+        message is passed once."""
         self._observer = observer
 
     def dispatch(self, columns: RowColumns, *, is_scanning: bool = False) -> None:
@@ -234,8 +232,8 @@ class RowDispatcher:
             self.note_units([group.key for group in groups])
 
     def _count(self, columns: RowColumns, order: Int64s, starts: Sequence[int]) -> None:
-        """Count messages. A message that was counted before an error is not counted again. `order`,
-        `starts`: the messages, grouped by queue."""
+        """Count messages, except those counted before an error. `order`, `starts`: the messages,
+        grouped by queue."""
         numbers, offsets, sizes = columns.numbers, columns.offsets, columns.sizes
         counts_from = self.counts_from
         if counts_from is None:
@@ -285,8 +283,8 @@ class RowDispatcher:
             _log.exception("the listener for arriving messages failed")
 
     def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
-        """Empty a queue whose offsets restart at 0 in the record at `physical_offset`, because a
-        Java broker deleted and recreated its topic."""
+        """Empty a queue whose offsets restart at 0 in the record at `physical_offset`. This happens
+        if a Java broker deleted and recreated the topic."""
         queue = self._queues.get(key)
         unit = None if queue is None or queue.min_offset else queue.unit(0)
         if queue is not None and unit is not None and unit[0] < physical_offset:
@@ -344,7 +342,7 @@ class RowDispatcher:
 
     def _find_groups(self, message: StoredMessage, offset: int) -> list[QueueUnits]:
         """Return the units of a record, grouped by queue. Invalid queues are skipped, because a
-        client may have sent such a message to a Java broker."""
+        client may have sent them to a Java broker."""
         own = QueueKey(message.topic, message.queue_id)
         fault = self._queues.find_fault(own)
         if fault is not None:
@@ -407,8 +405,8 @@ class RowDispatcher:
 
 
 def _make_runs(groups: Sequence[QueueUnits], size: int, timestamp_ms: int) -> ArrivedRuns:
-    """Return the `ArrivedRuns` of one record whose messages are in several queues, with one entry
-    for each queue."""
+    """Return the `ArrivedRuns` of one record whose messages are in several queues, one entry per
+    queue."""
     counts = np.array([len(group.units) for group in groups], dtype=np.int64)
     ones = np.ones(len(groups), dtype=np.int64)
     offsets = np.array([group.offset for group in groups], dtype=np.int64)

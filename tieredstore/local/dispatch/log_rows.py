@@ -1,4 +1,4 @@
-"""Rows to dispatch, as columns. They come from the put path, or are read from the log."""
+"""Rows to dispatch, as columns. They come from the put path or are read from the log."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ PASS_ROWS: Final = 4_096
 
 @dataclass(eq=False)
 class LogRows:
-    """Reader of the log for the dispatch, used if no rows are in memory. `find_fault`: returns why
-    a queue name is invalid, or None. `has_light_queues`: whether messages may also be in light
-    queues."""
+    """Reads the log for the dispatch when no rows are in memory. `find_fault`: returns why a queue
+    name is invalid, or None. `has_light_queues`: whether messages may also be in light queues."""
 
     log: CommitLog
     appender: MessageAppender
@@ -44,7 +43,7 @@ class LogRows:
 
     def read(self, offset: int, end: int) -> Iterator[tuple[RowColumns, int]]:
         """Yield the rows of the records from `offset` to `end` (bytes of the log), in parts of up
-        to PASS_ROWS, each with the log offset at which the part ends. Raises Corrupt if a position
+        to PASS_ROWS. Each part comes with the log offset of its end. Raises Corrupt if a position
         has no record."""
         while offset < end:
             chunk = self.log.rest_of_file(offset)[: end - offset]
@@ -129,7 +128,7 @@ class RowColumns(NamedTuple):
 
 
 def read_rows(rows: Rows) -> RowColumns:
-    """Decode rows that the put path has passed to the dispatch."""
+    """Decode rows that the put path has passed on."""
     numbers: object = rows[0::ROW_FIELDS]
     joined: Any = rows[1::ROW_FIELDS]
     properties: Any = rows[2::ROW_FIELDS]

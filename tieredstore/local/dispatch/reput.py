@@ -1,7 +1,7 @@
 """Dispatch of appended messages to consume queues and index ("reput").
 
-In normal operation the put path passes rows in memory. If rows are missing, at the start or after
-too many rows waited, the log itself is read.
+Normally the put path passes rows in memory. The log itself is read if rows are missing, at the
+start or after too many rows were waiting.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _log = logging.getLogger(__name__)
 
 
 class Reput:
-    """Builder of consume queues and index in the order of the log.
+    """Builds consume queues and index in the order of the log.
 
-    Passes run one at a time, in a background thread or in the thread of a producer that finds too
-    many waiting rows. `offset` is the end of the log that was dispatched to the queues.
+    Passes run one at a time, in a background thread, or in the thread of a producer if too many
+    rows are waiting. `offset` is the end of the log that was dispatched to the queues.
 
-    After a passing error (`held_up_by`) the thread retries from `offset`. Puts continue until
-    `max_behind_bytes` wait in the log. After a lasting error the dispatch stops, `error` has the
-    cause, and the flag WRITE_LOGICS_QUEUE_ERROR is set, because readers could not find further
-    puts.
+    After a temporary error (`held_up_by`), the thread retries from `offset`, and puts are accepted
+    until `max_behind_bytes` wait in the log. After a permanent error, the dispatch stops. `error`
+    has the cause, and the flag WRITE_LOGICS_QUEUE_ERROR rejects further puts, which readers could
+    not find.
 
-    Messages put before the start are put in their light queues if `enableMultiDispatch` is set at
-    the start. Later messages are put in a light queue if their put assigned an offset in that
-    queue. A change of the key therefore leaves no hole in a light queue.
+    Messages put before the start get into their light queues if `enableMultiDispatch` is set at the
+    start. Later messages get into a light queue if their put assigned an offset in it. A change of
+    the setting therefore leaves no hole in a light queue.
     """
 
     def __init__(
@@ -102,25 +102,24 @@ class Reput:
 
     @property
     def built_offset(self) -> int:
-        """Position in the log (bytes) at which the dispatch continues after a restart. All earlier
-        messages are in queues and index."""
+        """Position in the log (bytes) at which the dispatch continues after a restart. Queues and
+        index have all earlier messages."""
         behind = self._index.behind_from
         return self.offset if behind is None else min(self.offset, behind)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Block the dispatch during a `with` block, so that no unit is put. Take this lock before
-        the put lock."""
+        """Block the dispatch during a `with` block. This lock must be taken before the put lock."""
         with self._lock:
             yield
 
     def miss_index_from(self, offset: int) -> None:
-        """Add the index entries of messages starting at the log offset `offset`, while the dispatch
+        """Add the missing index entries from the log offset `offset` on while the dispatch
         continues."""
         self._index.behind_from = offset
 
     def on_batch(self, put_batch: Callable[[StoredMessage, int], object]) -> None:
-        """Set a callback for records of topics with batch queues. Its argument is the record's
+        """Set a callback for records of topics with batch queues. It gets each record and its
         position (bytes)."""
         self.dispatcher.put_batch = put_batch
 
@@ -133,7 +132,7 @@ class Reput:
         self._loop.start()
 
     def stop(self) -> None:
-        """Dispatch the remaining messages as far as possible, and end the thread."""
+        """Dispatch as many of the remaining messages as possible, then stop the thread."""
         self._loop.stop()
         if self.held_up_by is not None:
             self._appender.drop_rows()
@@ -143,7 +142,7 @@ class Reput:
 
     def health(self) -> list[ServiceHealth]:
         """Return the health of the dispatch to the queues and to the index. FAILED while an error
-        blocks the dispatch or has stopped it."""
+        blocks the dispatch, or after one has stopped it."""
         found = self._loop.health()
         error = self.error or self.held_up_by
         rows = replace(found, error=error, failures=found.failures if error else 0)
@@ -227,9 +226,9 @@ class Reput:
         self._flags.set(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, reason, lasting=True)
 
     def limit_puts(self) -> None:
-        """Refuse puts if more than `max_behind_bytes` of the log wait for the dispatch. Accept puts
-        again when at most half as many bytes wait. Other threads call this method too, because the
-        dispatch thread may be blocked."""
+        """Reject puts while more than `max_behind_bytes` of the log are not dispatched. Puts are
+        accepted again when at most half as many bytes remain. Other threads call this too, because
+        the dispatch thread may be blocked."""
         behind = self._log.max_offset - self.offset
         if behind > self.max_behind_bytes:
             held_up_by = self.held_up_by
@@ -243,7 +242,7 @@ class Reput:
             self._flags.clear(RunningFlag.WRITE_LOGICS_QUEUE_ERROR)
 
     def _complete_index(self) -> Exception | None:
-        """Add missing entries to the index. Returns the error if any are still missing."""
+        """Add missing entries to the index. Returns the error if some are still missing."""
         index = self._index
         if index.behind_from is None:
             return None
@@ -262,8 +261,8 @@ class Reput:
             return index.error
 
     def dispatch_to(self, end: int) -> None:
-        """Dispatch until gets and queries find everything before the log offset `end`. The caller's
-        thread helps to dispatch. Raises the error that stops or blocks the dispatch."""
+        """Dispatch until gets and queries find all messages before the log offset `end`. The
+        calling thread helps. Raises the error that stops or blocks the dispatch."""
         while self.offset < end:
             self.run_pass()
             self._raise_error()

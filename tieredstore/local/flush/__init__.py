@@ -1,1 +1,1 @@
-"""Flush of the store to disk, and the checkpoint of its progress."""
+"""Flushes the store to disk and records the progress in the checkpoint."""

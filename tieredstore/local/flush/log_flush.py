@@ -1,4 +1,4 @@
-"""CommitLogFlush: flushes the commit log, and completes the puts that wait for the flush."""
+"""Flushes the commit log and completes the puts that wait for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MAX_BACKOFF_MS = 10_000
 
 
 class CommitLogCommit:
-    """Loop that makes messages of the buffer pool readable (Java's CommitRealTimeService). If a
-    full disk stops this work, the loop tries again later."""
+    """Loop that makes messages of the buffer pool readable (Java's CommitRealTimeService). It
+    retries later if the disk is full."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, puts: RowBuffer) -> None:
         self._log = log
@@ -47,8 +47,8 @@ class CommitLogCommit:
         self._wake_at_next_put(self._log.readable_offset)
 
     def stop(self) -> None:
-        """End the loop and commit the remaining messages. The flush retries a failed commit, and
-        reports the fault."""
+        """Stop the loop and commit the remaining messages. If this fails, the flush retries it and
+        reports the error."""
         self._loop.stop()
         with contextlib.suppress(TieredStoreError):
             self.commit()
@@ -68,13 +68,13 @@ class CommitLogCommit:
         self._wake_at_next_put(seen)
 
     def _wake_at_next_put(self, seen: int) -> None:
-        """Wake the loop at the next put, or immediately if the log already ends after `seen`."""
+        """Wake the loop at the next put, or immediately if the log has grown beyond `seen`."""
         if self._config.wake_commit_when_put_message:
             self._puts.wake_at_put(self._wake, seen)
 
     def commit(self, least_pages: int = 0) -> None:
-        """Commit all messages that were put before the call, so that the dispatch can read them.
-        Raises the errors of `CommitLog.commit`."""
+        """Commit all messages put before the call, so that the dispatch can read them. Raises the
+        errors of `CommitLog.commit`."""
         if self._is_sync:  # the flush seals its round
             if self._log.commit(least_pages):
                 self._puts.wake.set()
@@ -94,9 +94,9 @@ _LATE: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Group of puts that wait for the same flush. The group is sealed when no further put can join
-    it, and only then has values in two fields. `end_offset`: end of the log after the group's last
-    put. `sealed_s`: a monotonic time after all puts of the group."""
+    """Group of puts that wait for the same flush. Once the group is sealed, no put can join it.
+    `end_offset`: end of the log after the last put of a sealed group. `sealed_s`: monotonic time
+    after all puts of a sealed group."""
 
     future: FlushFuture
     end_offset: int = -1
@@ -108,11 +108,10 @@ class _Round:
 
 
 class CommitLogFlush:
-    """Flush of one log. Thread-safe. A sync blocks no put. `puts`: the buffer of the put path. It
-    gives each put the future for which the put waits. `sync_flush`: whether puts wait (SYNC_FLUSH),
-    for at most `timeout_ms`. `on_failure`: called once after a failed sync. No later sync is
-    attempted: the system may have dropped the bytes of the failed write, so a later success would
-    prove nothing."""
+    """Flush of one log. Thread-safe. A sync does not block puts. `puts`: buffer of the put path,
+    which gives each put the future to wait for. `sync_flush`: whether puts wait (SYNC_FLUSH), for
+    at most `timeout_ms`. `on_failure`: called once, after a failed sync. The log is never synced
+    again after that, because the system may have dropped the bytes of the failed write."""
 
     def __init__(
         self,
@@ -142,7 +141,7 @@ class CommitLogFlush:
         self._sealed_offset = 0
 
     def open(self) -> None:
-        """If the store uses SYNC_FLUSH, make later puts wait for the flush."""
+        """Make later puts wait for the flush, if the store uses SYNC_FLUSH."""
         self._sealed_offset = self._log.max_offset
         if self._sync_flush:
             with self._begin_lock:
@@ -150,8 +149,8 @@ class CommitLogFlush:
                 self._begin_round()
 
     def _begin_round(self) -> int:
-        """Begin a new group of puts (`_Round`) for later puts, and seal the current group. Returns
-        the current end of the log. The caller holds `_begin_lock`."""
+        """Seal the current group of puts and begin a new one. Returns the current end of the log.
+        The caller must hold `_begin_lock`."""
         begun = _Round(FlushFuture())
         with self._rounds_lock:
             self._rounds.append(begun)  # first, so that an interrupt loses no waiting put
@@ -164,11 +163,14 @@ class CommitLogFlush:
         return end
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Flush the readable log, and complete the puts that waited for the flush. Returns whether
-        anything was flushed. `least_pages`: do nothing for fewer dirty pages of 4,096 bytes, unless
-        a file is full. Raises Exhausted for a temporary error. The puts then keep waiting. Raises
-        Unavailable or Corrupt for a permanent error, in this and each later call. The waiting puts
-        then get FLUSH_DISK_TIMEOUT."""
+        """Flush the readable log and complete the puts that waited for it. Returns whether anything
+        was flushed. `least_pages`: do nothing for fewer dirty pages of 4,096 bytes, unless a file
+        is full.
+
+        Raises Exhausted for a temporary error, while the puts keep waiting. Raises Unavailable or
+        Corrupt for a permanent error, on this and all later calls. The waiting puts then get
+        FLUSH_DISK_TIMEOUT.
+        """
         if self.error is not None:
             raise self.error
         is_waited_for = self._sync_flush and self._seal_round()
@@ -202,8 +204,8 @@ class CommitLogFlush:
         return pages >= least_pages or begin // file_size < end // file_size
 
     def _seal_round(self) -> bool:
-        """Seal the current group of puts (`_Round`), so that later puts join the next group.
-        Returns whether any sealed group still waits for its flush."""
+        """Seal the current group of puts. Returns whether any sealed group still waits for its
+        flush."""
         if self._log.max_offset > self._sealed_offset:
             with self._begin_lock:
                 if not self._is_given_up and self._log.max_offset > self._sealed_offset:
@@ -211,9 +213,8 @@ class CommitLogFlush:
         return len(self._rounds) > 1
 
     def _end(self, flushed: int, late_s: float | None = None) -> None:
-        """Complete each group of puts that ends at or before the log offset `flushed`, because its
-        messages are on disk. A group that is not on disk, but was sealed at or before the monotonic
-        time `late_s`, is completed with FLUSH_DISK_TIMEOUT."""
+        """Complete the groups of puts that end at or before the log offset `flushed`. Other groups
+        that were sealed at or before the monotonic time `late_s` get FLUSH_DISK_TIMEOUT."""
         on_disk, late, left = [], [], []
         with self._rounds_lock:
             for found in self._rounds:
@@ -232,8 +233,8 @@ class CommitLogFlush:
             found.future.complete(_LATE)
 
     def expire_rounds(self) -> None:
-        """Complete the puts that have waited too long for a flush with FLUSH_DISK_TIMEOUT. The
-        messages of these puts stay in the log, and are flushed later."""
+        """Complete puts that have waited too long with FLUSH_DISK_TIMEOUT. Their messages stay in
+        the log and are flushed later."""
         if self.error is None and self._seal_round():
             late_s = self._now_s() - self._timeout_ms() / 1000
             self._end(self._log.flushed_offset, late_s)
@@ -244,7 +245,7 @@ class CommitLogFlush:
         self.give_up()
 
     def give_up(self) -> None:
-        """End the wait of all puts. Messages that are not on disk, and later puts, get
+        """Complete all waiting puts. Messages that are not on disk, and all later puts, get
         FLUSH_DISK_TIMEOUT."""
         if not self._sync_flush:
             return

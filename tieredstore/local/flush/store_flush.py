@@ -1,5 +1,4 @@
-"""StoreFlush: flushes log, queues and index, on demand and in the background, then writes the
-checkpoint."""
+"""Flushes log, queues and index on demand and in the background, then writes the checkpoint."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ _LAST_PAUSE_S: Final = 0.1
 
 class StoreFlush:
     """Flush of a store's log, queues and index. After a failed sync, nothing is flushed again and
-    the flag NOT_WRITEABLE is raised. The background loops always wait by the machine's clock, even
-    if the store uses another clock. `after_round`: called by a loop after each round, even a failed
+    the flag NOT_WRITEABLE is raised. The background loops always use the machine's clock, even if
+    the store uses another one. `after_round`: called by a loop after each round, even a failed
     one."""
 
     def __init__(
@@ -104,15 +103,15 @@ class StoreFlush:
     # Life
 
     def start(self) -> None:
-        """Start the background loops. Under SYNC_FLUSH, puts wait from now on."""
+        """Start the background loops. With SYNC_FLUSH, puts wait from now on."""
         self._log_flush.open()
         for service in self._services:
             service.start()
         self._wake_at_next_put()
 
     def stop(self) -> None:
-        """End the loops and flush the log. Later puts do not wait for a flush. Raises the errors of
-        `sync_log`."""
+        """Stop the loops and flush the log. Later puts do not wait for a flush. Raises the errors
+        of `sync_log`."""
         for service in self._services:
             service.stop()
         try:
@@ -139,7 +138,8 @@ class StoreFlush:
         self._wake_at_next_put()
 
     def _flush_log_at_intervals(self) -> None:
-        """Flush under ASYNC_FLUSH: when enough pages are dirty, and at intervals completely."""
+        """Flush the log under ASYNC_FLUSH: when enough pages are dirty, and completely at
+        intervals."""
         now_s = time.monotonic()
         since_ms = (now_s - self._log_thorough_s) * 1000
         is_thorough = since_ms >= self._config.flush_commit_log_thorough_interval_ms
@@ -155,8 +155,8 @@ class StoreFlush:
             self._puts.wake_at_put(self._wake, self._log.flushed_offset)
 
     def _flush_queues_at_intervals(self) -> None:
-        """Flush all queues and write the checkpoint, if the pause since the last such flush is
-        over. Otherwise flush only the queues with enough dirty pages."""
+        """Flush all queues and write the checkpoint, if this is due. Otherwise flush only the
+        queues with enough dirty pages."""
         try:
             self._flush_what_is_due()
         finally:
@@ -176,14 +176,14 @@ class StoreFlush:
     # On demand
 
     def sync_log(self) -> None:
-        """Write the log to disk up to its current end. Raises the errors of `flush`."""
+        """Sync the log to disk up to its current end. Raises the errors of `flush`."""
         self._log_flush.flush()
 
     def flush(self) -> None:
-        """Write all dispatched messages to disk, then the checkpoint. Raises Exhausted for a
+        """Sync all dispatched messages to disk, then write the checkpoint. Raises Exhausted for a
         temporary error. The next call or the background loops then continue. Raises Unavailable or
-        Corrupt for a permanent error, in this and each later call. The system does not retry a
-        failed write, so a later sync without an error would prove nothing."""
+        Corrupt for a permanent error, on this and all later calls. The system does not retry a
+        failed write, so a later successful sync would prove nothing."""
         self._sync(self._flush_all)
 
     def _sync(self, work: Callable[[], object]) -> None:

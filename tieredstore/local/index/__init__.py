@@ -1,1 +1,1 @@
-"""Key index of the local store: appends by the owner, and lookups."""
+"""Key index of the local store: appends by the owner and lookups."""

@@ -1,9 +1,8 @@
 """Computes tags codes and index entries from the properties of many messages.
 
-An index entry is a hash of `topic#key`. A message has an entry for the UNIQ_KEY, for each of the
-KEYS and, as in 5.5.0, for `topic#T#tags`, in this order (`docs/formats/local-index.md`). Text is
-handled as bytes: properties that are only ASCII become columns, other properties are handled one by
-one.
+An index entry is a hash of `topic#key`. A message has an entry for its UNIQ_KEY, one for each of
+its KEYS and, as in 5.5.0, one for `topic#T#tags`, in this order (`docs/formats/local-index.md`).
+Text is handled as bytes. ASCII properties are processed as columns, other properties one by one.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class IndexEntries(NamedTuple):
 
 
 def index_keys_of(properties: bytes) -> list[str]:
-    """Return the texts that follow `topic#` in the index entries of one message."""
+    """Return the texts after `topic#` in the index entries of one message."""
     found: list[str] = []
     uniq_key = find_text(properties, b"UNIQ_KEY")
     if uniq_key:
@@ -75,7 +74,7 @@ def index_keys_of(properties: bytes) -> list[str]:
 
 class TopicPrefixes:
     """Hashes of the prefixes of each topic's index entries. `hashes`: uint32[topics, 2] with spare
-    rows. Row i has the hashes of `topic#` and of `topic#T#` for the topic with number i."""
+    rows. Row i has the hashes of `topic#` and `topic#T#` for topic number i."""
 
     __slots__ = ("hashes", "topics")
 
@@ -84,7 +83,7 @@ class TopicPrefixes:
         self.hashes = np.empty((64, 2), dtype=np.uint32)
 
     def put(self, number: int, topic: str) -> None:
-        """Assign a number to a topic. A topic that had this number before loses it."""
+        """Assign a number to a topic. The previous topic with this number loses it."""
         while number >= len(self.hashes):
             self.hashes = np.concatenate([self.hashes, np.empty_like(self.hashes)])
         self.hashes[number] = (
@@ -95,14 +94,14 @@ class TopicPrefixes:
         self.topics[number] = topic
 
     def get_hashes(self, numbers: Int64s) -> UInt32s:
-        """Return the hashes of `topic#` and of `topic#T#` for topic numbers: uint32[n, 2]."""
+        """Return the hashes of `topic#` and `topic#T#` for topic numbers: uint32[n, 2]."""
         return self.hashes[numbers]
 
 
 def index_entries(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
 ) -> IndexEntries:
-    """Return tags codes and index entries of messages. `numbers`: number of each one's topic."""
+    """Return tags codes and index entries of messages. `numbers`: topic number of each message."""
     if IS_COMPILED:
         compiled = _core.index_entries(
             list(properties), np.ascontiguousarray(numbers, dtype=np.int64), prefixes.hashes
@@ -158,8 +157,8 @@ def _collect_singly(
 
 
 class _Values(NamedTuple):
-    """Positions of property values in a block that holds the properties of many messages. `rows`:
-    message number of each value, ascending. `starts`, `ends`: its bytes in the block."""
+    """Positions of property values in a block with the properties of many messages. `rows`: message
+    number of each value, ascending. `starts`, `ends`: bytes of each value in the block."""
 
     rows: Int64s
     starts: Int64s
@@ -169,9 +168,9 @@ class _Values(NamedTuple):
 def _block(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes], row_ends: Int64s
 ) -> IndexEntries:
-    """Return tags codes and index entries of the given messages. The properties of all messages are
-    joined into one block, with a separator byte between messages. `row_ends`: end of each message's
-    properties in the block."""
+    """Return tags codes and index entries of messages. The properties of all messages are joined
+    into one block with separator bytes. `row_ends`: end of each message's properties in the
+    block."""
     joined = b"\x02".join(properties) + _PADDING
     if not joined.isascii():
         return _collect_singly(prefixes, numbers, properties)
@@ -209,8 +208,8 @@ def _block(
 def _values(
     pair_starts: Int64s, pair_ends: Int64s, chosen: Int64s, name_bytes: int, row_ends: Int64s
 ) -> _Values:
-    """Return the values of the chosen name-value pairs. Of several values in one message, the last
-    non-empty one counts."""
+    """Return the values of the chosen name-value pairs. If a message has several, its last
+    non-empty value is used."""
     starts, ends = pair_starts[chosen] + name_bytes, pair_ends[chosen]
     used = starts < ends
     if not used.all():

@@ -1,7 +1,7 @@
 """Looks up keys in the index files of a local store (`docs/formats/local-index.md`).
 
-Files are read by position, never mapped. The owner and the readers of another process's store use
-the same code.
+Files are read by position and never mapped. The owner and readers of another process's store share
+this code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
 
 
 def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt if the size of a file does not fit its numbers of slots and items."""
+    """Raise Corrupt if the size of a file does not match its number of slots and items."""
     size = files.size(path)
     if size != shape.size_bytes:
         raise Corrupt(
@@ -76,8 +76,8 @@ def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
 
 
 def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt if the header of a file contradicts its last item. Without this check, new
-    entries could be written to the wrong position, or be skipped as existing entries."""
+    """Raise Corrupt if the header of a file contradicts its last item. New entries could otherwise
+    be written to the wrong position or skipped."""
     header = read_header(files, path)
     last = header.index_count - 1
     if last == 0:
@@ -105,9 +105,9 @@ def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> Non
 def candidates(
     files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
-    """Return the physical offsets of the messages that may have the key, newest first. The hash of
-    such a message's key matches, and its store time may lie in [begin_ms, end_ms]. Returns no
-    offsets if the file has expired and been deleted. Raises Corrupt if the file is too short."""
+    """Yield the physical offsets of messages that may have the key, newest first. The hash of the
+    key matches, and the store time may be in [begin_ms, end_ms]. Yields nothing if the file has
+    expired and been deleted. Raises Corrupt if the file is too short."""
     try:
         yield from _walk(files, path, shape, key_hash, begin_ms, end_ms)
     except Unavailable:
@@ -140,9 +140,9 @@ def _walk(
 
 
 def infer_shape(files: PositionalFiles, path: str, configured: IndexShape) -> IndexShape:
-    """Return the numbers of slots and items of an index file. The configured numbers are tried
-    first, then numbers computed from the file's size. Numbers fit if the file's items are in the
-    right slots. Raises Invalid if none fit."""
+    """Return the number of slots and items of an index file. The configured numbers are tried
+    first, then numbers computed from the file size. Numbers are accepted if the items of the file
+    are in the right slots. Raises Invalid if none fit."""
     size = files.size(path)
     guesses = [configured]
     slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ITEM_SIZE)

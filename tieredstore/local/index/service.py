@@ -1,5 +1,5 @@
-"""IndexService: the owner's index. New entries are appended to the newest file. When this file is
-full, the next file begins."""
+"""The owner's key index. New entries are appended to the newest file, and the next file begins when
+it is full."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class _FullFile(NamedTuple):
-    """A full index file that is not on disk yet. `end_timestamp_ms`: store time of its last
-    entry."""
+    """Full index file that is not on disk yet. `end_timestamp_ms`: store time of its last entry."""
 
     path: str
     file: IndexFile
@@ -50,10 +49,10 @@ class _FullFile(NamedTuple):
 
 
 class IndexService:
-    """Key index of one store. One thread puts, any number of threads query. `end_timestamp_ms`:
-    store time of the last entry of the last *full* file on disk, for the checkpoint, or 0 without
-    such a file. `missing_from`: position in the log after which messages lack entries, as `load`
-    found, or None."""
+    """Key index of one store. One thread puts, and any number of threads query. `end_timestamp_ms`:
+    store time of the last entry in the last *full* file on disk, or 0, for the checkpoint.
+    `missing_from`: position in the log after which messages lack entries according to `load`, or
+    None."""
 
     def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
         self.end_timestamp_ms = 0
@@ -68,9 +67,9 @@ class IndexService:
         self._full: list[_FullFile] = []
 
     def load(self) -> None:
-        """Find the files. A file whose header does not match its items is deleted with all later
-        files, because the log has their entries (see `missing_from`). Results of an earlier call
-        are dropped, because a recovery may have written other files. Raises Corrupt for a file of a
+        """Find the index files. A file whose header does not match its items is deleted with all
+        later files, because their entries can be rebuilt from the log (see `missing_from`). May be
+        called again after a recovery has written other files. Raises Corrupt for a file of the
         wrong size."""
         if self._current is not None:
             self._current.close()
@@ -105,7 +104,7 @@ class IndexService:
 
     def put(self, hashes: Int32s, physical_offsets: Int64s, store_timestamps: Int64s) -> None:
         """Append entries in the order of their messages. Entries up to the last one of the current
-        file are skipped, because they exist already. Raises Unavailable."""
+        file already exist and are skipped. Raises Unavailable."""
         if self._current is not None and len(hashes):
             end = self._current.header().end_physical_offset
             if int(physical_offsets[0]) < end:
@@ -156,8 +155,8 @@ class IndexService:
             yield from candidates(self._files, path, self._shape, key_hash, begin_ms, end_ms)
 
     def sync(self) -> None:
-        """Sync the files, full files first. On return, all entries that were put before the call
-        are on disk. Raises Unavailable."""
+        """Sync the files, full files first. All entries put before the call are then on disk.
+        Raises Unavailable."""
         with self._lock:
             full, current = list(self._full), self._current
         for found in full:
@@ -171,8 +170,9 @@ class IndexService:
             current.sync()
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the files whose messages all lie before `min_physical_offset`, except the newest
-        file. Returns the number of deleted files. Raises Unavailable. The next call continues."""
+        """Delete the files whose messages are all before `min_physical_offset`, except the newest
+        file. Returns the number of deleted files. Raises Unavailable. The next call then
+        continues."""
         count = 0
         while len(self._paths) > 1:
             path = self._paths[0]
@@ -194,8 +194,8 @@ class IndexService:
 
 
 class IndexFile:
-    """A mapped index file of the given `shape`, in the format of `docs/formats/local-index.md`. One
-    thread puts."""
+    """Mapped index file of the given `shape`, in the format of `docs/formats/local-index.md`. Only
+    one thread puts."""
 
     def __init__(self, file: MappedFile, shape: IndexShape) -> None:
         self._file = file
@@ -234,7 +234,7 @@ class IndexFile:
         physical_offsets: npt.NDArray[np.int64],
         store_timestamps: npt.NDArray[np.int64],
     ) -> int:
-        """Append the leading entries for which the file has room, and return their number. Raises
+        """Append as many of the first entries as fit, and return their number. Raises
         Unavailable."""
         last = min(self.header().index_count + len(hashes), self._shape.max_items)
         self._file.reserve(HEADER_SIZE + self._shape.slots * SLOT_SIZE + last * ITEM_SIZE)
@@ -243,7 +243,7 @@ class IndexFile:
         )
 
     def sync(self) -> None:
-        """Flush all entries that were put before the call to disk. Raises Unavailable."""
+        """Sync all entries put before the call to disk. Raises Unavailable."""
         self._file.sync()
 
     def close(self) -> None:

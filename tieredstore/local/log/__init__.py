@@ -1,1 +1,1 @@
-"""Commit log: mapped files, their names, the tail, and checks of single records."""
+"""Commit log: mapped files, their names, the end of the log, and checks of single records."""

@@ -1,7 +1,7 @@
-"""CommitLog: commit log of an owned store, with files, end, reads and appends.
+"""Commit log of an owned store: files, end, reads and appends.
 
 Records are consecutive (`docs/formats/record.md`). If a record does not fit into the rest of a
-file, a blank record fills the rest and the record begins the next file. Positions, in bytes of the
+file, a blank record fills the rest and the record begins the next file. Positions are bytes of the
 log: min_offset ≤ flushed_offset ≤ readable_offset ≤ max_offset.
 """
 
@@ -37,14 +37,14 @@ _WIPE_BYTES: Final = 1 << 20
 
 
 def find_log_directory(config: StoreConfig, root: Path) -> Path:
-    """Return the folder of a store's commit log: `storePathCommitLog`, or the default in the
-    store's root."""
+    """Return the folder of a store's commit log: `storePathCommitLog` or the default in the store's
+    root."""
     path = config.store_path_commit_log
     return Path(path) if path else root / COMMIT_LOG_DIRECTORY
 
 
 class CommitLogReader(Protocol):
-    """Reads a commit log of this or another process, to serve messages. Offsets are bytes."""
+    """Commit log of this or another process, for reads of messages. Offsets are bytes."""
 
     @property
     def file_size(self) -> int: ...
@@ -66,16 +66,16 @@ class CommitLogReader(Protocol):
         """End of the bytes that are known to be on disk."""
 
     def get(self, offset: int, size: int) -> memoryview | None:
-        """Return the given bytes. None unless all of them are within [min_offset, readable_offset)
-        and in one file."""
+        """Return the given bytes, or None unless all of them are within [min_offset,
+        readable_offset) and in one file."""
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy several byte ranges of one file into one buffer. Return None unless all ranges are
-        within [min_offset, readable_offset). The caller owns the buffer."""
+        """Copy several byte ranges of one file into one buffer, owned by the caller. Returns None
+        unless all ranges are within [min_offset, readable_offset)."""
 
     def is_resident(self, offset: int, size: int) -> bool:
-        """Return whether the given bytes are in the page cache. False if the log does not have
-        them."""
+        """Return whether the given bytes are in the page cache. Returns False if the log does not
+        have them."""
 
 
 class CommitLog:
@@ -83,12 +83,13 @@ class CommitLog:
 
     `max_offset`: end of the appended bytes. `flushed_offset`: end of the synced bytes.
     `sync_flush`: whether only synced bytes may be dispatched (SYNC_FLUSH). `pool`: buffers for
-    messages. `commit` copies the messages to the files. Only then can they be read. Without a free
-    buffer a file is written directly, or, with `fail_without_buffer`, not at all.
-    `warm_up_flush_pages`: called for each new file. If the result is not 0, all pages of the file
-    are prepared at once. Under SYNC_FLUSH the result is the number of pages between two syncs.
-    `on_damage`: called once with the reason when appends stop because another process has changed a
-    file.
+    messages, which can be read only after `commit` has copied them to the files. Without a free
+    buffer, a file is written directly, or not at all if `fail_without_buffer` is set.
+
+    `warm_up_flush_pages`: called for each new file. Unless it returns 0, all pages of the file are
+    prepared in advance. With SYNC_FLUSH, the result is the number of pages between two syncs.
+    `on_damage`: called once, with the reason, when appends stop because another process has changed
+    a file.
     """
 
     __slots__ = (  # known to the compiled core
@@ -138,7 +139,7 @@ class CommitLog:
         self._files = MappedFileQueue(directory, file_size, open_files, self._prepare)
 
     def make_directory(self) -> None:
-        """Create the folder of a new store, durably. Raises Invalid or Unavailable."""
+        """Create the folder of a new store durably. Raises Invalid or Unavailable."""
         directory = self._files.directory
         try:
             FILES.make_directory(directory)
@@ -149,14 +150,14 @@ class CommitLog:
             raise translate_os_error(error, "make the folder", directory) from error
 
     def load(self) -> None:
-        """Find the files of the log. `set_tail` sets the end of the log afterwards. Raises Corrupt
-        or Invalid for files that do not match the configuration."""
+        """Find the files of the log. Call `set_tail` afterwards to set its end. Raises Corrupt or
+        Invalid for files that do not match the configuration."""
         self._files.load()
         self.max_offset = self.flushed_offset = self._files.end_offset
         self._committed_offset = self.max_offset
 
     def start(self) -> None:
-        """Start to create the next files in the background."""
+        """Start creating the next files in the background."""
         if self._buffers is not None:
             self._buffers.make_ahead()
         self._files.allocation.start()
@@ -179,7 +180,7 @@ class CommitLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no file."""
+        """Whether the log has no files."""
         return self._files.is_empty
 
     def path_of(self, offset: int) -> Path:
@@ -192,7 +193,7 @@ class CommitLog:
 
     @property
     def mapped_files(self) -> Sequence[MappedFile]:
-        """Mapped files: the writer's file, and files that wait for a flush."""
+        """Mapped files: the file being written, and files that wait for a flush."""
         return self._files.mapped
 
     # Reading
@@ -219,8 +220,8 @@ class CommitLog:
         return self._files.is_resident(offset, size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Return all readable bytes from `offset` to the end of the file that contains it. Raises
-        Corrupt for a truncated file, Unavailable."""
+        """Return all readable bytes from `offset` to the end of its file. Raises Unavailable, or
+        Corrupt for a truncated file."""
         size = min(self.file_size - offset % self.file_size, self.readable_offset - offset)
         if size <= 0 or offset < self.min_offset:
             return memoryview(b"")
@@ -230,8 +231,8 @@ class CommitLog:
     # Appending
 
     def set_tail(self, offset: int) -> None:
-        """End the log at `offset`. Bytes after the end are not messages and are zeroed. Bytes
-        before the end count as flushed. Raises Corrupt or Unavailable."""
+        """End the log at `offset`. Bytes after the end are zeroed, and bytes before it count as
+        flushed. Raises Corrupt or Unavailable."""
         self._files.check_walks()
         self._files.truncate(offset)
         if self._files.is_empty:
@@ -241,9 +242,8 @@ class CommitLog:
         self.max_offset = self.flushed_offset = self._committed_offset = offset
 
     def _wipe(self, offset: int) -> None:
-        """Zero the last file starting at `offset`, on disk too, so that no old bytes look like a
-        later record. Only parts that are not zero are overwritten, so the file keeps its size and a
-        sparse file stays sparse."""
+        """Zero the last file from `offset` on, so that no old bytes look like a later record. Only
+        parts that are not zero are overwritten, so a sparse file stays sparse."""
         file = self._files.open_last(offset)
         inside = offset - file.from_offset
         if not any(file.view[inside : inside + 8]):
@@ -255,16 +255,15 @@ class CommitLog:
         file.sync()
 
     def refuse_written(self, end: int) -> None:
-        """Raise Corrupt if bytes that were just written to `view`, up to the log offset `end`, are
-        lost. Bytes are lost if another process has truncated the file. Then `limit` was set to
-        0."""
+        """Raise Corrupt if bytes just written to `view`, up to the log offset `end`, are lost. This
+        happens if another process truncated the file, which sets `limit` to 0."""
         if end > self.limit:
             self._fail(self._files.open_last(self.max_offset).make_fault_error())
 
     def make_room(self, size: int) -> int:
-        """Return the position for the next `size` bytes, at `max_offset` or at the beginning of the
-        next file. Afterwards `view` has room for these bytes. Raises Busy if the log is closed for
-        writing, Exhausted or Unavailable if no room is available now, Corrupt if another process
+        """Return the position for the next `size` bytes: `max_offset` or the beginning of the next
+        file. `view` then has room for these bytes. Raises Busy if the log is closed for writing,
+        and Exhausted or Unavailable if there is no room now. Raises Corrupt if another process
         changed a file, and Invalid if no file is large enough."""
         if self.closed_reason is not None:
             raise Busy(self.closed_reason)
@@ -323,7 +322,7 @@ class CommitLog:
             buffer[inside : inside + room] = blank_record(room).ljust(room, b"\0")
 
     def _open_last(self) -> MappedFile:
-        """Return the file that contains `max_offset`, created if needed, and request the next
+        """Return the file that contains `max_offset`, creating it if needed, and request the next
         files."""
         file = self._files.open_last(self.max_offset)
         file.fault.on_fault = self._on_fault
@@ -344,10 +343,10 @@ class CommitLog:
     # Changes of the files by other threads
 
     def commit(self, least_pages: int = 0) -> bool:
-        """Copy messages from buffers of the pool to the files, where they become readable. Returns
+        """Copy messages from buffers of the pool to the files, which makes them readable. Returns
         whether any were copied. `least_pages`: do nothing for fewer pages of 4,096 bytes, unless a
-        file is full. Raises Exhausted for a full disk (a later call continues), Unavailable,
-        Corrupt."""
+        file is full. Raises Unavailable, Corrupt, and Exhausted if the disk is full. A later call
+        then continues."""
         with self._commit_lock:
             begin, end = self._committed_offset, self.max_offset
             pages = end // PAGE_BYTES - begin // PAGE_BYTES
@@ -362,8 +361,7 @@ class CommitLog:
             return True
 
     def _commit_file(self, buffers: WriteBuffers, begin: int, end: int) -> int:
-        """Copy the part of [begin, end) that is in the first file of this range. Returns the
-        position of the remaining part."""
+        """Copy the part of [begin, end) in the first file. Returns the position of the rest."""
         from_offset = begin - begin % self.file_size
         end = min(end, from_offset + self.file_size)
         buffer = buffers.find(from_offset)
@@ -378,9 +376,9 @@ class CommitLog:
         return end
 
     def sync(self) -> int:
-        """Sync the appended bytes. Returns the new `flushed_offset`. Called by one thread at a
-        time. Raises Exhausted like `commit`, Unavailable, and Corrupt for a file that another
-        process changed. After an error `flushed_offset` is unchanged."""
+        """Sync the appended bytes and return the new `flushed_offset`. Only one thread at a time
+        may call this. Raises Exhausted like `commit`, Unavailable, and Corrupt if another process
+        changed a file. After an error, `flushed_offset` is unchanged."""
         self.commit()
         end = self.readable_offset
         self._files.sync(max(self.flushed_offset, self.min_offset), end)
@@ -389,12 +387,12 @@ class CommitLog:
 
     def delete_files_before(self, offset: int) -> list[Path]:
         """Delete the files that end at or before `offset`, oldest first, and return their paths.
-        Neither an unflushed file nor the last file is deleted. Reads in progress finish. Raises
-        Unavailable or Invalid if a file cannot be deleted. That file stays."""
+        The last file and unflushed files are kept. Reads in progress can finish. Raises Unavailable
+        or Invalid if a file cannot be deleted. That file stays."""
         return self._files.delete_before(min(offset, self.flushed_offset, self.max_offset - 1))
 
     def close(self) -> None:
-        """Close the mappings, and delete unused files that were created ahead."""
+        """Close the mappings, and delete files that were created ahead."""
         self.view, self.limit = memoryview(b""), 0
         if self._buffers is not None:
             self._buffers.close()

@@ -1,4 +1,4 @@
-"""Lists and checks files of fixed size. The name of each file is the offset of its first byte."""
+"""Lists and checks files of a fixed size that are named by the offset of their first byte."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class FileRun:
 def list_files(
     directory: Path, *, file_size: int | None, unit_size: int = 1, delete_empty_last: bool = False
 ) -> FileRun:
-    """Check the files of a directory and describe them. `file_size`: required size of each file
-    (bytes), or None to use the size of the first file. `unit_size`: the size must be a multiple of
-    this number. An unused last file of length 0 is skipped. `delete_empty_last`: also delete such a
-    file. Only an owner sets this. Sub-directories are skipped. Raises Corrupt for a wrong length, a
-    gap or an overlap, Invalid for a foreign name."""
+    """Check the files of a directory and describe them. Sub-directories, and an unused last file of
+    length 0, are skipped. `file_size`: required size of each file (bytes), or None to use the size
+    of the first file. `unit_size`: required divisor of the size. `delete_empty_last`: whether to
+    delete an unused last file. Only an owner sets this. Raises Corrupt for a wrong length, a gap or
+    an overlap, and Invalid for a foreign name."""
     found: list[tuple[int, int]] = []
     try:
         with os.scandir(directory) as entries:
@@ -104,7 +104,7 @@ def list_files(
 
 
 def refuse_size(path: str, size: int, found: int) -> Corrupt:
-    """Return the error for files that all have the same size, but not the configured size."""
+    """Return the error for files that all have the same size, but not the configured one."""
     keys = (key for folder, key in _SIZE_KEYS.items() if f"/{folder}/" in path)
     key = next(keys, "mappedFileSizeCommitLog")
     return Corrupt(

@@ -1,4 +1,4 @@
-"""Commit log of a store with another owner, read by position and never mapped. Also the search for
+"""Commit log that another process owns, read by position and never mapped. Also searches for
 records in a damaged part of a log."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MAGICS, PHYSICAL_OFFS
 
 
 class ForeignCommitLog:
-    """CommitLogReader for a store with another owner. `file_size`: size of log files (bytes)."""
+    """CommitLogReader for a store of another process. `file_size`: size of log files (bytes)."""
 
     def __init__(self, directory: Path, files: PositionalFiles) -> None:
         self.directory = directory
@@ -78,13 +78,13 @@ class ForeignCommitLog:
         return self.directory / file_name(offset - offset % self.file_size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Return all readable bytes from `offset` to the end of the file that contains it."""
+        """Return all readable bytes from `offset` to the end of its file."""
         end = min(offset - offset % self.file_size + self.file_size, self.run.end)
         return self.get(offset, end - offset) or memoryview(b"")
 
     def skip_hole(self, offset: int) -> int:
-        """Return the first position at or after `offset` that is not in a hole of the file, where
-        all bytes are zero. Returns the end of the file if no such position exists."""
+        """Return the first position at or after `offset` that is not in a hole of the file, or the
+        end of the file."""
         place = self._place(offset, 1)
         if place is None:
             return offset
@@ -101,8 +101,8 @@ _LAST_BYTES: Final = (MAGIC_V1 & 0xFF, MAGIC_V2 & 0xFF)
 
 
 def find_record(log: ForeignCommitLog, offset: int) -> int:
-    """Return the first position at or after `offset` where a record seems to begin: it has a magic,
-    and the record contains its own physical offset. Returns -1 if no such position exists."""
+    """Return the first position at or after `offset` where a record seems to begin, or -1. Such a
+    record has a magic number and its own physical offset."""
     while offset < log.readable_offset:
         file_end = offset - offset % log.file_size + log.file_size
         while (offset := log.skip_hole(offset)) < file_end:
@@ -134,8 +134,8 @@ _VERBS: Final = (
 
 
 def check_log_form(root: Path, config: StoreConfig) -> None:
-    """Raise Invalid, with cause and remedy, for the store of a DLedger group, for a log in several
-    folders, and for a log outside the configured folder."""
+    """Raise Invalid, with cause and remedy, for an unsupported commit log. These are the log of a
+    DLedger group, a log in several folders, and a log outside the configured folder."""
     _refuse_dledger(root, config)
     _refuse_several(root, config)
 
@@ -186,15 +186,14 @@ def _refuse_several(root: Path, config: StoreConfig) -> None:
 
 
 def _goes_on(log: Path, other: Path) -> bool:
-    """Return whether the folder `other` contains further files of the same log: in a gap of the
-    files in `log`, or after them. A folder with a copy of the log contains the same file names
-    instead."""
+    """Return whether the folder `other` has more files of the same log, in a gap or after its end.
+    A copy of the log would have the same file names instead."""
     names, more = ({*filter(_is_log_name, os.listdir(path))} for path in (log, other))  # noqa: PTH208
     return bool(names) and not names & more and max(more) > min(names)
 
 
 def _find_logs(root: Path) -> list[Path]:
-    """Return those folders of a store that contain commit log files, recognised by file names and
+    """Return the folders of a store that contain commit log files, according to file names and
     first bytes."""
     found = []
     with wrap_os_errors("list", root):

@@ -1,4 +1,4 @@
-"""Copies several records of the commit log in one operation."""
+"""Copies several records of the commit log at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EDGE: Final = np.ones(1, np.bool_)
 
 
 class Runs(NamedTuple):
-    """Byte ranges ("runs") in one file of the commit log, at least one, in the requested order. No
+    """One or more byte ranges ("runs") in one file of the commit log, in the requested order. No
     two contain the same message. `starts`, `ends`: int64[n]. `begin`, `end`: range that contains
     all runs. `size_bytes`: total size of the runs."""
 
@@ -66,7 +66,7 @@ class Runs(NamedTuple):
 
 
 def copy_runs(view: memoryview, base: int, runs: Runs) -> bytearray:
-    """Copy runs, in order, from a view of the log. `base`: offset of the view's first byte."""
+    """Copy runs from a view of the log, in order. `base`: offset of the view's first byte."""
     if IS_COMPILED:
         copied = _core.copy_runs(view, base, runs.starts, runs.ends)
         if copied is not None:
@@ -75,8 +75,9 @@ def copy_runs(view: memoryview, base: int, runs: Runs) -> bytearray:
 
 
 def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) -> bytearray | None:
-    """Read consecutive runs and copy them in order. `read`: returns the bytes of (offset, size), or
-    None if they do not exist. Small gaps are read too. Returns None if `read` returns None."""
+    """Read runs and copy them in order. Runs with small gaps between them are read together.
+    `read`: returns the bytes at (offset, size), or None if they do not exist. Returns None if
+    `read` does."""
     pieces: list[memoryview] = []
     first = 0
     while first < len(runs):
@@ -100,8 +101,8 @@ MAX_JOINED_BYTES: Final = 1 << 20
 
 
 class JoinedRecords:
-    """Bytes of the commit log, from one offset on, that one read has fetched for several records.
-    Empty if separate reads of the records cost less."""
+    """Bytes of the commit log that were read at once for several records. Empty if separate reads
+    are cheaper."""
 
     __slots__ = ("_data", "_size", "_start")
 
@@ -111,8 +112,8 @@ class JoinedRecords:
         self._size = len(self._data)
 
     def find(self, offset: int, size: int) -> memoryview | None:
-        """Return the bytes of the record at the commit log offset `offset`, or None if this joint
-        read does not include the whole record."""
+        """Return the bytes of the record at a commit log offset, or None if they do not include all
+        of it."""
         inside = offset - self._start
         if 0 <= inside <= inside + size <= self._size and size:
             return self._data[inside : inside + size]
@@ -123,8 +124,8 @@ NOTHING_JOINED: Final = JoinedRecords()
 
 
 def read_joined(log: CommitLogReader, units: Sequence[Sequence[int]]) -> JoinedRecords:
-    """Read the records of units (physical offset, size, …) in one read if they are close together.
-    Unreadable records are left out, so that a later read of the single record reports the fault."""
+    """Read the records of units (physical offset, size, …) at once if they are close together.
+    Unreadable records are omitted. A later read of the single record then reports the error."""
     if len(units) < 2:
         return NOTHING_JOINED
     start = units[0][0]

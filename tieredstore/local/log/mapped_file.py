@@ -1,9 +1,9 @@
-"""File of fixed size that is mapped into memory for appends.
+"""Fixed-size file that is mapped into memory for appends.
 
-A new file is sparse. Disk space is reserved some distance ahead of the writer, so that a full disk
-is an error of `reserve` and never a signal during a copy. A file truncated by another process
-causes no signal either: the mapping is guarded, and the file is then closed for writing. Readers
-get copies, never the mapping.
+A new file is sparse. Disk space is reserved ahead of the writer. A full disk therefore makes
+`reserve` fail instead of raising SIGBUS during a copy. A file truncated by another process raises
+no SIGBUS either: the mapping is guarded, and the file is closed for writing. Readers get copies,
+never the mapping.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _NO_RESERVING: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
 
 
 class MappingFault:
-    """Records that an access to mapped memory failed, because the file was truncated or the disk
-    fails. `on_fault`: called during that access. `on_fault` must not keep the mapping alive."""
+    """Records a failed access to mapped memory, because the file was truncated or the disk fails.
+    `on_fault`: called during that access. It must not keep the mapping alive."""
 
     __slots__ = ("is_noted", "on_fault")
 
@@ -61,10 +61,10 @@ class MappingFault:
 
 
 class MappedFile:
-    """File with bytes [from_offset, from_offset + size) of an address space. Opened and mapped at
-    first use. Used by one thread at a time, except for `sync` and `touch_ahead`. Views stay valid
-    while they are referenced, even after `close`. `fault`: whether an access to the mapping found
-    no page. `is_guarded`: whether faults are recorded, known once the file is mapped."""
+    """File with bytes [from_offset, from_offset + size) of an address space. Opened and mapped on
+    first use. Not thread-safe, except for `sync` and `touch_ahead`. Views stay valid as long as
+    they are referenced, even after `close`. `fault`: whether an access to the mapping failed.
+    `is_guarded`: whether such failures are recorded, known once the file is mapped."""
 
     __slots__ = (
         "_address",
@@ -99,8 +99,8 @@ class MappedFile:
 
     @classmethod
     def create(cls, path: Path, from_offset: int, size: int) -> MappedFile:
-        """Create the file, filled with zeros. The file and its name are on disk on return. Raises
-        Exhausted, Unavailable or Invalid. No file exists after an error."""
+        """Create the file, filled with zeros. The file and its name are on disk when this returns.
+        Raises Exhausted, Unavailable or Invalid. No file exists after an error."""
         file = cls(path, from_offset, size)
         with wrap_os_errors("create", path):
             FILES.make_directory(path.parent)
@@ -122,8 +122,8 @@ class MappedFile:
 
     @property
     def fd(self) -> int:
-        """Descriptor of the file. It stays open until `close`. Raises Corrupt for a file of a wrong
-        size, and the system's errors."""
+        """File descriptor, open until `close`. Raises OSError, and Corrupt if the file has the
+        wrong size."""
         if self._fd < 0:
             with wrap_os_errors("open", self.path):
                 fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -136,8 +136,8 @@ class MappedFile:
         return self._fd
 
     def check_length(self) -> None:
-        """Raise Corrupt if the file was truncated or has grown. In that case no byte of the mapping
-        may be accessed."""
+        """Raise Corrupt if the file was truncated or has grown. Its mapping must then not be
+        accessed."""
         length = os.lseek(self.fd, 0, os.SEEK_END)
         if length != self.size:
             raise Corrupt(
@@ -147,7 +147,7 @@ class MappedFile:
             )
 
     def make_fault_error(self) -> Corrupt:
-        """Return the error for a file after an access to its mapped memory failed."""
+        """Return the error for a failed access to mapped memory."""
         try:
             self.check_length()
         except Corrupt as error:
@@ -189,9 +189,9 @@ class MappedFile:
         return self._view
 
     def copy(self, start: int, end: int) -> bytes | None:
-        """Copy bytes of the mapping. Returns None if the mapping is closed or had a fault, or if
-        some bytes are not in memory. The caller then reads from the file, because such a read
-        blocks no other thread."""
+        """Copy bytes of the mapping. Returns None if the mapping is closed, had a fault, or is not
+        completely in memory. The caller then reads from the file, which does not block other
+        threads."""
         view = self._view
         if view is None or not is_resident(self._address, start, end):
             return None
@@ -199,7 +199,7 @@ class MappedFile:
         return None if self.fault.is_noted else data
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy runs of the log in this file into one buffer. Returns None as `copy` does."""
+        """Copy runs of the log in this file into one buffer. Returns None like `copy`."""
         view, base = self._view, self.from_offset
         if view is None or not all(
             is_resident(self._address, start - base, end - base) for start, end in join_near(runs)
@@ -209,8 +209,8 @@ class MappedFile:
         return None if self.fault.is_noted else data
 
     def reserve(self, end: int) -> int:
-        """Reserve disk space for bytes [0, end). Returns the end of the reserved space. It may be
-        greater than `end`. Raises Exhausted if the disk is full."""
+        """Reserve disk space for bytes [0, end), or more. Returns the end of the reserved space.
+        Raises Exhausted if the disk is full."""
         if end <= self._reserved:
             return self._reserved
         start = self._reserved
@@ -229,9 +229,9 @@ class MappedFile:
         return self._reserved
 
     def warm_up(self, flush_bytes: int | None) -> None:
-        """Reserve space for all pages, prepare them and lock them in memory, if disk and system
-        allow it. `close` unlocks the pages. `flush_bytes`: number of bytes between two syncs, or
-        None for no sync. Raises Unavailable if a sync fails."""
+        """Reserve space for all pages, load them and lock them in memory, as far as disk and system
+        allow. `close` unlocks the pages. `flush_bytes`: number of bytes between two syncs, or None
+        for no sync. Raises Unavailable if a sync fails."""
         position = unsynced = 0
         while position < self.size:
             try:
@@ -247,8 +247,8 @@ class MappedFile:
         self._is_locked = lock_memory(self.map)
 
     def write(self, position: int, data: memoryview) -> None:
-        """Write bytes by a system call instead of the mapping. Raises Corrupt for a truncated file,
-        Exhausted for a full disk, Unavailable."""
+        """Write bytes with a system call instead of the mapping. Raises Unavailable, Corrupt for a
+        truncated file, or Exhausted if the disk is full."""
         self.check_length()
         try:
             while data:
@@ -259,9 +259,9 @@ class MappedFile:
             raise translate_os_error(error, action, self.path, offset=position) from error
 
     def touch(self, start: int, end: int) -> int:
-        """Load the pages of reserved bytes [start, end) into memory in one call. This takes a third
-        of the time of single page faults. Returns the end of the loaded bytes. It may be greater
-        than `end`, within the reserved space."""
+        """Load the pages of reserved bytes [start, end) into memory in one call, which takes a
+        third of the time of single page faults. Returns the end of the loaded bytes, possibly
+        beyond `end`."""
         wanted = min(max(end, start + TOUCH_BYTES), self._reserved)
         if wanted > self._touched:
             start -= start % mmap.PAGESIZE
@@ -272,9 +272,9 @@ class MappedFile:
         return wanted
 
     def touch_ahead(self, position: int) -> None:
-        """Reserve and load the pages after `position`, in another thread than the writer's.
-        Failures are ignored, because the writer will report them. A file that is closed or
-        truncated in the meantime is left unchanged."""
+        """Reserve and load the pages after `position`. May run in another thread than the writer.
+        Errors are ignored, because the writer will report them. No-op if the file is closed or
+        truncated."""
         end = min(position + AHEAD_BYTES, self.size)
         with self._closing, contextlib.suppress(TieredStoreError):
             begin = max(self._touched, position)
@@ -286,15 +286,15 @@ class MappedFile:
             self._touched = max(self._touched, end)
 
     def sync(self) -> None:
-        """Flush the written bytes to disk. (`mmap.flush` would hold the GIL.) Raises Corrupt as
-        `check`, Unavailable if the sync fails."""
+        """Flush the written bytes to disk. (`mmap.flush` would hold the GIL.) Raises Corrupt like
+        `check`, and Unavailable if the sync fails."""
         self.check()
         with wrap_os_errors("sync", self.path, is_sync=True):
             sync_file(self.fd)
 
     def close(self) -> None:
-        """Close the descriptor and the mapping. The mapping ends with the release of its last view.
-        Idempotent."""
+        """Close the file descriptor and the mapping. The mapping is removed when its last view is
+        released. Idempotent."""
         with self._closing:
             self._close()
 

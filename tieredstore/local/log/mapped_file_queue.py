@@ -1,12 +1,12 @@
 """Files of a commit log, of equal size and without gaps.
 
-The files are defined by two numbers, so a division finds a file, and readers take no lock. Only the
+Two numbers define the files, so a file is found by a division, and readers take no lock. Only the
 deletion of old files changes `min_offset`, and only the writer changes `end_offset`.
 
-A file is mapped from its first write until it is full and flushed. Reads copy from the mappings.
-They read all other files by position, so that other threads can run during disk access. No reader
-holds a mapping. A file that is deleted during a read stays readable through its open descriptor. A
-file that another process truncated or replaced is an error, not a signal.
+A file is mapped from its first write until it is full and flushed. Reads copy from the mappings,
+and read other files by position, so that other threads can run during disk access. No reader holds
+a mapping. A file that is deleted during a read stays readable through its open descriptor. A file
+that another process truncated or replaced raises an error instead of SIGBUS.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAIT_MS: Final = 5_000
 
 
 class _Request:
-    """Request to create one file. `done` is set when the file exists or an error occurred."""
+    """Request to create one file. `done`: set once the file exists or an error occurred."""
 
     __slots__ = ("done", "error", "file", "from_offset")
 
@@ -47,9 +47,9 @@ class _Request:
 
 
 class AllocateMappedFileService:
-    """Service that creates files by `create(from_offset)`, one at a time, in the order of their
-    offsets. `request` requests a file that will be needed, `take` waits for it. A failed creation
-    is retried when the file is requested again. Before `start` and after `stop`, `take` creates the
+    """Creates files with `create(from_offset)`, one at a time, in the order of their offsets.
+    `request` requests a file that will be needed, and `take` waits for it. A failed creation is
+    retried when the file is requested again. Before `start` and after `stop`, `take` creates the
     file itself. Thread-safe."""
 
     def __init__(self, create: Callable[[int], MappedFile], *, wait_ms: int = WAIT_MS) -> None:
@@ -66,12 +66,12 @@ class AllocateMappedFileService:
         )
 
     def start(self) -> None:
-        """Start to create files in the background."""
+        """Start creating files in the background."""
         self._loop.start()
 
     def stop(self) -> dict[int, MappedFile | None]:
-        """End the thread. Returns the files that were not taken, by ascending offset. A failed file
-        is returned as None. A part of it may be on disk."""
+        """Stop the thread. Returns the files that were not taken, in ascending order of offset. A
+        file whose creation failed is None, and a part of it may be on disk."""
         self._loop.stop()
         with self._lock:
             requests, self._requests = self._requests, {}
@@ -84,13 +84,13 @@ class AllocateMappedFileService:
         return self._loop.health()
 
     def request(self, from_offset: int) -> None:
-        """Request the creation of a file, unless it is already requested. Never waits."""
+        """Request a file, unless this was done before. Never blocks."""
         if self._loop.is_running:
             self._ask(from_offset)
 
     def touch_ahead(self, file: MappedFile, position: int) -> None:
-        """Let the background thread prepare the pages after `position` in the writer's file. Never
-        waits. While that thread creates a file, the writer prepares the pages itself."""
+        """Make the background thread load the pages after `position` in the writer's file. Never
+        blocks. While that thread creates a file, the writer loads the pages itself."""
         if self._loop.is_running:
             self._writer = file, position
             self._loop.wake()
@@ -105,8 +105,8 @@ class AllocateMappedFileService:
             return request
 
     def take(self, from_offset: int) -> MappedFile:
-        """Wait for a file and return it. The file stays available until `confirm`. Raises the error
-        of the creation, and Exhausted after the waiting time."""
+        """Wait for a file and return it. It stays available until `confirm`. Raises the error of
+        the creation, and Exhausted on a timeout."""
         if not self._loop.is_running:
             return self._create(from_offset)
         request = self._ask(from_offset)
@@ -122,14 +122,14 @@ class AllocateMappedFileService:
         return request.file
 
     def confirm(self, from_offset: int) -> None:
-        """Remove a file from the requests, because the caller of `take` now owns the file."""
+        """Remove a file from the requests. The caller of `take` now owns it."""
         with self._lock:
             self._requests.pop(from_offset, None)
 
     def _find_next(self) -> _Request | None:
-        """Return the next file to create, or None. If the creation of the earliest file has failed,
-        and that file was not requested again, raises its error. No later file is created, because a
-        crash would then leave a gap before it."""
+        """Return the next file to create, or None. If the creation of the earliest file failed and
+        was not requested again, raises its error. Later files must wait, because a crash would
+        otherwise leave a gap."""
         with self._lock:
             missing = [it for it in self._requests.values() if it.file is None]
         first = min(missing, key=lambda it: it.from_offset, default=None)
@@ -192,7 +192,7 @@ class MappedFileQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no file."""
+        """Whether the log has no files."""
         return self.end_offset == self.min_offset
 
     def load(self) -> None:
@@ -216,7 +216,7 @@ class MappedFileQueue:
         return file
 
     def _delete_leftover(self, path: Path) -> None:
-        """Delete a file without a message, which a failed creation has left."""
+        """Delete a file without messages that a failed creation left behind."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # usually none exists
@@ -237,8 +237,8 @@ class MappedFileQueue:
     # Reading
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Read bytes within one file. Returns None if the file has been deleted. Raises Corrupt for
-        a file that another process truncated or removed, Unavailable."""
+        """Read bytes within one file. Returns None if the file has been deleted. Raises
+        Unavailable, and Corrupt if another process truncated or removed the file."""
         inside = offset % self.file_size
         begin = offset - inside
         for file in self.mapped:
@@ -256,7 +256,7 @@ class MappedFileQueue:
             raise
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy runs of one file, in order, into one buffer. Returns None if the file has been
+        """Copy runs of one file into one buffer, in order. Returns None if the file has been
         deleted. Raises the errors of `read`."""
         begin = runs.begin - runs.begin % self.file_size
         for file in self.mapped:
@@ -279,8 +279,8 @@ class MappedFileQueue:
         return self._open_files.is_resident(path, offset % self.file_size, size)
 
     def map_for_reading(self, offset: int) -> memoryview:
-        """Map the file that begins at `offset`, for a scan. The mapping ends when the last view of
-        it is released. Raises Corrupt for a file of a wrong size, Unavailable."""
+        """Map the file that begins at `offset` for a scan. The mapping is removed when its last
+        view is released. Raises Unavailable, or Corrupt for a file of the wrong size."""
         path = self.path_of(offset)
         with (
             wrap_os_errors("map", path),
@@ -298,8 +298,8 @@ class MappedFileQueue:
         return memoryview(mapping)
 
     def check_walks(self) -> None:
-        """Raise Corrupt if a file was truncated while it was mapped for reading, so that bytes read
-        from it are invalid."""
+        """Raise Corrupt if a file was truncated while it was mapped for reading. Bytes read from it
+        are then invalid."""
         for begin, fault in self._read_faults.items():
             if fault.is_noted:
                 path = self.path_of(begin)
@@ -310,8 +310,8 @@ class MappedFileQueue:
     # Writing
 
     def open_last(self, offset: int) -> MappedFile:
-        """Return the file that contains `offset`: an existing file, or a new one after the last
-        file. Raises the errors of `AllocateMappedFileService.take` and `MappedFile`."""
+        """Return the file that contains `offset`, or create it after the last file. Raises the
+        errors of `AllocateMappedFileService.take` and `MappedFile`."""
         begin = offset - offset % self.file_size
         if begin < self.end_offset:
             for file in reversed(self.mapped):
@@ -335,7 +335,7 @@ class MappedFileQueue:
 
     def sync(self, begin: int, end: int) -> None:
         """Sync the bytes [begin, end). Files that are full and synced are unmapped. Raises
-        Unavailable, and Corrupt for a file that another process truncated or replaced."""
+        Unavailable, and Corrupt if another process truncated or replaced a file."""
         with self._close_lock:
             mapped = {file.from_offset: file for file in self.mapped}
             for offset in range(begin - begin % self.file_size, end, self.file_size):
@@ -360,8 +360,8 @@ class MappedFileQueue:
     # Deleting
 
     def delete_before(self, offset: int) -> list[Path]:
-        """Delete the files whose bytes all lie before `offset`, oldest first, and return their
-        paths. Reads in progress finish. Raises Unavailable or Invalid if a file cannot be deleted.
+        """Delete the files that end at or before `offset`, oldest first, and return their paths.
+        Reads in progress can finish. Raises Unavailable or Invalid if a file cannot be deleted.
         That file stays."""
         deleted = []
         while self.min_offset + self.file_size <= offset:
@@ -376,8 +376,8 @@ class MappedFileQueue:
         return deleted
 
     def truncate(self, offset: int) -> None:
-        """Delete the files that begin at or after `offset`, newest first. The first file of the log
-        always stays."""
+        """Delete the files that begin at or after `offset`, newest first, except the first file of
+        the log."""
         while self.end_offset > self.min_offset and self.end_offset - self.file_size >= max(
             offset, self.min_offset + 1
         ):
@@ -388,7 +388,7 @@ class MappedFileQueue:
             self.end_offset = begin
 
     def _delete(self, path: Path) -> None:
-        """Delete a file durably, so that no crash leaves a gap between the other files."""
+        """Delete a file durably, so that a crash leaves no gap between the other files."""
         self._open_files.delete(path)
         with wrap_os_errors("sync the folder", path.parent, is_sync=True):
             FILES.sync_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Pages of a mapping: preparation, locking, read-ahead."""
+"""Pages of a mapping: loading, locking, read-ahead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def _call(name: str) -> Callable[[int, int], int] | None:
-    """Return the C library's function of this name (`mlock` or `munlock`), or None."""
+    """Return the C library's `mlock` or `munlock`, or None."""
     try:
         function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError, TypeError):
@@ -47,8 +47,7 @@ def _find_madvise() -> Callable[[int, int, int], int] | None:
 
 @functools.cache
 def _find_mincore() -> Callable[[int, int, int], int] | None:
-    """Return `mincore`, which reports resident pages. The function never waits, so it keeps the
-    GIL."""
+    """Return `mincore`, which reports resident pages. It never blocks, so it keeps the GIL."""
     if sys.platform != "linux":
         return None
     function: Any = getattr(ctypes.PyDLL(None), "mincore", None)
@@ -76,9 +75,9 @@ def _apply(name: str, mapping: mmap.mmap) -> str | None:
 
 
 def populate(mapping: mmap.mmap, start: int, end: int) -> None:
-    """Prepare the pages of bytes [start, end) of a writable mapping, as far as the system can.
-    Other threads run during the call (`mmap.madvise` keeps the GIL). `start`: position of a page's
-    first byte."""
+    """Load the pages of bytes [start, end) of a writable mapping, if the system supports it. Other
+    threads run during the call (`mmap.madvise` keeps the GIL). `start`: position of a page's first
+    byte."""
     madvise = _find_madvise()
     if madvise is not None:
         first = ctypes.c_char.from_buffer(mapping)  # so that it stays mapped
@@ -86,7 +85,7 @@ def populate(mapping: mmap.mmap, start: int, end: int) -> None:
 
 
 class _Answer(threading.local):
-    """Output array of `mincore`, with one byte per page."""
+    """Output array of `mincore`, one byte per page."""
 
     def __init__(self) -> None:
         self.pages = ctypes.create_string_buffer(_MOST_PAGES)
@@ -97,14 +96,14 @@ _answer = _Answer()
 
 
 def find_address(view: memoryview) -> int:
-    """Return the address of a writable mapping. The address is valid while a view of the mapping
+    """Return the address of a writable mapping, which is valid as long as a view of the mapping
     exists."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 def is_resident(address: int, start: int, end: int) -> bool:
     """Return whether all pages of the bytes [start, end) of the mapping at `address` are resident.
-    An access to a non-resident page waits for the disk and blocks all threads. True if the system
+    Access to another page would wait for the disk and block all threads. Returns True if the system
     cannot tell."""
     mincore = _find_mincore()
     if mincore is None:
@@ -122,10 +121,8 @@ def is_resident(address: int, start: int, end: int) -> bool:
 
 
 def join_near(runs: Runs) -> list[Run]:
-    """Return the byte ranges whose pages are to be requested from the system. If the average gap
-    between the given ranges is at most NEAR_BYTES, this is one range with all of them, because one
-    larger request costs little more. Larger gaps are not requested, because with 100,000 queues
-    nearly the whole log lies between two messages of one queue."""
+    """Return the byte ranges whose pages to request from the system. Ranges with small gaps
+    (NEAR_BYTES on average) become one range, because one larger request costs little more."""
     span_bytes = runs.end - runs.begin
     is_near = span_bytes <= runs.size_bytes + NEAR_BYTES or (
         span_bytes <= runs.size_bytes + NEAR_BYTES * (1 + np.count_nonzero(runs.breaks))
@@ -134,8 +131,8 @@ def join_near(runs: Runs) -> list[Run]:
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:
-    """Lock the pages of a writable mapping in memory, and read them ahead. Returns whether the
-    system has locked them. A refusal is logged once and is harmless."""
+    """Lock the pages of a writable mapping in memory, and read them ahead. Returns whether they are
+    locked. A refusal is harmless and logged once."""
     reason = _apply("mlock", mapping)
     if reason is not None:
         _warn_once(reason)

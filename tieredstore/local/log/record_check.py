@@ -1,11 +1,11 @@
-"""Check of a record against its consume queue unit or index entry.
+"""Checks a record against its consume queue unit or index entry.
 
 Every read checks as much as the record allows: its lengths, its position in the log and in its
 queue, its topic, the CRC of its body and, if present, the CRC of the whole record.
 
-A client may have sent a message whose record looks damaged at its end: properties that end in a
-zero, or in a CRC of the client's own. Such a record is valid if its lengths, its position and its
-body are right, and another record directly follows. The following record was written later.
+A message sent by a client may look damaged at the end of its record, because its properties end in
+a zero byte or in the client's own CRC. Such a record is valid if its lengths, its position and its
+body are right and another record directly follows. That record was written later.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_message(
     log: CommitLogReader | None = None,
 ) -> StoredMessage:
     """Decode the record of the message at `offset` of a queue. `log`: as for `check_stored_record`.
-    Raises Corrupt if the bytes are not a message, or are another message."""
+    Raises Corrupt if the bytes are no message or another message."""
     size = len(record)
     topic_field = places.topic_field
     if topic_field and size > layout.FIXED_SIZE + len(topic_field) + 2:
@@ -103,8 +103,8 @@ def check_stored_record(
     log: CommitLogReader | None = None,
 ) -> StoredMessage:
     """Decode and check a record of any queue. Raises Corrupt for a damaged record. `log`: if given,
-    a record that only looks damaged at its end is accepted, because the store wrote exactly these
-    bytes (`is_written_so`)."""
+    a record that only looks damaged at its end is accepted if the store wrote exactly these bytes
+    (`is_written_so`)."""
     message = decode_record(record, tags_code=tags_code)
     if message.size != len(record):
         raise Corrupt(f"size: expected {len(record)}, found {message.size}")
@@ -120,8 +120,7 @@ def check_stored_record(
 
 
 def _find_fault_at_end(record: memoryview, message: StoredMessage) -> str | None:
-    """Return a description of the apparent damage at the end of a record, or None for an undamaged
-    end."""
+    """Describe the apparent damage at the end of a record, or return None."""
     sections = message.sections
     for name, end, length in (
         ("topic", sections.topic_offset + sections.topic_length, sections.topic_length),
@@ -142,9 +141,9 @@ _SECTOR_BYTES = 512
 
 
 def is_written_so(log: CommitLogReader, record: memoryview, offset: int) -> bool:
-    """Return whether the store wrote exactly these bytes as the record at the log offset `offset`,
-    although its end may look damaged. True if the next record begins in the disk sector in which
-    this record ends."""
+    """Return whether the store wrote exactly these bytes at the log offset `offset`, although the
+    record's end may look damaged. This is certain if the next record begins in the disk sector
+    where this record ends."""
     if (offset + len(record)) % _SECTOR_BYTES == 0:
         return False
     return find_topic_of_whole(log, record, offset, has_crcs=True) is not None
@@ -154,8 +153,8 @@ def find_topic_of_whole(
     log: CommitLogReader, record: memoryview, offset: int, *, has_crcs: bool = False
 ) -> str | None:
     """Return the topic of the record at the log offset `offset` if it is complete, otherwise None.
-    `has_crcs`: whether the store adds a CRC to each record. If so, a record without a correct CRC
-    counts as damaged if the next record has a CRC."""
+    A record with a wrong CRC counts as damaged if the next record has a CRC. If `has_crcs` is set,
+    because the store adds a CRC to each record, this includes a record without a CRC."""
     message = _find_whole(record, offset)
     if message is None:
         return None
@@ -173,9 +172,8 @@ WALK_STEP_BYTES: Final = 1 << 16
 
 
 class LogWalk:
-    """Finds where records begin in the part of a log that is not dispatched yet. The walk reads the
-    log from record to record, and remembers where records begin, so that later look-ups do not read
-    the same part again. Thread-safe."""
+    """Finds where records begin in the part of a log that is not dispatched yet. Positions of
+    records are cached, so that no part is read twice. Thread-safe."""
 
     def __init__(self, log: CommitLogReader) -> None:
         self._log = log
@@ -184,7 +182,7 @@ class LogWalk:
 
     def begins_record(self, start: int, offset: int) -> bool:
         """Return whether a record begins at `offset`. `start`: position of a record at or before
-        `offset`. From call to call, `start` must not decrease."""
+        `offset`, which must never decrease between calls."""
         with self._lock:
             del self._begins[: bisect_left(self._begins, start)]
             known = bisect_right(self._begins, offset)
@@ -201,8 +199,7 @@ class LogWalk:
 
 
 def _find_behind(log: CommitLogReader, at: int) -> int | None:
-    """Return the end of the record or blank record that begins at `at`, or None if neither begins
-    there."""
+    """Return the end of the record or blank record that begins at `at`, or None."""
     head = log.get(at, _BLANK_BYTES)
     if head is None or layout.is_blank_record(head, 0):
         return at - at % log.file_size + log.file_size
@@ -211,7 +208,7 @@ def _find_behind(log: CommitLogReader, at: int) -> int | None:
 
 
 def _read_behind(log: CommitLogReader, at: int) -> memoryview | None:
-    """Return the record that follows another record, perhaps in the next file."""
+    """Return the record that follows another record, possibly in the next file."""
     size = log.file_size
     if at % size:
         head = log.get(at, min(_BLANK_BYTES, size - at % size))
@@ -226,8 +223,8 @@ def _read_behind(log: CommitLogReader, at: int) -> memoryview | None:
 
 
 def _find_whole(record: memoryview, offset: int) -> StoredMessage | None:
-    """Return the message of a record whose lengths, position, topic and body are valid. The end of
-    its properties is not checked."""
+    """Return the message of a record with valid lengths, position, topic and body. The end of its
+    properties is not checked."""
     try:
         message = decode_record(record)
         message.check_body()

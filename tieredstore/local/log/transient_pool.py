@@ -1,4 +1,4 @@
-"""Buffers for messages that are not yet committed to the files of the log. Each buffer belongs to a
+"""Buffers for messages that are not yet committed to the log files. Each buffer belongs to one
 file."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tieredstore.local.log.memory import lock_memory, unlock_memory
 
 
 class TransientStorePool:
-    """Pool of buffers in anonymous memory, locked if the system allows. Thread-safe. `count`:
-    maximum number of buffers. `size`: bytes of each buffer. A buffer is allocated when it is first
-    needed, and then kept."""
+    """Pool of buffers in anonymous memory, locked if the system allows it. Thread-safe. Buffers are
+    allocated when they are first needed, and then kept. `count`: maximum number of buffers. `size`:
+    bytes of each buffer."""
 
     def __init__(self, count: int, size: int) -> None:
         self.size = size
@@ -26,7 +26,8 @@ class TransientStorePool:
         self._lock = threading.Lock()
 
     def borrow(self) -> mmap.mmap | None:
-        """Take a buffer, or return None if all are in use. Raises Exhausted if memory is short."""
+        """Take a buffer, or return None if all are in use. Raises Exhausted if there is not enough
+        memory."""
         with self._lock:
             if self._free:
                 return self._free.pop()
@@ -49,7 +50,7 @@ class TransientStorePool:
         return buffer
 
     def give_back(self, buffer: mmap.mmap) -> None:
-        """Return a buffer whose bytes are no longer needed."""
+        """Return a buffer to the pool."""
         with self._lock:
             self._free.append(buffer)
 
@@ -64,9 +65,9 @@ class TransientStorePool:
 
 
 class WriteBuffers:
-    """Assignment of buffers to files. If no buffer is free for a new file, the whole file is
-    written directly. `fail_without_buffer`: called if no buffer is free. Returns whether the write
-    must fail."""
+    """Assigns buffers to files. If no buffer is free for a new file, the whole file is written
+    directly. `fail_without_buffer`: called in this case, returns whether the write must fail
+    instead."""
 
     def __init__(self, pool: TransientStorePool, fail_without_buffer: Callable[[], bool]) -> None:
         self._pool = pool
@@ -79,8 +80,8 @@ class WriteBuffers:
         self._pool.make_ahead()
 
     def take(self, file: MappedFile) -> mmap.mmap | None:
-        """Return the buffer for a file, or None if the file is written directly. The buffer is
-        borrowed with the first bytes of a file. Raises Exhausted."""
+        """Return the buffer for a file, or None if the file is written directly. The first call for
+        a file borrows the buffer. Raises Exhausted."""
         if file.from_offset not in self._buffers:
             buffer = self._pool.borrow()
             if buffer is None and self._fail_without_buffer():
@@ -97,8 +98,7 @@ class WriteBuffers:
         return self._buffers.get(from_offset)
 
     def give_back(self, from_offset: int) -> None:
-        """Return the buffer of a file to the pool, after the file is full and the buffer was copied
-        to it."""
+        """Return the buffer of a full file to the pool, after it was copied to the file."""
         buffer = self._buffers.pop(from_offset, None)
         if buffer is not None:
             self._pool.give_back(buffer)

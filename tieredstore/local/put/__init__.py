@@ -1,1 +1,1 @@
-"""Put path: queues and their offsets, refusals, encoding, and the append to the log."""
+"""Put path: queues and their offsets, rejections, encoding, and appends to the log."""

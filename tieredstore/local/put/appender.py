@@ -1,9 +1,9 @@
-"""Puts of plain messages of known queues, by far the most frequent puts. Checks, offsets, encoding
-and append are one short critical section of the caller's thread.
+"""Fast path for puts of plain messages to known queues. Checks, offsets, encoding and append are
+one short critical section of the calling thread.
 
-`put` and `put_batch` repeat the calls of `GeneralPut` in line, because each call and each attribute
+`put` and `put_batch` inline the calls of `GeneralPut`, because each call and each attribute access
 costs time here. Both paths make the same records, results and rows, and a property test compares
-them (`tests/property/local/put`). All other messages use the general put.
+them (`tests/property/local/put`). All other messages take the general path.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class MessageAppender(GeneralPut):
     is set back, so that searches by time stay correct."""
 
     def put(self, message: Message) -> PutMessageResult:
-        """Append one message, and return RocketMQ's status. An invalid message is not stored, and
-        no error is raised."""
+        """Append one message and return RocketMQ's status. An invalid message is not stored and
+        raises no error."""
         try:
             state, pack, magic, fixed_bytes, topic_field, store_host, _ = self._plain[
                 message.topic, message.queue_id
@@ -121,8 +121,8 @@ class MessageAppender(GeneralPut):
         return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, durable, "", True)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Append messages of one queue, with consecutive offsets in one file. Either all are
-        stored, or none."""
+        """Append messages of one queue with consecutive offsets in one file. Stores all of them or
+        none."""
         if not messages:
             return self._put_general_batch(messages)
         plain = self._plain.get((messages[0].topic, messages[0].queue_id))

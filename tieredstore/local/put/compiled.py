@@ -1,5 +1,5 @@
-"""Puts of plain messages by the compiled core. It checks, encodes and copies a message in one call.
-Other messages use the Python version (`docs/adr/0007-compiled-core.md`)."""
+"""Puts of plain messages by the compiled core, which checks, encodes and copies a message in one
+call. Other messages use the Python version (`docs/adr/0007-compiled-core.md`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEXT_OFFSET: Final = ("next_offset",)
 
 
 class CompiledAppender(MessageAppender):
-    """`MessageAppender` that puts plain messages by the compiled core. Lock, clock and state stay
+    """`MessageAppender` that puts plain messages with the compiled core. Lock, clock and state stay
     in Python."""
 
     if IS_COMPILED:
@@ -91,5 +91,5 @@ if IS_COMPILED:
 
 
 def find_appender_class() -> type[MessageAppender]:
-    """Return the class of appenders for this process: compiled or Python."""
+    """Return the appender class for this process: compiled or Python."""
     return CompiledAppender if IS_COMPILED else MessageAppender

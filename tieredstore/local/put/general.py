@@ -1,8 +1,8 @@
-"""GeneralPut: puts of messages of any kind (transactions, light queues, delays, large properties).
+"""Puts of messages of any kind (transactions, light queues, delays, large properties).
 
-`MessageAppender` handles plain messages itself and passes all other messages to GeneralPut. Rows of
-appended messages are passed to the dispatch (`reput`) in memory, so that the dispatch parses no
-record of this process.
+`MessageAppender` handles plain messages itself and passes all others to GeneralPut. Rows of
+appended messages are passed to the dispatch (`reput`) in memory, so that it need not parse records
+of this process.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ NO_MESSAGES: Final = "batch: expected messages, found none"
 
 
 def refuse(status: PutMessageStatus, reason: str) -> PutMessageResult:
-    """Return the result of a put that is refused."""
+    """Return the result of a rejected put."""
     return PutMessageResult(status, -1, -1, 0, 0, 0, DURABLE, reason)
 
 
 def refuse_by_error(error: TieredStoreError | MemoryError) -> PutMessageResult:
-    """Return the result of a put that failed with an error of encoder, disk or memory."""
+    """Return the result of a put that failed because of the encoder, the disk or memory."""
     return refuse(_status_of(error), str(find_passing(error) or error))
 
 
@@ -124,7 +124,7 @@ class GeneralPut(PutQueues):
         return self.statistics.observe_put(self._put_many(messages), begun_ns)
 
     def _refuse_now(self) -> PutMessageResult | None:
-        """Return the result that currently refuses every put, or None if puts are accepted."""
+        """Return the result that currently rejects every put, or None if puts are accepted."""
         reason = self._why_refused()
         if reason is not None:
             return refuse(_CLOSED, reason)
@@ -170,7 +170,7 @@ class GeneralPut(PutQueues):
     def _append(
         self, messages: Sequence[Message], names: Sequence[str] = (), *, is_special: bool
     ) -> PutMessageResult:
-        """Append any message. `names`: light queues of the message, if the call appends a single
+        """Append messages of any kind. `names`: light queues of the message, if there is only one
         message. `is_special`: whether the dispatch must parse the records."""
         topic, queue_id = messages[0].topic, messages[0].queue_id
         if topic in self.refused_topics:
@@ -231,8 +231,8 @@ class GeneralPut(PutQueues):
         )
 
     def _make_room(self, size: int) -> int:
-        """Call `CommitLog.make_room`. The duration of the call counts as time in the put lock,
-        because the call may wait for the disk."""
+        """Call `CommitLog.make_room`. Its duration counts as time in the put lock, because it may
+        wait for the disk."""
         begun_ns = perf_counter_ns()
         try:
             return self._log.make_room(size)
@@ -243,11 +243,11 @@ class GeneralPut(PutQueues):
     def put_deletions(
         self, topics: AbstractSet[str], find_queue_ids: Callable[[str], Iterable[int]]
     ) -> tuple[int, int]:
-        """Append the messages that record deletions of existing topics. Returns the number of
-        topics, and the end of the log after the messages (bytes). `find_queue_ids`: returns the
-        queues of a topic with dispatched messages. Raises Exhausted or Unavailable if a message
-        cannot be appended now. Then the topic of that message and all later topics are not deleted.
-        Many topics take several batches."""
+        """Append the messages that record deletions of existing topics, in several batches if there
+        are many. Returns the number of topics, and the end of the log after the messages (bytes).
+        `find_queue_ids`: returns the queues of a topic with dispatched messages. Raises Exhausted
+        or Unavailable if a message cannot be appended now. Its topic and all later topics are then
+        not deleted."""
         with self._lock:
             ends: dict[str, dict[int, int]] = {
                 topic: dict.fromkeys(find_queue_ids(topic), 0) for topic in topics
@@ -287,8 +287,9 @@ def _copy_with_offsets(message: Message, light: Sequence[QueueState]) -> Message
 
 
 def _copy_without_offsets(message: Message) -> Message:
-    """Return a copy of a message, without the light queue offsets in its properties. Offsets that a
-    producer invented would make a later dispatch write units at positions of other messages."""
+    """Return a copy of a message without the light queue offsets in its properties. A producer
+    could otherwise invent offsets, and make a later dispatch write units at positions of other
+    messages."""
     properties = drop_light_offsets(message.properties)
     return msgspec.structs.replace(message, properties=properties)
 

@@ -1,5 +1,5 @@
-"""PutQueues: queues of the put path, with their numbers and next offsets. Also holds the values
-that the plain path (the fast path of ordinary messages) keeps for each queue."""
+"""Queues of the put path, with their numbers and next offsets. Also holds the cached values of the
+plain path (the fast path of ordinary messages) for each queue."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ state, and what `PlainTemplate` provides to encode the queue's records."""
 
 
 class PutQueues(RowBuffer):
-    """Queues of the put path, added as messages are put. Accepts messages between `open` and
-    `close`, while no flag forbids puts. The plain path does not check flags, so each change of a
-    flag empties the plain path's table of queues. The general put checks the flags, and fills the
-    table again once puts may continue. `refused_topics`: topics whose messages are refused.
-    `enable_light_queues`: whether a message may also name light queues. `fills_light_queues`:
-    whether messages are currently put in light queues. `find_next_offset`: returns the next offset
-    of an unknown queue."""
+    """Queues of the put path, added as messages are put. Messages are accepted between `open` and
+    `close`, unless a flag forbids puts. The plain path does not check flags. Instead, each change
+    of a flag empties its table of queues, and the general path, which checks the flags, fills the
+    table again. `refused_topics`: topics whose messages are rejected. `enable_light_queues`:
+    whether a message may also name light queues. `fills_light_queues`: whether messages are
+    currently put in light queues. `find_next_offset`: returns the next offset of an unknown
+    queue."""
 
     __slots__ = ("_max_plain_body_bytes", "_now_ms", "_plain")  # as those of a RowBuffer
 
@@ -96,7 +96,7 @@ class PutQueues(RowBuffer):
         flags.on_change = self._leave_short_way
 
     def limit_bodies(self, max_body_bytes: int) -> None:
-        """Set the limit of a body's size."""
+        """Set the maximum size of a body."""
         encoder = self._encoder
         if max_body_bytes != encoder.max_body_bytes:
             with self._lock:
@@ -104,7 +104,7 @@ class PutQueues(RowBuffer):
                 self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
 
     def open(self) -> None:
-        """Start to accept messages."""
+        """Start accepting messages."""
         with self._lock:
             self._begin_offset = self._log.max_offset
             self._log.closed_reason = None
@@ -120,7 +120,7 @@ class PutQueues(RowBuffer):
             self._log.limit = 0
 
     def leave_to_parent(self) -> None:
-        """Refuse messages in a forked child, where another thread may hold the lock forever."""
+        """Reject messages in a forked child, where another thread may hold the lock forever."""
         self._plain = {}
         self._log.closed_reason = "this process was forked from the store's owner"
 
@@ -129,8 +129,7 @@ class PutQueues(RowBuffer):
         self.statistics.forget_reasons()
 
     def refuse_busy(self, reason: str | None) -> None:
-        """Refuse later puts with OS_PAGE_CACHE_BUSY and a reason. If the reason is None, accept
-        puts again."""
+        """Reject later puts with OS_PAGE_CACHE_BUSY and a reason. None accepts puts again."""
         if (reason is None) != (self._busy_reason is None):
             self._busy_reason = reason
             if reason is not None:
@@ -138,8 +137,8 @@ class PutQueues(RowBuffer):
 
     def find_held_lock(self) -> int | None:
         """Return the end of the log if the put lock is held now, otherwise None. If several calls
-        in a row return the same end, one put has held the lock for all that time. (The dispatch
-        holds the put lock only briefly.)"""
+        in a row return the same end, one put has held the lock all that time. The dispatch holds it
+        only briefly."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return None
@@ -156,7 +155,7 @@ class PutQueues(RowBuffer):
     def measure_put(self, offset: int, until_ms: int) -> int | None:
         """Return the number of bytes that one put has appended at `offset`. All records of a put
         have the same store time, so this is the total size of the first records with the same time.
-        Returns 0 if that time is after `until_ms`, None if nothing can be read at `offset`."""
+        Returns 0 if that time is after `until_ms`, and None if nothing can be read at `offset`."""
         try:
             data = self._log.rest_of_file(offset)
             if data and is_blank_record(data, 0):
@@ -166,15 +165,15 @@ class PutQueues(RowBuffer):
             return 0
 
     def _help_after(self, size: int) -> None:
-        """Run a pass of the dispatch in the thread of a put, and report the pass if it was slow.
-        `size`: bytes of the put."""
+        """Run a dispatch pass in the thread of a put, and report it if it was slow. `size`: bytes
+        of the put."""
         begun_ns = perf_counter_ns()
         self._help()
         self.statistics.report_if_slow("the dispatch behind a put", begun_ns, size)
 
     def sample_next_put(self) -> None:
-        """Select the next queue for a sample. The next put of this queue goes through the general
-        path, where puts are timed."""
+        """Select the next queue for a sample. Its next put takes the general path, where puts are
+        timed."""
         key = next(self._samples, None)
         if key is None:
             self._samples = iter(list(islice(self._plain, MAX_SAMPLED_QUEUES)))
@@ -183,7 +182,7 @@ class PutQueues(RowBuffer):
             self._plain.pop(key, None)
 
     def _why_refused(self) -> str | None:
-        """Return why puts are currently refused: the store does not run, or a flag is raised."""
+        """Return why puts are currently rejected: the store is not running, or a flag is raised."""
         reason = self._log.closed_reason
         return reason if reason is not None else self._flags.why_not_writeable()
 
@@ -222,7 +221,7 @@ class PutQueues(RowBuffer):
         return list(self._by_key.values())
 
     def register(self, topic: str, queue_id: int) -> QueueState:
-        """Return the state of a queue. For a new queue a state is created."""
+        """Return the state of a queue, which is created for a new queue."""
         state = self._by_key.get((topic, queue_id))
         if state is None:
             with self._lock:
@@ -235,14 +234,14 @@ class PutQueues(RowBuffer):
         return self.find_next_offset(topic, queue_id) if state is None else state.next_offset
 
     def find_number(self, topic: str, queue_id: int) -> int | None:
-        """Return the index of a queue in `queues`, or None if the queue is unknown here."""
+        """Return the index of a queue in `queues`, or None if the queue is unknown."""
         state = self._by_key.get((topic, queue_id))
         return None if state is None else state.number
 
     def forget_queue(self, topic: str, queue_id: int, end_offset: int) -> None:
-        """Remove a deleted queue that ended at `end_offset`, unless the queue has received a
-        message since its deletion. The queue's internal number is reused for another queue. The
-        caller must make sure that no waiting row contains this number."""
+        """Remove a deleted queue that ended at `end_offset`, unless it has received a message since
+        its deletion. The queue's number is reused for another queue, so no waiting row may contain
+        it."""
         with self._lock:
             state = self._by_key.get((topic, queue_id))
             if state is not None and state.next_offset <= end_offset:
@@ -254,8 +253,8 @@ class PutQueues(RowBuffer):
 
 
 def _measure_first_time(data: memoryview, until_ms: int) -> int:
-    """Return the total size of the first records in `data` that have the same store time, or 0 if
-    that time is after `until_ms`. Raises Corrupt."""
+    """Return the total size of the first records in `data` with the same store time, or 0 if that
+    time is after `until_ms`. Raises Corrupt."""
     end, time_ms = 0, -1
     while end < len(data) and not is_blank_record(data, end):
         size = check_size(data, end, len(data))

@@ -32,16 +32,16 @@ Rows = list[int | bytes]
 
 
 def make_head(size: int, queue_offset: int, position: int, timestamp_ms: int) -> bytes:
-    """Return the head of a row for a record whose own head has a different form, for example
-    because of IPv6 hosts."""
+    """Return the head of a row for a record whose own head has another format, for example because
+    of IPv6 hosts."""
     return V4_HEADER.pack(
         size, 0, 0, 0, 0, queue_offset, position, 0, 0, b"", timestamp_ms, b"", 0, 0, 0
     )
 
 
 def waits_for_nothing(properties: bytes) -> bool:
-    """Return whether a message's producer does not wait for a flush (Java's isWaitStoreMsgOK): the
-    property WAIT exists and is not true."""
+    """Return whether the producer of a message does not wait for a flush: the property WAIT exists
+    and is not true (Java's isWaitStoreMsgOK)."""
     if b"WAIT\x01" not in properties:
         return False
     text = find_text(properties, b"WAIT")
@@ -49,9 +49,9 @@ def waits_for_nothing(properties: bytes) -> bool:
 
 
 class WaitingRows(NamedTuple):
-    """Rows of messages between two offsets of the log: ROW_FIELDS values for each record. Messages
-    before the first of these rows that are not dispatched yet must be read from the log. `is_cut`:
-    rows were dropped, so the log must be read up to `end_offset`."""
+    """Rows of messages between two offsets of the log: ROW_FIELDS values per record. Undispatched
+    messages before the first of these rows must be read from the log. `is_cut`: whether rows were
+    dropped, so that the log must be read up to `end_offset`."""
 
     rows: Rows
     begin_offset: int
@@ -70,17 +70,16 @@ class RowBuffer:
     """Part of the put path that the dispatch uses.
 
     `last_timestamp_ms`: store time of the last message. `help_dispatch`: called by a producer that
-    finds HELP_ROWS rows waiting. `wake`: set when rows arrive after none were left. `durability`:
-    durability of the messages that are put now, read with the put lock held. The flush replaces
-    this object. `holds_rows`: whether the dispatch waits for a flush or a commit
-    (`confirm_offset`). The flush or commit then sets `wake`.
+    finds HELP_ROWS rows waiting. `wake`: set when rows arrive after all rows were taken.
+    `durability`: future for messages that are put now, read while the put lock is held. The flush
+    replaces it. `holds_rows`: whether the dispatch waits for a flush or a commit
+    (`confirm_offset`), which then sets `wake`.
 
-    The values that a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
-    `last_timestamp_ms`) change together. No call into Python is made between the changes, because
-    signal handlers run there, and after `_rows` no new memory is needed. So an interrupt or a
-    MemoryError leaves all changes or none. For the same reason the lock is taken only by `with`
-    (after `acquire()` a handler may raise before a `try` begins), and waiting threads are woken in
-    C.
+    An interrupt or a MemoryError must not split the changes that a message makes: `_rows`, the
+    log's `max_offset`, its queue's `next_offset`, `last_timestamp_ms`. So no Python function is
+    called between them, because signal handlers run there, and no memory is allocated after
+    `_rows`. For the same reason, the lock is only taken with `with`, and waiting threads are woken
+    in C.
     """
 
     __slots__ = (  # known to the compiled core. The rest is not that hot
@@ -121,9 +120,8 @@ class RowBuffer:
         moves: Iterable[object] = (),
     ) -> int:
         """Make the copied bytes part of the log. Returns the number of waiting row values. `moves`:
-        an iterator (`map` of `setattr`) that runs in C, and advances the queues when it is
-        consumed. The operator `in` consumes the iterator without new memory and without running
-        signal handlers."""
+        iterator (`map` of `setattr`) that advances the queues when it is consumed. The operator
+        `in` consumes it in C, without new memory and without running signal handlers."""
         self._rows += new_rows
         self._log.max_offset = end
         self.last_timestamp_ms = timestamp
@@ -146,15 +144,15 @@ class RowBuffer:
                 self._idle, self._wakes, self._is_idle = idle, wakes, True
 
     def _durability_of(self, messages: Sequence[Message]) -> FlushFuture:
-        """Return the value of `durable` for a put's result. The caller holds the put lock."""
+        """Return `durable` for the result of a put. The caller must hold the put lock."""
         durable = self.durability
         if durable is not DURABLE and all(waits_for_nothing(it.properties) for it in messages):
             return DURABLE
         return durable
 
     def seal(self, durability: FlushFuture) -> tuple[FlushFuture, int]:
-        """Set the future (`durability`) for which later puts wait. Returns the future of the
-        earlier puts, and the current end of the log."""
+        """Set the future (`durability`) that later puts wait for. Returns the future of the earlier
+        puts and the current end of the log."""
         with self._lock:
             before, self.durability = self.durability, durability
             if self._holds_rows:
@@ -162,7 +160,7 @@ class RowBuffer:
             return before, self._log.max_offset
 
     def mark_end(self) -> tuple[int, int]:
-        """Return the end of the log, and the store time of its last message. Later messages have a
+        """Return the end of the log and the store time of its last message. Later messages get a
         later time, even if the clock does not advance."""
         with self._lock:
             if self._log.max_offset != self._marked[0]:
@@ -177,9 +175,8 @@ class RowBuffer:
                 self._rows, self._sealed = NoRows(), []
 
     def take_rows(self) -> WaitingRows:
-        """Return the rows that the dispatch may see and has not taken yet. If there is none, the
-        next put sets `wake`. But if rows become visible only after a flush or a commit
-        (`holds_rows`), that flush or commit sets `wake`."""
+        """Take the rows that the dispatch may see now. If there are none, `wake` is set by the next
+        put, or with `holds_rows` by the next flush or commit."""
         with self._lock:
             log = self._log
             end = log.confirm_offset
@@ -203,7 +200,8 @@ class RowBuffer:
             return WaitingRows(rows, pieces[0].begin_offset, pieces[-1].end_offset, False)
 
     def _seal_rows(self) -> None:
-        """End the current group of rows at the end of the log. The caller holds the put lock."""
+        """End the current group of rows at the end of the log. The caller must hold the put
+        lock."""
         end = self._log.max_offset
         if end > self._begin_offset and not isinstance(self._rows, NoRows):
             sealed = [*self._sealed, WaitingRows(self._rows, self._begin_offset, end, False)]
@@ -212,9 +210,8 @@ class RowBuffer:
                 self._rows, self._sealed = NoRows(), []
 
     def resume_rows(self, offset: int) -> bool:
-        """Pass rows to the dispatch again, if `offset` is the end of the bytes that may be
-        dispatched. Up to there the dispatch has read the log. Returns whether rows are passed
-        again."""
+        """Pass rows to the dispatch again if it has read the log up to the end of the bytes that
+        may be dispatched (`offset`). Returns whether rows are passed again."""
         with self._lock:
             if self._log.confirm_offset != offset:
                 return False
@@ -222,8 +219,7 @@ class RowBuffer:
             return True
 
     def drop_rows(self) -> None:
-        """Stop passing rows until `resume_rows` is called. Until then the dispatch must read the
-        log."""
+        """Stop passing rows until `resume_rows`. The dispatch must read the log instead."""
         with self._lock:
             self._rows, self._sealed = NoRows(), []
             self.wake.set()

@@ -1,5 +1,5 @@
-"""PutWatch: measures puts from another thread, at no cost for the puts. The watch takes samples,
-and measures how long the put lock is held."""
+"""Measures puts from another thread, at no cost for the puts. Takes samples, and measures how long
+the put lock is held."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class _SlowHold(NamedTuple):
-    """A put that has held the lock for `held_ms`. Its store time is at most `until_ms`."""
+    """Put that has held the lock for `held_ms`. Its store time is at most `until_ms`."""
 
     at: int
     until_ms: int
@@ -25,9 +25,9 @@ class _SlowHold(NamedTuple):
 
 
 class PutWatch:
-    """Thread that regularly sends a put of one queue through the general put, where puts are timed.
-    While one put holds the lock for longer than `busy_timeout_ms` (0: no limit), other puts are
-    refused with OS_PAGE_CACHE_BUSY. `look_further`: called after each check of the lock."""
+    """Thread that regularly sends a put of one queue through the general path, where puts are
+    timed. While a put holds the lock for longer than `busy_timeout_ms` (0: no limit), other puts
+    are rejected with OS_PAGE_CACHE_BUSY. `look_further`: called at each check of the lock."""
 
     def __init__(
         self,
@@ -47,19 +47,19 @@ class PutWatch:
         self._loop = ServiceThread("put-watch", self.look, WATCH_INTERVAL_MS)
 
     def start(self) -> None:
-        """Start the thread that watches puts."""
+        """Start the thread."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop the thread that watches puts."""
+        """Stop the thread."""
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of the thread that watches puts."""
+        """Return the health of the thread."""
         return [self._loop.health()]
 
     def look(self) -> None:
-        """Check how long the put lock is held, then take a sample."""
+        """Check how long the put lock has been held, then take a sample."""
         self._look_further()
         held_ms = self._measure_hold()
         self._report_slow_hold(held_ms)

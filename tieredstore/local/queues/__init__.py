@@ -1,1 +1,1 @@
-"""Consume queues: positions of each queue's messages, in order."""
+"""Consume queues: the positions of each queue's messages, in order."""

@@ -42,9 +42,9 @@ DEFAULT_FILE_SIZE: Final = 300_000 * BATCH_UNIT_SIZE
 
 
 class BatchConsumeQueue:
-    """Messages [min_offset, max_offset) of a topic with `queue.type=BatchCQ`. An empty queue has -1
-    and 0, as in Java. One writer, any number of readers. Units are numbered from 0, at byte 0 of
-    the queue's address space. Units in [first, end) are readable."""
+    """Messages [min_offset, max_offset) of a topic with `queue.type=BatchCQ`. As in Java, these are
+    -1 and 0 for an empty queue. One writer, any number of readers. Units are numbered from byte 0
+    of the queue's address space. Units in [first, end) are readable."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class BatchConsumeQueue:
         )
 
     def _search(self, low: int, high: int, is_right: Callable[[BatchUnit], bool]) -> int:
-        """Return the first unit in [low, high) for which `is_right` is true, or `high`. `is_right`
-        must be true for all later units too."""
+        """Return the first unit in [low, high) for which `is_right` is true, or `high`. If
+        `is_right` is true for a unit, it must be true for all later ones."""
         return find_first(low, high, lambda number: is_right(self.unit(number)))
 
     def unit(self, number: int) -> BatchUnit:
@@ -133,8 +133,8 @@ class BatchConsumeQueue:
         return last.physical_offset + last.size
 
     def find(self, offset: int) -> int:
-        """Return the last unit whose messages begin at or before the queue offset `offset`, or the
-        first unit."""
+        """Return the last unit that begins at or before the queue offset `offset`, or the first
+        unit."""
         behind = self._search(self.first, self.end, lambda unit: unit.base_offset > offset)
         return max(behind - 1, self.first)
 
@@ -150,8 +150,7 @@ class BatchConsumeQueue:
 
     def find_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """Return the queue offset of the first message stored at or after `timestamp_ms`, or
-        max_offset. With `upper`, return the offset of the last message stored at or before it, or
-        min_offset."""
+        max_offset. With `upper`, return the last message stored at or before it, or min_offset."""
         if self.first >= self.end:
             return 0
         if upper:
@@ -168,7 +167,7 @@ class BatchConsumeQueue:
         return self.max_offset if number == self.end else self.unit(number).base_offset
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Move the beginning of the queue to the first record that the commit log still has."""
+        """Move the beginning of the queue to the first record that is still in the commit log."""
         self.first = self._search(
             self._start // BATCH_UNIT_SIZE,
             self.end,
@@ -176,8 +175,7 @@ class BatchConsumeQueue:
         )
 
     def limit_to_time(self, timestamp_ms: int) -> None:
-        """End the queue, for a reader, at the last unit whose store time is at most
-        `timestamp_ms`."""
+        """End the queue for a reader after the last unit stored at or before `timestamp_ms`."""
         self.end = self._search(
             self.first, self.end, lambda unit: unit.store_timestamp_ms > timestamp_ms
         )
@@ -185,8 +183,8 @@ class BatchConsumeQueue:
     # Everything below is for the owner only.
 
     def append(self, unit: BatchUnit) -> None:
-        """Append the unit of a record. As in Java, the unit is skipped if the record's position in
-        the log shows that the queue already has the unit. Raises Exhausted or Unavailable."""
+        """Append the unit of a record. As in Java, the unit is skipped if the record's position
+        shows that the queue already has it. Raises Exhausted or Unavailable."""
         with self._lock:
             if unit.physical_offset + unit.size <= self.max_physical_offset:
                 return
@@ -214,9 +212,9 @@ class BatchConsumeQueue:
             self.first, self.end = min(self.first, end), end
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Move the beginning of the queue to the first record that the log still has, and delete
-        the files before the beginning, except the last file. Returns the number of deleted files.
-        Raises Unavailable if a file cannot be deleted. The next call continues."""
+        """Move the beginning of the queue to the first record that is still in the log, and delete
+        the files before it, except the last file. Returns the number of deleted files. Raises
+        Unavailable if a file cannot be deleted. The next call then continues."""
         with self._lock:
             self.correct_min_offset(min_physical_offset)
             count = 0
@@ -234,8 +232,8 @@ class BatchConsumeQueue:
         self._dirty_from = position if self._dirty_from < 0 else min(self._dirty_from, position)
 
     def sync(self) -> None:
-        """Flush the units to disk. Raises Unavailable, and Corrupt for a file that another process
-        truncated or deleted."""
+        """Flush the units to disk. Raises Unavailable, and Corrupt if another process truncated or
+        deleted a file."""
         with self._lock:
             begin = self._dirty_from
             if begin < 0:
@@ -260,8 +258,8 @@ _log = logging.getLogger(__name__)
 
 
 class BatchConsumeQueueStore:
-    """All batch queues of a store, found by `load`. A new file has the length of the other files in
-    its folder. A first file has Java's length (13,800,000 bytes)."""
+    """All batch queues of a store, found by `load`. A new file is as long as the other files in its
+    folder. The first file has Java's length (13,800,000 bytes)."""
 
     def __init__(self, root: Path, files: PositionalFiles) -> None:
         self._directory = root / BATCH_DIRECTORY
@@ -272,8 +270,8 @@ class BatchConsumeQueueStore:
         """Errors by queue, for queues whose files cannot be read. Such a queue gets no units."""
 
     def load(self, *, owner: bool) -> None:
-        """Find the queues and their last units. An unreadable queue does not stop the others.
-        Raises Unavailable."""
+        """Find the queues and their last units. Unreadable queues do not affect others. Raises
+        Unavailable."""
         self._queues, self.unreadable = {}, {}
         for key in sorted(list_queues(self._directory)):
             try:
@@ -298,8 +296,8 @@ class BatchConsumeQueueStore:
         return self._queues.get(key)
 
     def append_record(self, message: StoredMessage, physical_offset: int) -> None:
-        """Put the unit of a record that holds several messages. A record of a single message, or
-        without the number of its messages, gets no unit in a batch queue. Raises Exhausted or
+        """Put the unit of a record of several messages. A record of a single message, or without
+        the number of its messages, gets no unit in a batch queue. Raises Exhausted or
         Unavailable."""
         base = parse_number(message.get_property("INNER_BASE"))
         if base is None:  # a Java broker with queues in RocksDB does not write it
@@ -334,18 +332,18 @@ class BatchConsumeQueueStore:
             queue.truncate(physical_offset)
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Move the beginning of each queue to the first record that the commit log still has."""
+        """Move the beginning of each queue to the first record that is still in the commit log."""
         for queue in self:
             queue.correct_min_offset(min_physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Move the beginning of each queue to the first record that the log still has, and delete
-        the files before the beginning. Returns the number of deleted files. Raises Unavailable if a
-        file cannot be deleted. The next call continues."""
+        """Move the beginning of each queue to the first record that is still in the log, and delete
+        the files before it. Returns the number of deleted files. Raises Unavailable if a file
+        cannot be deleted. The next call then continues."""
         return sum(queue.delete_expired(min_physical_offset) for queue in self)
 
     def sync(self) -> None:
-        """Flush all units that were put before the call to disk."""
+        """Flush all units put before the call to disk."""
         for queue in self:
             queue.sync()
 

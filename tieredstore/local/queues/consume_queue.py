@@ -1,8 +1,8 @@
-"""Consume queue in files: positions of the messages of a queue, in order.
+"""Consume queue in files: the positions of a queue's messages, in order.
 
-Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space.
-This space is divided into files of one size. If a queue begins at a higher offset, the file is
-filled up to this offset with blank units. They are not messages.
+Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space,
+which is divided into files of one size. If a queue begins at a higher offset, its first file is
+filled up to this offset with blank units, which are not messages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KeptQueue(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class KeptEnds(msgspec.Struct, frozen=True):
     """State of all queues, saved in a file at a stop. `file_size`: size of the queues' files
-    (bytes). `folders`: stamp of each topic's folder by topic, and of the topmost folder by ""."""
+    (bytes). `folders`: stamp of each topic's folder by topic, and of the top folder by ""."""
 
     log: LogSpan
     file_size: int
@@ -63,13 +63,13 @@ def find_stamp(path: str) -> Stamp:
 
 
 def keep_ends(root: Path, ends: KeptEnds) -> None:
-    """Write the state of the queues to the file. Call this function after the last write to the
-    queues. If the disk has no room, the next start reads the queues."""
+    """Write the state of the queues to the file, after the last write to the queues. If the disk is
+    full, nothing is written, and the next start reads the queues."""
     keep_note(root / KEPT_FILE, ends)
 
 
 def find_kept_ends(root: Path) -> KeptEnds | None:
-    """Read the state of the queues. Return None if the file is missing or unreadable."""
+    """Read the state of the queues, or return None if the file is missing or unreadable."""
     found = find_note(root / KEPT_FILE, KeptEnds)
     return found if found is not None and found.format == _FORMAT else None
 
@@ -79,15 +79,15 @@ _FILL_BYTES = 1 << 20
 
 
 def round_up_to_units(size_bytes: int) -> int:
-    """Round the size of a file up to whole units, as Java does."""
+    """Round a file size up to whole units, as Java does."""
     return -(-size_bytes // UNIT_SIZE) * UNIT_SIZE
 
 
 class ConsumeQueue:
     """`ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless their name
-    contains another unit. One writer and any number of readers. Readers see whole units only.
-    `max_physical_offset` is the end of the last message in the queue (bytes of the commit log, 0 if
-    unknown)."""
+    contains another unit. One writer and any number of readers, which see only whole units.
+    `max_physical_offset`: end of the last message in the queue (bytes of the commit log), or 0 if
+    unknown."""
 
     __slots__ = (
         "_directory",
@@ -137,8 +137,8 @@ class ConsumeQueue:
         self._lock = threading.Lock()
 
     def load(self, *, owner: bool) -> None:
-        """Find the files and the tail. Raises Corrupt, Invalid or Unavailable. The tail is the
-        first position without a unit (size 0). `truncate` corrects the tail afterwards."""
+        """Find the files and the tail, which is the first position without a unit (size 0).
+        `truncate` corrects the tail afterwards. Raises Corrupt, Invalid or Unavailable."""
         self._is_owner = owner
         run = list_files(
             self._directory,
@@ -149,14 +149,14 @@ class ConsumeQueue:
         self.load_run(run)
 
     def load_kept(self, kept: KeptQueue) -> None:
-        """Load the queue from the state that was saved at a stop. Its files must have the saved
+        """Load the queue from the state that was saved at a stop. The files must have the saved
         size."""
         self._start, self._end = kept.start, kept.end
         self.min_offset, self.max_offset = kept.min_offset, kept.max_offset
         self.max_physical_offset = kept.max_physical_offset
 
     def find_kept(self) -> KeptQueue:
-        """Return the state of the queue to save at a stop, after its last write. Raises OSError."""
+        """Return the state to save at a stop, after the last write to the queue. Raises OSError."""
         return KeptQueue(
             self.topic,
             self.queue_id,
@@ -257,7 +257,8 @@ class ConsumeQueue:
         return self.min_offset <= offset < self.max_offset
 
     def _was_deleted(self, offset: int) -> bool:
-        """Return whether a read failed because the file with `offset` or the queue was deleted."""
+        """Return whether a read failed because the file with `offset`, or the queue, was
+        deleted."""
         if not self._is_owner and not Path(self.path_of(offset)).exists():
             self.min_offset = max(self.min_offset, self.roll_next_file(offset))
         return not self._has(offset)
@@ -273,10 +274,10 @@ class ConsumeQueue:
     # Everything below is for the owner only.
 
     def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
-        """Append consecutive units. `offset`: queue offset of the first unit. Existing units are
-        skipped, so records may be dispatched again. A new queue may begin at any offset. Raises
-        Corrupt for units that leave a hole after the tail, and for another message at an existing
-        offset. `max_physical_offset`: end of the last message (bytes of the commit log)."""
+        """Append consecutive units. Existing units are skipped, so records may be dispatched again.
+        A new queue may begin at any offset. `offset`: queue offset of the first unit.
+        `max_physical_offset`: end of the last message (bytes of the commit log). Raises Corrupt for
+        units that leave a hole after the tail, and for another message at an existing offset."""
         with self._lock:
             has_place = offset == self.max_offset and self._end > self._start
             if not self.max_physical_offset and offset >= self.max_offset and not has_place:
@@ -306,10 +307,10 @@ class ConsumeQueue:
             self.max_offset = offset + len(units) // UNIT_SIZE
 
     def _check_same(self, offset: int, units: bytes) -> None:
-        """Compare units with the existing units at their offsets. Raises Corrupt if a new unit
-        belongs to a later message than the existing one, because that message would be lost. An
-        existing unit of a later message stays, because the new unit belongs to a message from
-        before a deletion of the queue."""
+        """Compare units with the existing units at their offsets. Raises Corrupt if an existing
+        unit belongs to an earlier message, because the new message would be lost. A later message
+        in an existing unit is accepted, because the new unit is then from before a deletion of the
+        queue."""
         new = np.frombuffer(units, UNIT_DTYPE)[: self.max_offset - offset]
         while len(new):
             old = self.read_units(offset, len(new))
@@ -368,8 +369,8 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = offset
 
     def _fill_blanks(self, begin: int, length: int) -> None:
-        """Fill the first bytes of a file with blank units, durably. Zeros in these bytes would look
-        like the queue's end."""
+        """Fill the first bytes of a file with blank units, durably. Zeros would look like the end
+        of the queue."""
         if not length:
             return
         self._files.write(self._path(begin), BLANK_UNIT * (length // UNIT_SIZE), 0)
@@ -403,8 +404,8 @@ class ConsumeQueue:
         self._set_max_physical()
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set min_offset to the first message that the commit log has, or to max_offset. Blank
-        units are never messages."""
+        """Set min_offset to the first message that is in the commit log, or to max_offset. Blank
+        units are not messages."""
         with self._lock:
             self._correct_min_offset(min_physical_offset)
 
@@ -418,7 +419,7 @@ class ConsumeQueue:
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Correct the minimum, then delete the files before it, except the last file. Returns the
-        number of deleted files. Raises Unavailable if a file cannot be deleted. The next call
+        number of deleted files. Raises Unavailable if a file cannot be deleted. The next call then
         continues."""
         with self._lock:
             self._correct_min_offset(min_physical_offset)
@@ -436,8 +437,8 @@ class ConsumeQueue:
             return count
 
     def _has_expired(self, begin: int, min_physical_offset: int) -> bool:
-        """Return whether a file has no unit of a message in the log. Only its first and its last
-        unit are checked: a damaged unit between them could mislead a search for the minimum."""
+        """Return whether no unit of a file has a message in the log. Only the first and last unit
+        are checked, because a damaged unit between them could mislead a search for the minimum."""
         ends = begin // UNIT_SIZE, (begin + self._file_size) // UNIT_SIZE - 1
         return not any(is_held(self._read_file, offset, min_physical_offset) for offset in ends)
 
@@ -451,7 +452,7 @@ class ConsumeQueue:
         return pages >= least_pages or begin // self._file_size < end // self._file_size
 
     def sync(self) -> set[Path]:
-        """Sync the files, and return their folders. The units are on disk once these folders are
+        """Sync the files and return their folders. The units are on disk once these folders are
         synced too."""
         with self._lock:
             begin = max(self.dirty_from, self._start) if self.dirty_from >= 0 else -1
@@ -509,7 +510,7 @@ class ConsumeQueue:
             self._fill_blanks(begin, inside)
 
     def destroy(self) -> None:
-        """Delete the queue's files durably. After a crash all files exist, or none."""
+        """Delete the queue's files durably. After a crash, all of them exist or none."""
         with self._lock:
             self._remove_files()
 

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def list_queues(directory: Path) -> Iterator[QueueKey]:
-    """Return the queues that have a folder, in any order."""
+    """Yield the queues that have a folder, in any order."""
     for topic in _folders(directory):
         for name in _folders(f"{directory}/{topic}"):
             if _is_queue(name):
@@ -65,7 +65,7 @@ def _depth(folder: Path) -> int:
 
 
 class ConsumeQueueStore:
-    """`ConsumeQueueStoreInterface` in files. All queues of the owner are loaded. `file_size`:
+    """`ConsumeQueueStoreInterface` in files. All of the owner's queues are loaded. `file_size`:
     bytes, rounded up to whole units."""
 
     def __init__(self, root: Path, files: PositionalFiles, file_size: int) -> None:
@@ -89,8 +89,8 @@ class ConsumeQueueStore:
             self._queues[key] = queue
 
     def load_kept(self) -> LogSpan | None:
-        """Load the queues from the state that `keep` saved. Only folders and files are checked, and
-        no unit is read."""
+        """Load the queues from the state that `keep` saved. Checks only folders and files, and
+        reads no unit."""
         kept = find_kept_ends(self._root)
         if kept is None or kept.file_size != self._file_size:
             return None
@@ -110,8 +110,8 @@ class ConsumeQueueStore:
         return kept.log
 
     def keep(self, log: LogSpan) -> None:
-        """Save the state of the queues in a file, for the next start. A store that never had a
-        message has no folder, and nothing to save."""
+        """Save the state of the queues in a file for the next start. A store that never had a
+        message has no folder and nothing to save."""
         try:
             self.correct_min_offset(log.begin)
             queues = [queue.find_kept() for queue in self._all() if queue.has_files]
@@ -124,14 +124,13 @@ class ConsumeQueueStore:
             keep_ends(self._root, KeptEnds(log, self._file_size, folders, queues))
 
     def _find_folder_stamps(self, topics: Iterable[str]) -> dict[str, Stamp]:
-        """Return the stamp of each topic's folder by topic, and of the topmost folder by ""."""
+        """Return the stamp of each topic's folder by topic, and of the top folder by ""."""
         stamps = {"": find_stamp(str(self._directory))}
         stamps |= {topic: find_stamp(f"{self._directory}/{topic}") for topic in set(topics)}
         return stamps
 
     def _find_kept(self, directory: Path) -> Iterator[QueueKey]:
-        """Return the queues that have a folder. Also deletes the remains of deleted queues that it
-        finds."""
+        """Yield the queues that have a folder, and delete the remains of deleted queues."""
         for topic in _folders(directory):
             for name in _folders(f"{directory}/{topic}"):
                 if name.endswith(REMOVED_SUFFIX):
@@ -212,16 +211,16 @@ class ConsumeQueueStore:
             queue.truncate(physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Move the beginning of each queue to the first message that the log still has, and delete
-        the files before the beginning, except the queue's last file. Returns the number of deleted
+        """Move the beginning of each queue to the first message that is still in the log, and
+        delete the files before it, except the queue's last file. Returns the number of deleted
         files. Raises Unavailable."""
         count = sum(queue.delete_expired(min_physical_offset) for queue in self._all())
         self._corrected_for = min_physical_offset
         return count
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before `offset`, durably. If no unit is left, the queue and its
-        files are deleted."""
+        """Drop the units of a queue before `offset`, durably. If no unit is left, delete the queue
+        and its files."""
         queue = self._queues.get(key)
         if queue is not None and queue.max_offset <= offset:
             queue.destroy()
@@ -230,8 +229,8 @@ class ConsumeQueueStore:
             queue.drop_units_before(offset)
 
     def sync(self, least_pages: int = 0) -> None:
-        """Sync the queues that were written since the last sync. On return all units that were put
-        before the call are on disk. Unchanged queues cost nothing."""
+        """Sync the queues that were written since the last sync. All units put before the call are
+        then on disk."""
         with self._dirty_lock:
             dirty, self._dirty = self._dirty, set()
         due = [queue for queue in dirty if queue.has_dirty_pages(least_pages)]

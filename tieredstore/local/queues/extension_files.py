@@ -1,8 +1,8 @@
 """Extension of one consume queue: `consumequeue_ext/<topic>/<queueId>/<20 digits>`.
 
-An extended unit has a position in the address space of the files. The consume queue unit has this
-address instead of its tags code (`docs/formats/consume-queue-extension.md`). The records have the
-same data, so no message needs the extension to be found.
+The consume queue unit of a message has the address of its extended unit instead of a tags code
+(`docs/formats/consume-queue-extension.md`). The records have the same data, so messages can be
+found without the extension.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _log = logging.getLogger(__name__)
 
 
 class ConsumeQueueExt:
-    """Extended units of one queue. One writer, any number of readers. `file_size`: bytes. 0: use
-    the size of existing files (`find_file_size`). `end`: position of the next unit. A position is
-    not reused while a unit of the queue, or a reader, may refer to it."""
+    """Extended units of one queue. One writer, any number of readers. `file_size`: bytes, or 0 to
+    use the size of existing files (`find_file_size`). `end`: position of the next unit. A position
+    is not reused as long as a unit of the queue or a reader may refer to it."""
 
     __slots__ = (
         "_dirty_from",
@@ -90,13 +90,13 @@ class ConsumeQueueExt:
             raise translate_os_error(error, "list", self.directory) from error
 
     def find_file_size(self) -> None:
-        """Set the file size to the size of the existing files, for a store with another owner.
-        Raises Unavailable."""
+        """Use the size of the existing files, for a store of another process. Raises
+        Unavailable."""
         self._file_size = next((length for _, length in self._list_files() if length), 0)
 
     def find_tags_codes(self, addresses: Int64s) -> Int64s:
         """Return the tags codes of the extended units at `addresses`. If an extended unit is
-        missing or unreadable, its address is returned, and the caller takes the code from the
+        missing or unreadable, its address is returned. The caller then takes the code from the
         record."""
         codes = addresses.copy()
         if not self._file_size:
@@ -126,10 +126,10 @@ class ConsumeQueueExt:
     # Everything below is for the owner only.
 
     def load(self, last_tags_code: int | None) -> None:
-        """Continue after the extended unit of the queue's last unit, and drop later extended units.
-        `last_tags_code`: tags code of the last unit. None for a queue without units. Then the
-        extension is emptied. Raises Corrupt for files of a wrong size, or a gap between them, and
-        Unavailable."""
+        """Continue after the extended unit of the queue's last unit, and drop later ones.
+        `last_tags_code`: tags code of the last unit, or None for a queue without units, whose
+        extension is emptied. Raises Unavailable, and Corrupt for a gap between the files or a wrong
+        size."""
         if last_tags_code is None:
             self.destroy()
             return
@@ -182,7 +182,7 @@ class ConsumeQueueExt:
 
     def append(self, tags_codes: Int64s, store_timestamps_ms: Int64s) -> Int64s:
         """Append an extended unit for each tags code, without a bitmap. Returns their addresses.
-        Raises Exhausted or Unavailable, without a change of `end`."""
+        Raises Exhausted or Unavailable, and then leaves `end` unchanged."""
         count = len(tags_codes)
         units = np.zeros(count, dtype=EXTENDED_UNIT_DTYPE)
         units["size"] = EXTENDED_UNIT_SIZE
@@ -221,8 +221,8 @@ class ConsumeQueueExt:
         return path
 
     def sync(self) -> set[Path]:
-        """Sync the files, and return their folders. The units are on disk once these folders are
-        synced too. Raises Exhausted or Unavailable. The next call continues."""
+        """Sync the files and return their folders. The units are on disk once these folders are
+        synced too. Raises Exhausted or Unavailable. The next call then continues."""
         with self._lock:
             begin, end = self._dirty_from, self._files_end
             has_new_files = self._has_new_files
@@ -251,7 +251,7 @@ class ConsumeQueueExt:
 
     def delete_before(self, address: int) -> None:
         """Delete the files that end before `address`, except the last file. Raises Unavailable. The
-        next call continues."""
+        next call then continues."""
         place = address & _PLACE_MASK
         with self._lock:
             # The oldest first, each durably before the next, so that no crash leaves a gap.
@@ -264,8 +264,8 @@ class ConsumeQueueExt:
                 self._files.sync_folder(self.directory)
 
     def destroy(self) -> None:
-        """Delete the files durably. Later units get later positions, because a reader may still
-        have the address of a deleted unit."""
+        """Delete the files durably. Their positions are not reused, because a reader may still have
+        the address of a deleted unit."""
         with self._lock:
             self._start = self.end = self._files_end
             self._dirty_from, self._has_new_files = -1, False
@@ -273,8 +273,8 @@ class ConsumeQueueExt:
 
 
 class ExtendedConsumeQueue(ConsumeQueue):
-    """`ConsumeQueue` with an extension. The extension is written first, synced first and deleted
-    last, so no unit points to an unwritten position or to another message's extended unit."""
+    """`ConsumeQueue` with an extension. The extension is written and synced first and deleted last,
+    so no unit points to an unwritten position or to another message's extended unit."""
 
     __slots__ = ("extension",)
 
@@ -292,15 +292,14 @@ class ExtendedConsumeQueue(ConsumeQueue):
         self.extension = extension
 
     def load_run(self, run: FileRun) -> None:
-        """Set the files of the queue, and set the end of the extension according to the queue's
-        last unit. Raises Corrupt."""
+        """Set the files of the queue, and the end of the extension according to the last unit of
+        the queue. Raises Corrupt."""
         super().load_run(run)
         if self._is_owner:
             self._fit_extension()
 
     def _fit_extension(self) -> None:
-        """Set the end of the extension to the position after the extended unit of the queue's last
-        unit."""
+        """End the extension after the extended unit of the queue's last unit."""
         code = None
         if self.max_offset > self.min_offset:
             _, size, last = self._read_file(self.max_offset - 1, 1)[0].item()
@@ -308,7 +307,7 @@ class ExtendedConsumeQueue(ConsumeQueue):
         self.extension.load(code)
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read up to `count` units as the queue does, with tags codes instead of addresses. If the
+        """Read up to `count` units of the queue, with tags codes instead of addresses. If the
         extension lacks a unit, its address is returned."""
         units = super().read_units(offset, count)
         rows = np.flatnonzero(units["tags_code"] <= MIN_EXTENDED_ADDRESS)
@@ -323,8 +322,8 @@ class ExtendedConsumeQueue(ConsumeQueue):
     # Everything below is for the owner only.
 
     def append_extended(self, group: QueueUnits) -> None:
-        """Append units as `append` does, and store their tags codes and store times in the
-        extension. Raises the errors of `append`. After an error the extension is unchanged."""
+        """Append units like `append`, and store their tags codes and store times in the extension.
+        Raises the errors of `append`, and then leaves the extension unchanged."""
         begin, size, _ = group.units[-1].item()
         units = group.units
         skip = max(self.max_offset - group.offset, 0)
@@ -352,9 +351,9 @@ class ExtendedConsumeQueue(ConsumeQueue):
         return folders | super().sync()
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete expired files of the queue, then files of the extension to which no unit points.
+        """Delete expired files of the queue, then files of the extension that no unit points to.
         Returns the number of deleted queue files. Raises Unavailable if a file cannot be deleted.
-        The next call continues."""
+        The next call then continues."""
         count = super().delete_expired(min_physical_offset)
         self._expire_extension()
         return count
@@ -370,13 +369,13 @@ class ExtendedConsumeQueue(ConsumeQueue):
             self.extension.delete_before(int(units["tags_code"][0]))
 
     def destroy(self) -> None:
-        """Delete the queue's files durably, then the files of the extension."""
+        """Delete the queue's files durably, then those of the extension."""
         super().destroy()
         self.extension.destroy()
 
 
 class ExtendedConsumeQueueStore(ConsumeQueueStore):
-    """`ConsumeQueueStore` with extensions. Light queues have no extension, as in Java.
+    """`ConsumeQueueStore` with extensions. As in Java, light queues have none.
     `extension_file_size`: bytes."""
 
     def __init__(
@@ -395,8 +394,8 @@ class ExtendedConsumeQueueStore(ConsumeQueueStore):
                 self._files.delete_folder(folder)
 
     def load_kept(self) -> LogSpan | None:
-        """Load nothing, and return None: the positions in the extensions can only be found by
-        reading the units."""
+        """Load nothing and return None, because the positions in the extensions can only be found
+        by reading the units."""
         return None
 
     def keep(self, log: LogSpan) -> None:
@@ -419,7 +418,7 @@ class ExtendedConsumeQueueStore(ConsumeQueueStore):
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
         """Append the units from one pass of the dispatch, queue by queue. Tags codes and store
-        times go into the extensions of the queues."""
+        times go into the queues' extensions."""
         for group in groups:
             queue = self.get_or_create(group.key)
             if group.key.topic.startswith(LMQ_PREFIX):

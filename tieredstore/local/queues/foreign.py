@@ -1,7 +1,7 @@
-"""Consume queues of a store with no owner or another owner, and three ways to read them.
+"""Consume queues of a store that this process does not own, and three ways to read them.
 
 The queues are in files, or in a RocksDB database whose owner has stopped. The newest units of a
-database with a running owner are in that owner's memory. Such queues are rebuilt from the commit
+database with a running owner are in the owner's memory, so such queues are rebuilt from the commit
 log (`rebuilt`). After an unclean stop, valid units of files are joined with rebuilt units.
 """
 
@@ -49,8 +49,8 @@ class ForeignQueues(Protocol):
 
 
 class ForeignFileQueues:
-    """Queues in files. `before_ms`: only messages with an earlier store time are served. None
-    serves all messages. `record_time`: returns the store time of the record at a log offset."""
+    """Queues in files. `before_ms`: serve only messages with an earlier store time (None: all
+    messages). `record_time`: returns the store time of the record at a log offset."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ForeignFileQueues:
         return queue
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Return, for each queue, the messages that are not served, because their store time is not
+        """Return, for each queue, the messages that are not served because their store time is not
         before `before_ms`. `is_taken`: returns whether to include the queues of a topic."""
         found: dict[QueueKey, HeldBack] = {}
         for key in self.list_queues():
@@ -92,8 +92,8 @@ class ForeignFileQueues:
         return found
 
     def find_end(self, key: QueueKey) -> int:
-        """Return the end of a queue, including messages that may not be served. Returns 0 for a
-        queue without files."""
+        """Return the end of a queue, including messages that may not be served yet, or 0 without
+        files."""
         queue = self._open_unbounded(key)
         return 0 if queue is None else queue.max_offset
 
@@ -107,8 +107,7 @@ class ForeignFileQueues:
         return queue
 
     def _bound(self, queue: ConsumeQueue) -> int:
-        """Set the end of a queue to its first message that may not be served, and return that
-        offset."""
+        """End a queue at the first message that may not be served yet, and return that offset."""
         before_ms = self._before_ms
         if before_ms is not None:
             # Units that are not whole yet point nowhere, at the end. One damaged unit or time ends
@@ -151,8 +150,7 @@ class NoQueues:
 
 
 class ClosedDatabaseQueues:
-    """Queues in a RocksDB database that no process has open. Raises the errors of opening that
-    database."""
+    """Queues in a RocksDB database that no process has open. Raises the errors of opening it."""
 
     def __init__(self, directory: Path, log: ForeignCommitLog) -> None:
         self._log = log
@@ -176,9 +174,9 @@ class ClosedDatabaseQueues:
 
 @dataclass(eq=False)
 class JoinedQueues:
-    """`ForeignQueues` with the units in the queues' files, followed by units that were rebuilt from
-    the commit log. `_units_until`: position in the commit log. Units in the files are used only for
-    messages that end at or before this position."""
+    """`ForeignQueues` with the units in the queues' files, followed by units rebuilt from the
+    commit log. `_units_until`: position in the commit log. The units in files are used only for
+    messages that end at or before it."""
 
     _files: ForeignFileQueues
     _units_until: int

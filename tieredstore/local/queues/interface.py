@@ -1,6 +1,6 @@
 """Interfaces of consume queues, in files or in RocksDB.
 
-Queue q of a topic has a unit for each of its messages (physical offset, size, tags code:
+A queue has one unit per message (physical offset, size, tags code:
 `docs/formats/consume-queue.md`). Offsets are queue offsets. Physical offsets are bytes of the
 commit log. `tests/kit/consume_queues.py` has the contract as tests.
 """
@@ -21,15 +21,15 @@ Int64s = npt.NDArray[np.int64]
 
 
 class HeldBack(NamedTuple):
-    """Messages of one queue that are stored but may not be read yet. `messages`: their number.
-    `first_ms`: store time (epoch ms) of the first one, or -1 if it cannot be read."""
+    """Messages of one queue that are stored but may not be read yet. `messages`: number of
+    messages. `first_ms`: store time (epoch ms) of the first one, or -1 if it cannot be read."""
 
     messages: int
     first_ms: int
 
 
 class ConsumeQueueReader(Protocol):
-    """Reader of one queue. Its messages are [min_offset, max_offset)."""
+    """Reader of one queue with messages [min_offset, max_offset)."""
 
     @property
     def topic(self) -> str: ...
@@ -45,20 +45,21 @@ class ConsumeQueueReader(Protocol):
         [min_offset, max_offset)."""
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Return (physical offset, size, tags code) of one message. None outside the queue."""
+        """Return (physical offset, size, tags code) of one message, or None outside the queue."""
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
         """Return the store time (epoch ms) of one message, or -1 outside the queue. `record_time`:
-        returns the store time of the record at a commit log offset (-1 without a record). Needed
-        for queues whose units have no time."""
+        returns the store time of the record at a commit log offset, or -1. Used for queues whose
+        units have no time."""
 
     def roll_next_file(self, offset: int) -> int:
         """Return the offset at which a get that begins at `offset` must stop. As in Java, this is
-        the first offset of the next file. A queue that is not in files returns a value of at least
+        the first offset of the next file. A queue that is not in files returns at least
         `max_offset`."""
 
     def path_of(self, offset: int) -> str:
-        """Return the name of the file or database with the unit of `offset`, for errors."""
+        """Return the name of the file or database that contains the unit of `offset`, for
+        errors."""
 
 
 class LogSpan(NamedTuple):
@@ -70,7 +71,7 @@ class LogSpan(NamedTuple):
 
 class QueueUnits(NamedTuple):
     """Consecutive units of one queue, from one pass of the dispatch. `offset`: queue offset of the
-    first unit. `store_timestamps_ms`: store time of each unit, epoch ms."""
+    first unit. `store_timestamps_ms`: store time of each unit (epoch ms)."""
 
     key: QueueKey
     offset: int
@@ -79,7 +80,7 @@ class QueueUnits(NamedTuple):
 
 
 class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
-    """Queue of the owner. One writer and any number of readers. Readers see whole units only."""
+    """Queue of the owner. One writer and any number of readers, which see only whole units."""
 
     @property
     def max_physical_offset(self) -> int:
@@ -87,36 +88,34 @@ class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
 
     def initialize_with_offset(self, offset: int) -> None:
         """Drop all units. The empty queue then begins and ends at the given offset, even after a
-        restart. At offset 0 the queue is deleted completely."""
+        restart. At offset 0, the queue is deleted completely."""
 
 
 class ConsumeQueueStoreInterface(Protocol):
-    """All queues of the owner. Unused queues cost nothing, because queues are opened at first
-    use."""
+    """All queues of the owner, opened on demand."""
 
     def load(self) -> None:
-        """Open the queues and find their tails. Their minima are correct only after
+        """Open the queues and find their tails. Their minima are not correct until
         `correct_min_offset`. Raises Corrupt, Invalid or Unavailable."""
 
     def load_kept(self) -> LogSpan | None:
-        """Load the queues from the state that `keep` saved, at less cost than `load`. Returns the
-        log's range at the time of `keep`. If the current log has another range, the caller must
+        """Load the queues from the state that `keep` saved, which is cheaper than `load`. Returns
+        the log's range at the time of `keep`. If the current log has another range, the caller must
         call `load`. Returns None, without loading, if no state was saved or anything has changed
         since."""
 
     def keep(self, log: LogSpan) -> None:
-        """Save the state of the queues for the next start, at a clean stop. Called when all units
-        are synced and no writer is left. State that cannot be saved is recomputed by the next
-        start."""
+        """Save the state of the queues at a clean stop, for the next start. All units must be
+        synced, and no writer may be left. If this fails, the next start recomputes the state."""
 
     def get(self, key: QueueKey) -> ConsumeQueueInterface | None: ...
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueueInterface:
-        """Return the queue. A new queue is not on disk until a unit is put in it. Raises Corrupt
-        for an invalid topic."""
+        """Return the queue. A new queue is not on disk until a unit is put. Raises Corrupt for an
+        invalid topic."""
 
     def find_fault(self, key: QueueKey) -> str | None:
-        """Return why no unit can be put in a queue of this name, or None for a valid name."""
+        """Return why a queue name is invalid, so that no unit can be put, or None."""
 
     def list_queues(self) -> Iterable[QueueKey]: ...
 
@@ -124,7 +123,7 @@ class ConsumeQueueStoreInterface(Protocol):
         """Return the queues that are not light queues."""
 
     def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
-        """List light queues as `DispatchSource.list_light_queues` does. A database reads no other
+        """List light queues like `DispatchSource.list_light_queues`. A database reads no other
         queues."""
 
     def count_light_queues(self, prefix: str) -> int: ...
@@ -134,48 +133,48 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
         """Put the units from one pass of the dispatch. Existing units are skipped, so records may
-        be dispatched again. A new queue may begin at any offset. Raises Corrupt for units that
-        leave a hole after the last one, and for another message at an existing offset. After an
-        error, earlier groups of the round may be stored. `dispatched_offset`: end in the commit log
-        of the records that have been put."""
+        be dispatched again. A new queue may begin at any offset. `dispatched_offset`: end in the
+        commit log of the records that have been put. Raises Corrupt for units that leave a hole
+        after the last one, and for another message at an existing offset. After an error, earlier
+        groups of the pass may be stored."""
 
     @property
     def dispatch_from(self) -> int:
-        """End of the dispatched records (bytes of the commit log), according to the queues
-        themselves. It may be too low, because not all queues record it."""
+        """End of the dispatched records (bytes of the commit log), as far as the queues record it.
+        It may be too low, because not all queues do."""
 
     @property
     def max_physical_offset(self) -> int:
         """End of the last message in any queue."""
 
     def find_last_message(self) -> tuple[int, int] | None:
-        """Return (physical offset, size) of the message that is last in the log among those in
-        queues."""
+        """Return (physical offset, size) of the newest message in the log that is in a queue, or
+        None."""
 
     def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueueInterface]:
-        """Return the queues that have a message ending after `physical_offset`."""
+        """Yield the queues with a message that ends after `physical_offset`."""
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set each min_offset to the first message that the commit log has, or to max_offset."""
+        """Set each min_offset to the first message that is in the commit log, or to max_offset."""
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tails whose messages end after `physical_offset`."""
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Drop the units of messages before `min_physical_offset`, the first byte of the commit
-        log. The minimum of each queue is corrected before the space is freed. The max_offset of a
-        queue stays, even if no unit is left. Returns the number of deleted files, or in a database
-        the number of queues with deleted units. Readers get no error. Raises Unavailable if
-        something cannot be deleted. The next call continues."""
+        log. The minimum of each queue is corrected before the space is freed, so readers get no
+        error. A queue keeps its max_offset even if no unit is left. Returns the number of deleted
+        files, or for a database the number of queues that lost units. Raises Unavailable if
+        something cannot be deleted. The next call then continues."""
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before `offset`. After a crash all of these units exist, or
-        none. If no unit is left, the queue is deleted completely."""
+        """Drop the units of a queue before `offset`, atomically. If no unit is left, the queue is
+        deleted completely."""
 
     def sync(self, least_pages: int = 0) -> None:
-        """Sync the queues that were written since the last sync. On return all units that were put
-        before the call are on disk. `least_pages`: skip queues with fewer dirty pages (4,096
-        bytes). Raises Exhausted. The next call continues."""
+        """Sync the queues that were written since the last sync. All units put before the call are
+        then on disk. `least_pages`: skip queues with fewer dirty pages (4,096 bytes). Raises
+        Exhausted. The next call then continues."""
 
     def close(self) -> None:
-        """Close all resources. Idempotent. Nothing is synced."""
+        """Close all resources without syncing. Idempotent."""

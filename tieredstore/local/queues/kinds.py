@@ -21,8 +21,8 @@ SEPARATE_DIRECTORY: Final = "consumequeue_rocksdb"
 
 
 def find_queue_database(root: Path) -> Path | None:
-    """Return the folder of a store's consume queue database, or None. Raises Invalid if two
-    databases exist."""
+    """Return the folder of a store's consume queue database, or None. Raises Invalid if there are
+    two."""
     places = (root / CONSUME_QUEUE_DIRECTORY, root / SEPARATE_DIRECTORY)
     found = [place for place in places if (place / CURRENT_FILE).exists()]
     if len(found) > 1:
@@ -35,8 +35,8 @@ def find_queue_database(root: Path) -> Path | None:
 
 
 def find_queues_of(root: Path, topic: str) -> Path | None:
-    """Return the folder or the database with the queues of a topic, in a store without an owner, or
-    None. Raises Invalid, Corrupt or Unavailable for a database that cannot be opened."""
+    """Return the folder or database with the queues of a topic, or None. The store must have no
+    owner. Raises Invalid, Corrupt or Unavailable for a database that cannot be opened."""
     directory = find_queue_database(root)
     if directory is None:
         folder = root / CONSUME_QUEUE_DIRECTORY / topic
@@ -49,7 +49,7 @@ def find_queues_of(root: Path, topic: str) -> Path | None:
 def make_queue_store(
     root: Path, config: StoreConfig, files: PositionalFiles
 ) -> ConsumeQueueStoreInterface:
-    """Create the consume queues of an owner, not loaded yet."""
+    """Create the consume queues of an owner without loading them."""
     if config.is_rocksdb:
         return RocksDBConsumeQueueStore(find_database_directory(root, config))
     file_size = config.mapped_file_size_consume_queue_bytes
@@ -60,15 +60,14 @@ def make_queue_store(
 
 
 def find_database_directory(root: Path, config: StoreConfig) -> Path:
-    """Return the folder in which a broker with this configuration has its consume queue database.
-    The folder need not exist."""
+    """Return the folder of the consume queue database for this configuration. It need not exist."""
     is_separate = config.use_separate_store_path_for_rocksdb_cq
     return root / (SEPARATE_DIRECTORY if is_separate else CONSUME_QUEUE_DIRECTORY)
 
 
 def check_kind_of_queues(root: Path, config: StoreConfig) -> None:
-    """Raise Invalid if the kind or location of a store's consume queues is not the configured one.
-    Without this check the queues would continue in a second location."""
+    """Raise Invalid if a store's consume queues are not of the configured kind or not in the
+    configured location. The queues would otherwise continue in a second place."""
     found = find_queue_database(root)
     if found is None:
         return

@@ -30,8 +30,8 @@ _OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 
 
 def names_light_queues(properties: bytes) -> bool:
-    """Return whether the properties may name light queues. This check is fast but may be wrongly
-    true. `light_queue_names` returns the exact result."""
+    """Return whether the properties may name light queues. This check is fast but has false
+    positives. `light_queue_names` is exact."""
     return _NAMES + b"\x01" in properties
 
 
@@ -56,7 +56,7 @@ def light_queue_names(topic: str, properties: bytes) -> list[str]:
 
 
 def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
-    """Return the properties to store: offsets are added and WAIT is dropped, as in Java."""
+    """Return the properties to store. As in Java, offsets are added and WAIT is dropped."""
     kept = remove_property(remove_property(properties, b"WAIT"), _OFFSETS)
     if kept and not kept.endswith(b"\x02"):
         kept += b"\x02"
@@ -65,8 +65,8 @@ def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
 
 
 def drop_light_offsets(properties: bytes) -> bytes:
-    """Return a message's properties without the offsets in light queues, for a message that is not
-    put in these queues."""
+    """Return a message's properties without light queue offsets, for a message that is not put in
+    light queues."""
     return remove_property(properties, _OFFSETS)
 
 
@@ -79,10 +79,10 @@ _log = logging.getLogger(__name__)
 def find_light_places(
     queues: ConsumeQueueStoreInterface, group: QueueUnits, skip: Callable[[str], object]
 ) -> QueueUnits | None:
-    """Find the units of a message in a light queue. The result has the unit at the offset that the
-    message's record names. If a hole of up to MAX_NAMES offsets precedes this unit, the hole is
-    filled with units of the same message, so that readers continue. Returns None if the unit
-    exists, or for an offset that does not fit. `skip`: called with the reason."""
+    """Find the units of a message in a light queue. The last unit is at the offset that the record
+    names. If a hole of up to MAX_NAMES offsets precedes it, the hole is filled with units of the
+    same message, so that readers can continue. Returns None if the unit exists or the offset does
+    not fit. `skip`: called with the reason."""
     queue = queues.get(group.key)
     offset, name = group.offset, group.key.topic
     if queue is None or not queue.max_physical_offset:

@@ -13,14 +13,13 @@ _SHORT: Final = 32
 
 
 def can_be_folder(name: str) -> bool:
-    """Return whether a name is valid for a folder."""
+    """Return whether a name is a valid folder name."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def find_queue_fault(topic: str, queue_id: int) -> str | None:
-    """Return why the queue of a record is invalid, or None for a valid queue. A queue may be
-    invalid, because the timer of a Java broker delivers to any topic and queue that a client
-    names."""
+    """Return why the queue of a record is invalid, or None. Invalid queues exist because the timer
+    of a Java broker delivers to any topic and queue that a client names."""
     if not can_be_folder(topic):
         return f"topic {topic[:_SHORT]!r}: expected a name that can be a folder's"
     if queue_id < 0:
@@ -37,8 +36,8 @@ def find_folder_fault(topic: str, queue_id: int) -> str | None:
 
 
 def check_queue_name(key: QueueKey) -> None:
-    """Raise Corrupt for an invalid queue, even if the store's queues are not in folders, because a
-    tier has a folder for each topic."""
+    """Raise Corrupt for an invalid queue. This applies even if the store's queues are not in
+    folders, because a tier has a folder for each topic."""
     fault = find_queue_fault(*key)
     if fault is not None:
         raise Corrupt(f"a record of {fault}", topic=key.topic, queue_id=key.queue_id)

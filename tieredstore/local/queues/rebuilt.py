@@ -1,10 +1,10 @@
 """Consume queues rebuilt from the records of a commit log.
 
-They are used if the store's own queues cannot be read: in a RocksDB database that another process
-has open, or that was not closed cleanly. The database's owner keeps units in memory for up to an
-hour, and no mark on disk separates units of stored records from units of lost records. Therefore
-the log is read and every record is checked by its CRC, up to the end that is known to be on disk. A
-unit takes 28 bytes, in memory or, for many units, in a file.
+They are used if the store's own queues are in a RocksDB database that another process has open, or
+that was not closed cleanly. The owner of the database keeps units in memory for up to an hour, and
+the files do not show which units have lost their records. So the log is read up to the end that is
+known to be on disk, and every record is checked by its CRC. A unit takes 28 bytes in memory, or in
+a file if there are many.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class RebuiltQueue:
-    """`ConsumeQueueReader` over units that were made from the log."""
+    """`ConsumeQueueReader` over units that were built from the log."""
 
     def __init__(self, key: QueueKey, log: CommitLogReader, place: str, spill: Spill) -> None:
         self.topic, self.queue_id = key
@@ -59,7 +59,7 @@ class RebuiltQueue:
 
     def add(self, group: QueueUnits) -> None:
         """Append units. If their offsets do not continue the queue, its topic was deleted and
-        recreated. The new units then replace all earlier units."""
+        recreated, and they replace all earlier units."""
         if group.offset != self._base + len(self._rows):
             if len(self._rows):
                 _log.warning(
@@ -79,7 +79,7 @@ class RebuiltQueue:
         self._rows.extend(rows)
 
     def drop_before(self, offset: int) -> bool:
-        """Drop the units before `offset`. Returns whether units are left."""
+        """Drop the units before `offset`. Returns whether any units are left."""
         self._expired = min(max(self._expired, offset - self._base), len(self._rows))
         return self._expired < len(self._rows)
 
@@ -123,9 +123,9 @@ class RebuiltQueue:
 
 
 class RebuiltQueues:
-    """All queues of a commit log, up to the end of the bytes that were read. Thread-safe. `place`:
-    the log's folder, for error messages. `delays_ms`: delays of the delay levels. `start_offset`:
-    position of a message in the log. Earlier bytes are not read. `scratch`: folder for units that
+    """All queues of a commit log, up to the end of the bytes read so far. Thread-safe. `place`: the
+    log's folder, for error messages. `delays_ms`: delays of the delay levels. `start_offset`:
+    position of a message in the log, before which nothing is read. `scratch`: folder for units that
     exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded in the log."""
 
     def __init__(
@@ -153,7 +153,7 @@ class RebuiltQueues:
 
     @property
     def position(self) -> int:
-        """End of the bytes of the log that were read, or -1 before the first read."""
+        """End of the log bytes read so far, or -1 before the first read."""
         return self._position
 
     def list_queues(self) -> Iterable[QueueKey]:
@@ -167,8 +167,8 @@ class RebuiltQueues:
         self._position = self._limit_ms = -1
 
     def follow(self, limit_ms: int) -> None:
-        """Read the log from the last position to the first record that is incomplete or has a store
-        time after `limit_ms` (epoch ms). Raises Unavailable."""
+        """Read the log from the last position up to the first record that is incomplete or has a
+        store time after `limit_ms` (epoch ms). Raises Unavailable."""
         with self._lock:
             if limit_ms == self._limit_ms:
                 return
@@ -187,7 +187,7 @@ class RebuiltQueues:
             self._limit_ms = limit_ms
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Return, for each queue, the messages that `follow` has not read. Reads the rest of the
+        """Return the messages of each queue that `follow` has not read, by reading the rest of the
         log. `is_taken`: returns whether to include the queues of a topic. Raises Unavailable."""
         rest = RebuiltQueues(
             self._log,
@@ -242,8 +242,8 @@ class RebuiltQueues:
     def _count_good(
         self, piece: memoryview, positions: npt.NDArray[np.int64], limit_ms: int
     ) -> int:
-        """Return the number of leading records that are complete and whose store time is not after
-        the limit."""
+        """Return how many of the first records are complete and have a store time within the
+        limit."""
         try:
             records = record_columns(piece, positions)
         except Corrupt:

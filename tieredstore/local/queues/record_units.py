@@ -1,4 +1,4 @@
-"""Consume queue units of records."""
+"""Builds consume queue units from records."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def find_units(
     piece: memoryview, records: RecordColumns, delays_ms: tuple[int, ...]
 ) -> Iterator[QueueUnits | StoredMessage]:
     """Yield the units of the records in a piece of the log, in groups of consecutive units of one
-    queue, in order. A message that records the deletion of a topic is itself yielded before its
-    unit. A record of several messages gets no unit here, because its units have another form. A
-    record of an invalid queue gets no unit either."""
+    queue, in order. A message that deletes a topic is itself yielded before its unit. Records of
+    several messages, whose units have another format, and records of invalid queues get no unit."""
     properties = properties_of(piece, records)
     names = topics(piece, records)
     queue_ids = records.queue_ids.tolist()
@@ -88,9 +87,9 @@ def _find_runs(
 def find_record_units(
     message: StoredMessage, delays_ms: tuple[int, ...], *, with_light_queues: bool
 ) -> list[QueueUnits]:
-    """Return the units of one record: in its own queue (none for a prepared or rolled back
-    message), and in the light queues that the record names. `delays_ms`: delays of the delay
-    levels. Invalid queues are left out."""
+    """Return the units of one record in its own queue (none for a prepared or rolled back message)
+    and in the light queues that it names. Invalid queues are skipped. `delays_ms`: delays of the
+    delay levels."""
     if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
         return []
     topic, properties = message.topic, message.properties_bytes

@@ -1,4 +1,4 @@
-"""Messages of DELETION_TOPIC. They record deletions of topics.
+"""Messages of DELETION_TOPIC, which record deletions of topics.
 
 Format: `docs/formats/topic-deletion.md`.
 """
@@ -28,13 +28,14 @@ _NOT_IN_TAGS: Final = {1: "?", 2: "?"}
 @dataclass(frozen=True, slots=True)
 class TopicDeletion:
     """Deletion of a topic. `end_offsets`: queue offset after the last message, by queue id. A
-    recreated topic of this name continues at these offsets."""
+    recreated topic continues at these offsets."""
 
     topic: str
     end_offsets: Mapping[int, int]
 
     def make_messages(self) -> list[OwnMessage]:
-        """Return the messages that record the deletion: one for up to QUEUES_PER_MESSAGE queues."""
+        """Return the messages that record the deletion, with up to QUEUES_PER_MESSAGE queues
+        each."""
         ends = sorted(self.end_offsets.items())
         return [
             self._make_message(dict(ends[first : first + QUEUES_PER_MESSAGE]))
@@ -51,9 +52,9 @@ class TopicDeletion:
     def parse(
         cls, message: StoredMessage, skipped: SkippedRecords | None = None
     ) -> TopicDeletion | None:
-        """Parse a message of DELETION_TOPIC. Return None for a message that no tieredstore store
-        wrote. Such a message has no effect, and is counted in `skipped`. Later versions of the
-        format have the same members. Additional members are ignored."""
+        """Parse a message of DELETION_TOPIC. Returns None for a message that was not written by a
+        tieredstore store. It has no effect and is counted in `skipped`. Later versions of the
+        format may add members, which are ignored."""
         try:
             body: Any = orjson.loads(message.body)
             version, topic = body["version"], body["topic"]
@@ -73,7 +74,7 @@ class TopicDeletion:
 
 def _check_writer(message: StoredMessage, topic: object) -> None:
     """Raise ValueError for a message that was not written by a tieredstore store. A broker adds
-    properties and an address to clients' messages. The store's own messages have neither."""
+    properties and an address to messages of clients. The store's own messages have neither."""
     if not isinstance(topic, str) or message.queue_id or message.born_timestamp_ms:
         raise ValueError("no store wrote it")
     properties = remove_property(message.properties_bytes, b"__CRC32#")
@@ -86,7 +87,7 @@ def _is_offset(number: object) -> bool:
 
 
 def deletion_tags_code(topic: str) -> int:
-    """Return the tags code of units whose messages record deletions of a topic."""
+    """Return the tags code for units of messages that record deletions of a topic."""
     return tags_code(_tags_of(topic))
 
 

@@ -1,7 +1,7 @@
-"""Deletions of topics, as recorded in the log by the messages of DELETION_TOPIC.
+"""Deletions of topics, as recorded in the log by messages of DELETION_TOPIC.
 
-Nothing is cached in memory. The units of the deletions have the topic's hash as their tags code, so
-a lookup reads 20 bytes for each deletion in the log, and the messages of one topic.
+Nothing is cached in memory. The units of deletions have the topic's hash as their tags code. A
+lookup reads 20 bytes for each deletion in the log, and the deletion messages of one topic.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class KeptDeletions:
-    """Deletions that a tier has not recorded yet, kept in a file. Thread-safe. `root`: the store's
+    """File of deletions that a tier has not recorded yet. Thread-safe. `root`: the store's
     folder."""
 
     def __init__(self, root: Path) -> None:
@@ -115,26 +115,24 @@ _CHUNK_UNITS: Final = 65_536
 @dataclass(eq=False)
 class TopicDeletions:
     """Deletions whose messages are still in the log. Thread-safe. `_find_queue`, `_commit_log`:
-    functions of the store. They are functions, because the store may not be open when this object
-    is created.
-    `_skipped`: counter of messages of DELETION_TOPIC that are not deletions."""
+    functions of the store, which may not be open when this object is created. `_skipped`: counter
+    of messages of DELETION_TOPIC that are not deletions."""
 
     _find_queue: Callable[[str, int], ConsumeQueueReader | None]
     _commit_log: Callable[[], CommitLogReader]
     _skipped: SkippedRecords
 
     def find_end_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset at which a queue ended when its topic was last deleted. Return 0
-        if the log has no deletion of it. Raises Corrupt."""
+        """Return the end of a queue when its topic was last deleted, or 0 if the log has no such
+        deletion. Raises Corrupt."""
         for _, deletion in self._walk(topic):
             if queue_id in deletion.end_offsets:
                 return deletion.end_offsets[queue_id]
         return 0
 
     def find_position(self, topic: str) -> int:
-        """Return the position of the last deletion of a topic in the commit log (bytes), or -1 if
-        the log has no deletion. Messages before that position do not belong to the current topic.
-        Raises Corrupt."""
+        """Return the position of the last deletion of a topic in the commit log (bytes), or -1.
+        Messages before it do not belong to the current topic. Raises Corrupt."""
         return next((message.physical_offset for message, _ in self._walk(topic)), -1)
 
     def find_all(self) -> dict[QueueKey, DeletedEnd]:
@@ -181,7 +179,7 @@ def _read_units(queue: ConsumeQueueReader, start: int, stop: int) -> Units:
 
 
 def find_first_behind(queue: ConsumeQueueReader, physical_offset: int) -> int:
-    """Return the first queue offset whose message lies after `physical_offset`, or the queue's
+    """Return the first queue offset whose message is after `physical_offset`, or the queue's
     max_offset."""
 
     def is_behind(offset: int) -> bool:

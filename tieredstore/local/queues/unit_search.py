@@ -1,8 +1,8 @@
-"""Searches the units of a consume queue: for its tail, its minimum, the position of a cut, or a
+"""Searches the units of a consume queue for its tail, its minimum, the position of a cut, or a
 store time.
 
-Offsets are queue offsets. Physical offsets and store times grow along a queue, so binary searches
-find them. Blank units, if any, are at the queue's beginning, zeros at its end.
+Offsets are queue offsets. Physical offsets and store times grow along a queue, so searches are
+binary. Blank units, if any, are at the beginning of a queue, and zeros are at its end.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ units, all in one file."""
 
 
 def find_first(low: int, high: int, is_right: Callable[[int], bool]) -> int:
-    """Return the first number in [low, high) for which `is_right` is true, or `high`. `is_right`
-    must be true for all later numbers too."""
+    """Return the first number in [low, high) for which `is_right` is true, or `high`. If `is_right`
+    is true for a number, it must be true for all later ones."""
     return low + bisect_left(range(low, high), True, key=is_right)
 
 
 class Tail(NamedTuple):
-    """End of a queue: the first offset without a unit. `first`, `last`: the queue's first and last
-    unit, if they were read."""
+    """End of a queue: the first offset without a unit. `first`, `last`: the first and last unit of
+    the queue, if they were read."""
 
     offset: int
     first: np.void | None = None
@@ -47,7 +47,7 @@ def find_tail(
     read: UnitReader, start: int, end: int, units_per_file: int, find_hole: Callable[[int], int]
 ) -> Tail:
     """Find the tail of a queue whose files contain [start, end). `find_hole`: returns the position
-    of the first hole of a file. Its argument is the offset at which the file begins."""
+    of the first hole in the file that begins at the given offset."""
     if end - start == units_per_file:
         # A short queue, as most are: one read instead of a search.
         units = read(start, min(HEAD_UNITS, units_per_file))
@@ -108,7 +108,7 @@ def find_minimum(
     first: tuple[int, int] | None = None,
 ) -> int:
     """Return the offset in [low, high] of the first message at or after `min_physical_offset`.
-    Blank units are not messages. `first`: physical offset and size of the unit at `low`, if already
+    Blank units are not messages. `first`: physical offset and size of the unit at `low`, if it was
     read."""
     if low < high and (
         is_held(read, low, min_physical_offset)
@@ -120,8 +120,8 @@ def find_minimum(
 
 
 def is_held(read: UnitReader, offset: int, min_physical_offset: int) -> bool:
-    """Return whether the log still has the message of the unit at `offset`. `min_physical_offset`:
-    first byte of the log."""
+    """Return whether the message of the unit at `offset` is still in the log.
+    `min_physical_offset`: first byte of the log."""
     begin, size, _ = read(offset, 1)[0].item()
     return _is_behind(begin, size, min_physical_offset)
 
@@ -137,10 +137,10 @@ def offset_by_time(
     timestamp_ms: int,
     boundary: BoundaryType,
 ) -> int:
-    """Return the queue offset for the store time `timestamp_ms`. With LOWER, this is the first
-    message at or after that time. Otherwise it is the last message at or before that time.
-    `store_time`: returns the store time (epoch ms) of the message at an offset in [min_offset,
-    max_offset). A deleted message has the time -1 and counts as older than all others."""
+    """Return the queue offset for the store time `timestamp_ms`. LOWER: the first message at or
+    after that time. Otherwise: the last message at or before it. `store_time`: returns the store
+    time (epoch ms) of the message at an offset in [min_offset, max_offset). A deleted message has
+    -1 and counts as older than all others."""
     if boundary is BoundaryType.LOWER:
         return find_first(min_offset, max_offset, lambda offset: store_time(offset) >= timestamp_ms)
     later = find_first(min_offset, max_offset, lambda offset: store_time(offset) > timestamp_ms)

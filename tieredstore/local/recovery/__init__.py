@@ -1,2 +1,1 @@
-"""Recovery of a store when it is opened: its owner, its checkpoint, the end of its log, and its
-repair."""
+"""Recovery of a store when it is opened: owner, checkpoint, end of the log, and repair."""

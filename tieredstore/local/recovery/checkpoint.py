@@ -1,5 +1,5 @@
-"""The file `checkpoint`. It contains store times: messages up to these times are on disk in the
-log, the queues and the index (`docs/formats/checkpoint.md`)."""
+"""The file `checkpoint`, with the store times up to which messages are on disk in the log, the
+queues and the index (`docs/formats/checkpoint.md`)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FIELDS: Final = struct.Struct(">6q")
 @dataclass(slots=True)
 class Checkpoint:
     """Content of a checkpoint. Store times are in epoch ms, offsets in bytes of the commit log.
-    Unknown values are 0. `physic_msg_timestamp_ms`, `logics_msg_timestamp_ms`: the commit log and
-    the consume queues are on disk up to this store time. `index_msg_timestamp_ms`: end of the last
-    full index file on disk."""
+    Unknown values are 0. `physic_msg_timestamp_ms`, `logics_msg_timestamp_ms`: store time up to
+    which the commit log and the consume queues are on disk. `index_msg_timestamp_ms`: end time of
+    the last full index file on disk."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
@@ -35,8 +35,7 @@ class Checkpoint:
 
     @property
     def flushed_timestamp_ms(self) -> int:
-        """Maximum store time of messages that are on disk together with their consume queue
-        units."""
+        """Maximum store time of messages that are on disk with their consume queue units."""
         return min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
 
     def to_bytes(self) -> bytes:
@@ -45,8 +44,8 @@ class Checkpoint:
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """Read the store's checkpoint. A missing or empty file has all values 0. Raises Corrupt for a
-    short file or a negative field."""
+    """Read the store's checkpoint. All values are 0 if the file is missing or empty. Raises Corrupt
+    for a short file or a negative field."""
     path = root / CHECKPOINT_FILE
     try:
         data = path.read_bytes()
@@ -67,10 +66,9 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint durably. The first checkpoint is written under another name and renamed.
-    Later ones are written in place, as in Java: all changing bytes are in one sector, and a disk
-    writes a sector completely or not at all. Raises Exhausted without space or descriptors,
-    Unavailable, Invalid."""
+    """Write the checkpoint durably. The first one is written under another name and renamed. Later
+    ones are written in place, as in Java: all changing bytes are in one sector, which a disk writes
+    atomically. Raises Exhausted without space or descriptors, Unavailable, Invalid."""
     path = root / CHECKPOINT_FILE
     data = checkpoint.to_bytes()
     with wrap_os_errors("write", path):
@@ -88,9 +86,8 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoint_time_ns(root: Path) -> int:
-    """Return the time at which the checkpoint was last written, or 0 without a checkpoint. This
-    time shows whether an owner ran between two reads, even if the files of the log are
-    unchanged."""
+    """Return the time of the last write of the checkpoint, or 0 without one. It shows whether an
+    owner ran between two reads, even if the log files are unchanged."""
     try:
         return (root / CHECKPOINT_FILE).stat().st_mtime_ns
     except FileNotFoundError:

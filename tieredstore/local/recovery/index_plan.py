@@ -1,4 +1,4 @@
-"""Plan for the index files of an unclean store: files that can be kept, completely or in part."""
+"""Plan for the index files of an unclean store: which files can be kept, completely or in part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _READ_ITEMS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class IndexCut:
-    """Index file whose first `items` items are kept. Its slots are rebuilt from these items."""
+    """Index file whose first `items` items are kept. Its slots are rebuilt from them."""
 
     path: str
     items: int
@@ -42,7 +42,7 @@ class IndexCut:
 @dataclass(slots=True)
 class IndexPlan:
     """Plan for the index. `delete`: files to delete. `cuts`: files to rebuild. `dispatch_from`:
-    position in the log of the first message whose entries are missing afterwards, or -1 for none.
+    position in the log of the first message whose entries are missing afterwards, or -1.
     `end_timestamp_ms`: end time of the last full file that is kept."""
 
     delete: list[str] = field(default_factory=list)
@@ -63,10 +63,10 @@ def plan_index(
 ) -> IndexPlan:
     """Find the part of the index that is certainly intact. A full file whose last entry is not
     later than `flushed_timestamp_ms` is intact, because it was flushed before the checkpoint with
-    this time was written. In all other files, only items with possible values are kept, and only if
-    their message begins before `sure_offset` (the saved dispatch position, 0 for unknown).
-    `is_built`: whether dropped entries will be added again. If not, all items with possible values
-    are kept. Raises Corrupt for a file of another shape."""
+    this time was written. Items of other files are kept only if their values are possible and their
+    message begins before `sure_offset` (the saved dispatch position, 0 for unknown). `is_built`:
+    whether dropped entries will be added again. If not, all items with possible values are kept.
+    Raises Corrupt for a file of another shape."""
     plan = IndexPlan()
     paths = index_paths(root)
     end_offset, end_ms = -1, -1
@@ -116,9 +116,9 @@ def _is_flushed(header: LocalIndexHeader, shape: IndexShape, flushed_timestamp_m
 def _count_credible(
     files: PositionalFiles, path: str, shape: IndexShape, sure_offset: int
 ) -> tuple[int, int, int]:
-    """Return how many items at the beginning of a file have possible values. Also return how many
-    of them belong to the last message, and the position of that message in the log. Other items of
-    the last message may be missing."""
+    """Return how many items at the beginning of a file have possible values, how many of them
+    belong to the last message, and the position of that message in the log. Other items of the last
+    message may be missing."""
     kept, previous_offset, last, last_begins = 0, -1, -1, 0
     for first in range(1, shape.max_items, _READ_ITEMS):
         items = read_items(files, path, shape, first, min(_READ_ITEMS, shape.max_items - first))
@@ -149,6 +149,6 @@ def _count_credible(
 def read_items(
     files: PositionalFiles, path: str, shape: IndexShape, first: int, count: int
 ) -> npt.NDArray[np.void]:
-    """Read `count` items of an index file, starting at item `first`: ITEM_DTYPE[count]."""
+    """Read `count` items of an index file from item `first` on: ITEM_DTYPE[count]."""
     position = HEADER_SIZE + shape.slots * SLOT_SIZE + first * ITEM_SIZE
     return np.frombuffer(files.read(path, count * ITEM_SIZE, position), dtype=ITEM_DTYPE)

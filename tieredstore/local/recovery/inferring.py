@@ -1,4 +1,4 @@
-"""Infers the configuration of a store without its `broker.conf` from the store's files."""
+"""Infers the configuration of a store without `broker.conf` from its files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tieredstore.message.names import LMQ_PREFIX
 
 
 def infer_config(root: Path) -> StoreConfig:
-    """Infer the settings that a recovery needs: the sizes of files, the shape of the index, the
-    kind of the queues, and whether there are light queues. Raises Invalid if there is no store, or
-    if its files do not show the settings."""
+    """Infer the settings that a recovery needs: file sizes, shape of the index, kind of the queues,
+    and whether there are light queues. Raises Invalid if there is no store, or its files do not
+    show the settings."""
     check_log_form(root, StoreConfig())
     if not (root / COMMIT_LOG_DIRECTORY).is_dir():
         raise Invalid(
@@ -43,7 +43,7 @@ def infer_config(root: Path) -> StoreConfig:
 
 def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
     """Return the configuration with `root` as its root, and with the file sizes and the kind of
-    queues of the store in `root`. Raises Invalid for two kinds of queues."""
+    queues found there. Raises Invalid for two kinds of queues."""
     log = find_log_directory(config, root)
     queues = root / CONSUME_QUEUE_DIRECTORY
     folders = (queues / key.topic / str(key.queue_id) for key in list_queues(queues))
@@ -61,8 +61,8 @@ def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
 
 
 def _find_queue_size(folders: Iterable[Path]) -> int:
-    """Return the size of the first queue's files, or 0 without a queue. The largest file of a
-    folder counts, because another file may be truncated."""
+    """Return the file size of the first queue, or 0 without a queue. The largest file of a folder
+    counts, because others may be truncated."""
     return next((size for folder in folders if (size := max(_sizes(folder), default=0))), 0)
 
 

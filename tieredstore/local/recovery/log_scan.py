@@ -1,7 +1,7 @@
-"""Finds the end of a log. Checks each record after a position, in columns, and searches for valid
+"""Finds the end of a log: checks each record after a position, in columns, and searches for valid
 records after the first bad one.
 
-Files are read by position. The same code plans a recovery, and serves a store that is not changed.
+Files are read by position. The same code plans a recovery and serves a store that is not changed.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class EndCause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of the valid part of a log. `offset`: end of the last valid record (log offset in
-    bytes). `detail`: description of the bytes after it."""
+    """End of the valid part of a log. `offset`: end of the last valid record (log offset in bytes).
+    `detail`: description of the bytes after it."""
 
     offset: int
     cause: EndCause
@@ -71,8 +71,8 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulRecord:
-    """A complete record that looks damaged at its end. `offset`: its position in the log (bytes).
-    `reason`: the fault."""
+    """Complete record that looks damaged at its end. `offset`: position in the log (bytes).
+    `reason`: the apparent fault."""
 
     topic: str
     offset: int
@@ -95,8 +95,8 @@ class LogScan:
     record must have a CRC of the whole record. An existing CRC is always checked. `has_prop_crcs`:
     whether the store currently adds this CRC.
 
-    A record that looks damaged only because of its client (`local.log.record_check`) counts as
-    valid, and is listed in `doubtful`.
+    A record that looks damaged only because of its client (`local.log.record_check`) is valid, and
+    is listed in `doubtful`.
     """
 
     def __init__(
@@ -250,8 +250,8 @@ def _describe_overlong(offset: int, rest: bytes, file_end: int) -> LogEnd:
 
 
 def find_record_fault(record: memoryview, offset: int, *, force: bool = False) -> str | None:
-    """Return the fault of the record at the log offset `offset`, or None for a valid record.
-    `force`: whether the record must have a CRC of the whole record."""
+    """Return the fault of the record at the log offset `offset`, or None. `force`: whether the
+    record must have a CRC of the whole record."""
     try:
         check_stored_record(record, offset)
     except Corrupt as error:
@@ -263,8 +263,8 @@ def find_record_fault(record: memoryview, offset: int, *, force: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class RecordsBehind:
-    """Valid records after the end of a log: their number and bytes, and the position and store time
-    (epoch ms) of the first one."""
+    """Valid records after the end of a log: number, bytes, and the position and store time (epoch
+    ms) of the first one."""
 
     records: int = 0
     size_bytes: int = 0
@@ -274,9 +274,8 @@ class RecordsBehind:
 
 def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
     """Find valid records after `offset`, the end of a scan. A record that lacks only a CRC of the
-    whole record counts as valid, because the store may have acknowledged the record while
-    `force_prop_crc` was off. A record in the body of a damaged record does not count, because a
-    client wrote it."""
+    whole record is valid, because the store may have acknowledged it while `force_prop_crc` was
+    off. Records in the body of a damaged record are ignored, because a client wrote them."""
     records = size_bytes = 0
     first, first_timestamp_ms = -1, 0
     at = offset
@@ -297,9 +296,9 @@ def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
 
 
 def _skip_body(log: CommitLogReader, offset: int) -> int:
-    """Return the end of the body of the record whose head is at `offset`, or `offset` if no head is
-    there. The search for records continues at the returned position, not at the end of the record.
-    So it skips no later record, even if the record's size or its body length is wrong."""
+    """Return the end of the body of the record whose head is at `offset`, or `offset` if there is
+    no head. The search continues there instead of at the end of the record, so that it skips no
+    later record even if a size is wrong."""
     size, magic = 0, 0
     head = log.get(offset, FIXED_SIZE)
     if head is not None:
@@ -325,8 +324,8 @@ def _store_time(log: CommitLogReader, offset: int) -> int:
 
 
 def has_lost_sector(log: CommitLogReader, start: int, end: int) -> bool:
-    """Return whether a disk sector within [start, end) contains only zeros. A write that was not
-    synced before a power cut leaves such a sector. Other damage does not."""
+    """Return whether a disk sector within [start, end) contains only zeros. Only a write that was
+    not synced before a power failure leaves such a sector."""
     file_end = start - start % log.file_size + log.file_size
     end = min(end, file_end, start + CHUNK_BYTES)
     data = log.get(start, end - start)
@@ -346,7 +345,7 @@ def find_rest(
     log: ForeignCommitLog, files: PositionalFiles, end: int
 ) -> tuple[str, int, tuple[str, ...], int]:
     """Find the bytes after the end of the log. Returns the file to wipe and the position in it, the
-    files to delete, and the number of bytes up to the last byte that is not zero."""
+    files to delete, and the number of bytes up to the last nonzero byte."""
     wipe_path, position, last_data = "", 0, end
     delete = []
     for offset in log.run.offsets:
@@ -367,8 +366,8 @@ def find_rest(
 
 
 def list_log_files(log: ForeignCommitLog, start: int, end: int) -> tuple[str, ...]:
-    """List the files that contain bytes of the range [start, end) of the log. For an empty range,
-    list the file that contains the byte `start`."""
+    """List the files that contain bytes of the log range [start, end), or the byte `start` if it is
+    empty."""
     return tuple(
         str(log.path_of(offset))
         for offset in log.run.offsets

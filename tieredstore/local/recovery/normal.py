@@ -1,4 +1,4 @@
-"""Last step of every recovery (Java's recoverNormally). Finds the end of the log and the beginning
+"""Last step of every recovery (Java's recoverNormally): finds the end of the log and the beginning
 of each queue."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 def take_kept_queues(log: CommitLog, queues: ConsumeQueueStoreInterface) -> bool:
     """Load the queues from the state that the last stop saved. Returns False if the log has changed
-    since, because another process may have written. Then the queues must be loaded from their
+    since, because another process may have written. The queues must then be loaded from their
     files."""
     kept = queues.load_kept()
     try:
@@ -49,7 +49,7 @@ def recover_normally(
     root: Path, log: CommitLog, queues: ConsumeQueueStoreInterface, plan: RecoveryPlan | None = None
 ) -> None:
     """Find the end of the log, or take it from `plan`, the plan of a finished recovery. Then find
-    the beginning of each queue. Afterwards no unit points outside the log. Raises Invalid for
+    the beginning of each queue. No unit points outside the log afterwards. Raises Invalid for
     queues without a log, and Corrupt if valid messages follow a damaged one."""
     if log.is_empty and queues.max_physical_offset > 0:
         raise Invalid(f"{root}: there are consume queues but no commit log", path=str(root))
@@ -61,7 +61,7 @@ def recover_normally(
 
 
 def read_known_checkpoint(root: Path) -> Checkpoint:
-    """Read the checkpoint of a store. A damaged checkpoint counts as unknown, and will be
+    """Read the checkpoint of a store. A damaged checkpoint counts as unknown and will be
     rewritten."""
     try:
         return read_checkpoint(root)
@@ -74,8 +74,8 @@ def read_known_checkpoint(root: Path) -> Checkpoint:
 def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
     """Find the end of the last valid record of the log (bytes). The search begins at the last
     message in the consume queues, or at the beginning of its file if that message is damaged. An
-    incomplete last record does not belong to the log. Raises Corrupt if valid records follow a
-    damaged record, because cutting the log at the damaged record would lose them."""
+    incomplete last record is ignored. Raises Corrupt if valid records follow a damaged one, because
+    cutting the log there would lose them."""
     if log.is_empty:
         return 0
     start = _find_last_known(log, queues)
@@ -102,7 +102,7 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
 
 
 def _find_last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int | None:
-    """Return the position of the last message of any queue, if the message exists and is valid."""
+    """Return the position of the last message in any queue, if it exists and is valid."""
     last = queues.find_last_message()
     if last is None:
         return None if queues.max_physical_offset > log.min_offset else log.min_offset
@@ -125,8 +125,8 @@ def _check_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
 
 
 def _refuse_hole(log: CommitLog, queues: ConsumeQueueStoreInterface, offset: int) -> int:
-    """Return `offset`, the end of the log. Raises Corrupt if any queue refers to a valid message
-    after this offset."""
+    """Return `offset`, the end of the log. Raises Corrupt if a queue refers to a valid message
+    after it."""
     for queue in queues.find_queues_after(offset):
         for number in range(queue.max_offset - 1, queue.min_offset - 1, -1):
             unit = queue.unit(number)
@@ -157,9 +157,9 @@ _ITEMS: Final = 1 << 18
 
 
 def repair(plan: RecoveryPlan) -> None:
-    """Carry out the cuts of a plan, durably. The caller holds the store's lock. Raises Unavailable
-    or Invalid for errors of the system. After an error the store still counts as unclean, and a new
-    plan can continue."""
+    """Make the cuts of a plan durably. The caller must hold the store's lock. Raises Unavailable or
+    Invalid for system errors. The store then still counts as unclean, and a new plan can
+    continue."""
     if plan.checkpoint_after != plan.checkpoint_before:
         write_checkpoint(plan.root, plan.checkpoint_after)
         _sync_folder(plan.root)
@@ -208,8 +208,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def wipe(path: str, position: int) -> None:
-    """Overwrite a file with zeros, starting at `position`, in place, and sync it. Existing zeros
-    are not written again."""
+    """Overwrite a file with zeros from `position` on, and sync it. Existing zeros are not
+    rewritten."""
     files = PositionalFiles(writable=True)
     try:
         end = files.size(path)
@@ -224,7 +224,7 @@ def wipe(path: str, position: int) -> None:
 
 
 def cut_index_file(cut: IndexCut, shape: IndexShape) -> None:
-    """Rebuild an index file from its first items, in a new file that replaces the old one."""
+    """Rebuild an index file from its first items, as a new file that replaces the old one."""
     path, new_path = cut.path, f"{cut.path}{NEW_SUFFIX}"
     used = HEADER_SIZE + shape.slots * SLOT_SIZE + (cut.items + 1) * ITEM_SIZE
     files = PositionalFiles(writable=True)

@@ -1,6 +1,6 @@
 """The plan of a recovery, as data.
 
-`planning.py` makes the plan and writes nothing. `repair.py` carries it out. Then the dispatch
+`planning.py` makes the plan and writes nothing. `normal.repair` executes it. The dispatch then
 builds the missing parts, starting at the plan's `dispatch_from`.
 """
 
@@ -19,7 +19,7 @@ from tieredstore.local.recovery.queue_files import QueueCut
 
 @dataclass(frozen=True, slots=True)
 class QueueBuild:
-    """A queue whose units [from_offset, until_offset) are built from the log."""
+    """Queue whose units [from_offset, until_offset) are built from the log."""
 
     topic: str
     queue_id: int
@@ -34,19 +34,21 @@ class RecoveryPlan:
     `was_clean`: whether the last owner stopped the store cleanly. `check_from`: position at which
     the check of records begins. `records`: number of valid records after `check_from`. `log_end`:
     end of the last valid record. `end_cause`, `end_detail`: reason why the log ends there.
-    `cut_bytes`: number of bytes from `log_end` to the last byte that is not zero. `wipe_path`,
-    `wipe_position`: file to zero, starting at this position (empty path: none). `delete_log_files`:
-    later files, in order.
-    `behind`: valid records after the end. They are lost. `queue_cuts`, `index_cuts`,
-    `delete_index_files`: invalid parts. `units_until`: units of messages that end after this
-    position are dropped. `dispatch_from`: position at which the rebuild of queues and index begins.
-    `queues_to_build`: queues that get units by the rebuild, as far as known. `checkpoint_before`,
-    `checkpoint_after`: current checkpoint, and the checkpoint that is written before any other
-    change. `needs_consent`: why an operator must agree, or empty if the plan is safe. `warnings`:
-    texts for the operator. `has_unread`: whether parts of the log have no record, although no queue
-    points there. No recovery can repair this. `needs_rebuild`: whether missing units require a
-    rebuild of all queues. `doubtful`: complete records that look damaged because a client sent them
-    in this form. They are kept.
+    `cut_bytes`: number of bytes from `log_end` to the last nonzero byte. `wipe_path`,
+    `wipe_position`: file to zero from this position on (empty path: none). `delete_log_files`:
+    later files, in order. `behind`: valid records after the end, which are lost.
+
+    `queue_cuts`, `index_cuts`, `delete_index_files`: invalid parts. `units_until`: units of
+    messages that end after this position are dropped. `dispatch_from`: position at which the
+    rebuild of queues and index begins. `queues_to_build`: queues that get units by the rebuild, as
+    far as known.
+
+    `checkpoint_before`, `checkpoint_after`: current checkpoint, and the one written before any
+    other change. `needs_consent`: why an operator must agree, or empty if the plan is safe.
+    `warnings`: texts for the operator. `has_unread`: whether parts of the log have no record
+    although no queue points there, which no recovery can repair. `needs_rebuild`: whether missing
+    units require a rebuild of all queues. `doubtful`: complete records that look damaged because of
+    the client that sent them, and are kept.
     """
 
     root: Path

@@ -47,13 +47,13 @@ def plan_recovery(
     compares: bool = False,
     builds_unknown: bool = True,
 ) -> RecoveryPlan:
-    """Plan the recovery of the store in a folder. Writes nothing. `full`: check every record, and
-    rebuild all queues and the index from the log. `is_clean`: whether the store was stopped
-    cleanly, if the caller knows this without the `abort` file. `with_index`: whether the plan
-    includes the index. A reader of queues does not need the index. `compares`: whether the queues
-    are compared with the whole log. This reads all units. `builds_unknown`: see `QueueComparison`.
+    """Plan the recovery of the store in a folder, without writing anything. `full`: check every
+    record, and rebuild all queues and the index from the log. `is_clean`: whether the store was
+    stopped cleanly, if the caller knows this without the `abort` file. `with_index`: whether to
+    include the index, which a reader of queues does not need. `compares`: whether to compare the
+    queues with the whole log, which reads all units. `builds_unknown`: see `QueueComparison`.
     Raises Corrupt for damage that no recovery can repair (a missing file in the middle of the
-    commit log, files of another size than configured). Raises Invalid for queues without a log."""
+    commit log, files of another size than configured), and Invalid for queues without a log."""
     files = PositionalFiles(writable=False)
     try:
         planner = _Planner(
@@ -219,8 +219,7 @@ class _Planner:
             )
 
     def _find_sure_offset(self, before: Checkpoint, states: QueueStates) -> int:
-        """Return the log offset before which all records and their units are known to be on
-        disk."""
+        """Return the log offset before which all records and their units are certainly on disk."""
         log = self.log
         has_units = any(state.max_offset > state.start_offset for state, _ in states)
         if self.full or not (has_units or self.in_rocksdb):
@@ -248,9 +247,9 @@ class _Planner:
         return log.min_offset
 
     def _step_back(self, offset: int, states: QueueStates) -> int:
-        """Return `offset`, or the position of the last message before `offset` if that message is
-        damaged. The check of the records then begins at this message, and finds the damage even if
-        the message was once intact on disk."""
+        """Return `offset`, or the position of the last message before it if that message is
+        damaged. The check of the records then begins there, and finds the damage even if the
+        message was once intact on disk."""
         last: tuple[int, int, int] | None = None
         for state, queue in states:
             kept = state.max_offset
@@ -290,8 +289,8 @@ class _Planner:
     def _explain_loss(
         self, before: Checkpoint, scan: log_scan.LogScan, behind: log_scan.RecordsBehind
     ) -> str:
-        """Return why an operator must agree before the log is cut at the end that the scan found.
-        Return an empty text if no consent is needed."""
+        """Return why an operator must agree before the log is cut at the end that the scan found,
+        or ""."""
         end = scan.end
         if behind.records == 0:
             return ""
@@ -338,8 +337,8 @@ class _Planner:
     def _find_dispatch_from(
         self, built_to: int, scan: log_scan.LogScan, states: list[QueueOnDisk], index: IndexPlan
     ) -> int:
-        """Return the position at which the dispatch of the log must begin, so that no unit and no
-        index entry is missing."""
+        """Return the log position at which the dispatch must begin so that no unit or index entry
+        is missing."""
         log_min = self.log.min_offset
         start = built_to if index.dispatch_from < 0 else min(built_to, index.dispatch_from)
         known = {state.key: state for state in states}

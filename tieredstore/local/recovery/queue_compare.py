@@ -1,4 +1,4 @@
-"""Compares a store's queues with its log. The result is the units that a recovery has to build."""
+"""Compares a store's queues with its log, to find the units that a recovery has to build."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ QueueStates = list[tuple[QueueOnDisk, Any]]
 @dataclass(frozen=True, slots=True)
 class QueuesToMend:
     """Messages that the log has and the queues lack. `dispatch_from`: position in the log at which
-    their dispatch begins, or None if nothing is missing. `rebuilt`: queues that are rebuilt
-    completely, because units are missing before existing ones. `found`: result of the whole
-    comparison. `batches`: batch consume queues that lack records."""
+    their dispatch begins, or None. `rebuilt`: queues that are rebuilt completely, because units are
+    missing before existing ones. `found`: result of the whole comparison. `batches`: batch consume
+    queues that lack records."""
 
     dispatch_from: int | None
     rebuilt: frozenset[QueueKey]
@@ -43,7 +43,7 @@ class QueuesToMend:
     batches: frozenset[QueueKey] = frozenset()
 
     def delete_rebuilt(self, cuts: list[QueueCut], states: QueueStates) -> list[QueueCut]:
-        """Plan to delete all files of the queues that are rebuilt, instead of cutting the files."""
+        """Plan to delete the files of queues that are rebuilt, instead of cutting them."""
         kept = [cut for cut in cuts if QueueKey(cut.topic, cut.queue_id) not in self.rebuilt]
         return kept + [plan_rebuild(state) for state, _ in states if state.key in self.rebuilt]
 
@@ -63,7 +63,7 @@ class _ReadableQueues:
         return self._queues.get(key)
 
     def close(self) -> None:
-        """Do nothing: the planner closes the files."""
+        """Do nothing, because the planner closes the files."""
 
 
 def list_spans(scan: LogScan, *, in_rocksdb: bool) -> dict[QueueKey, QueueSpan]:
@@ -78,8 +78,8 @@ def list_builds(
     states: QueueStates,
     compared: QueuesToMend,
 ) -> tuple[QueueBuild, ...]:
-    """List the units to build. These belong to messages of the log that have no unit, or that lie
-    after the part of their queue that is kept."""
+    """List the units to build, for messages that have no unit or are after the kept part of their
+    queue."""
     found, batch = compared.found, batch_topics(root)
     kept = {state.key: state.kept_offset for state, _ in states}
     builds = {
@@ -104,8 +104,8 @@ def list_builds(
 @dataclass(frozen=True, slots=True)
 class QueueComparison:
     """Compares the queues of a store with its log, up to the byte `end`. `builds_unknown`: whether
-    to build a queue that has messages in the log but no units. It applies if other queues exist and
-    the table of topics is missing, so that the queue's topic may have been deleted."""
+    to build a queue that has messages in the log but no units. This matters if other queues exist
+    and the table of topics is missing, because the topic of the queue may have been deleted."""
 
     root: Path
     config: StoreConfig
@@ -116,9 +116,9 @@ class QueueComparison:
 
     def compare(self, states: QueueStates, cut_at: int) -> QueuesToMend:
         """Compare the queues with the log. Queues in a database can only be rebuilt together.
-        `cut_at`: position in the log. All units of later messages are built in any case. Raises
+        `cut_at`: position in the log after which all units are built in any case. Raises
         Unavailable, and Corrupt for an unreadable queue without messages in the log, because
-        nothing shows where the queue continues."""
+        nothing shows where it continues."""
         if self.config.is_rocksdb:
             return QueuesToMend(None, frozenset(), self._compare_database())
         return self._compare_files(states, cut_at)

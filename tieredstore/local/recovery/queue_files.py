@@ -1,4 +1,4 @@
-"""State of each queue's files on disk, before a recovery writes anything."""
+"""State of each queue's files on disk, before a recovery changes them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tieredstore.message.consume_queue import BLANK_SIZE_FIELD, UNIT_SIZE
 
 @dataclass(frozen=True, slots=True)
 class QueueCut:
-    """Invalid units at the tail of a queue: units from `to_offset` up to `from_offset`. They are
-    overwritten with zeros in the file `path`, starting at byte `position` (if the path is empty,
-    nothing is overwritten). The files `delete` are deleted, the last one first."""
+    """Invalid units at the tail of a queue, from `to_offset` up to `from_offset`. The file `path`
+    is zeroed from byte `position` on (not if the path is empty). The files `delete` are deleted,
+    last one first."""
 
     topic: str
     queue_id: int
@@ -35,10 +35,10 @@ class QueueCut:
 
 @dataclass(slots=True)
 class QueueOnDisk:
-    """A queue as its files show it. The queue has units from `start_offset` to `max_offset`. Its
-    units up to `kept_offset` are kept. `kept_end`: end of the last kept message (bytes of the log,
-    0 for none). `is_broken`: files in the middle are missing. `is_unreadable`: the files do not fit
-    together."""
+    """A queue according to its files. It has units from `start_offset` to `max_offset`, and those
+    up to `kept_offset` are kept. `kept_end`: end of the last kept message (bytes of the log), or 0.
+    `is_broken`: whether files in the middle are missing. `is_unreadable`: whether the files do not
+    fit together."""
 
     key: QueueKey
     directory: Path
@@ -60,10 +60,10 @@ def inspect_queues(
     is_clean: bool,
     may_be_unreadable: bool = False,
 ) -> list[tuple[QueueOnDisk, ConsumeQueue]]:
-    """Inspect every queue, in the order of its names. `file_size`: size of the files in bytes, or
-    None to take it from the files. `is_clean`: whether the store was stopped cleanly.
-    `may_be_unreadable`: whether a queue whose files do not fit together counts as empty, if other
-    queues are valid. Raises Corrupt for a file of another size, Invalid for a foreign one."""
+    """Inspect every queue, ordered by name. `file_size`: size of the files in bytes, or None to
+    take it from the files. `is_clean`: whether the store was stopped cleanly. `may_be_unreadable`:
+    whether a queue whose files do not fit together counts as empty if other queues are valid.
+    Raises Corrupt for a file of another size, and Invalid for a foreign one."""
     directory = root / CONSUME_QUEUE_DIRECTORY
     found: list[tuple[QueueOnDisk, ConsumeQueue]] = []
     damage: Corrupt | None = None
@@ -133,9 +133,9 @@ def _list_sizes(directory: Path) -> list[tuple[int, int]]:
 def _count_finished(
     found: list[tuple[int, int]], file_size: int | None, directory: Path, files: PositionalFiles
 ) -> int:
-    """Return the number of files before the first file that a power cut has truncated. Such a file
-    is too short and does not end with zeros, unlike a file of another configured size. If any file
-    does not begin at a multiple of the file size, return the number of all files."""
+    """Return the number of files before the first one that a power failure has truncated. Such a
+    file is too short and does not end with zeros, unlike a file of another configured size. If any
+    file does not begin at a multiple of the file size, return the number of all files."""
     if not file_size or any(offset % file_size for offset, _ in found):
         return len(found)
     for number, (offset, length) in enumerate(found):
@@ -153,9 +153,8 @@ def _find_usable_run(
     files: PositionalFiles,
     log_min: int,
 ) -> FileRun | None:
-    """Return the consecutive files before a gap or an empty file. If all messages in the gap have
-    expired, return the files after the gap instead. Return None if the files have any other
-    fault."""
+    """Return the consecutive files before a gap or an empty file, or after the gap if all messages
+    in it have expired. Returns None if the files have any other fault."""
     size = file_size or next((length for _, length in found if length), 0)
     if not size or size % UNIT_SIZE or any(length not in (0, size) for _, length in found):
         return None
@@ -191,7 +190,7 @@ def cut_queue(
 ) -> QueueCut | None:
     """Plan to keep the units whose messages end at or before `physical_offset`. Updates `state`.
     Returns None if nothing has to be deleted. `is_unsure`: whether units may be missing before the
-    tail, because a write was lost."""
+    tail because of a lost write."""
     if state.is_unreadable:
         return plan_rebuild(state)
     kept = state.max_offset
@@ -227,13 +226,13 @@ def cut_queue(
 
 
 def plan_rebuild(state: QueueOnDisk) -> QueueCut:
-    """Plan to delete all files of a queue, so that the queue is built again from the log."""
+    """Plan to delete all files of a queue, so that it is rebuilt from the log."""
     state.kept_offset, state.kept_end = -1, 0
     return QueueCut(*state.key, state.max_offset, -1, "", 0, tuple(state.paths))
 
 
 def _is_dirty(state: QueueOnDisk, queue: ConsumeQueue, files: PositionalFiles, offset: int) -> bool:
-    """Return whether any byte at or after the position of the unit `offset` is not zero."""
+    """Return whether there is a nonzero byte at or after the unit `offset`."""
     size = queue.units_per_file * UNIT_SIZE
     for path in state.paths:
         begin = int(Path(path).name)

@@ -1,10 +1,10 @@
 """Ownership of a store directory: the `lock` file and the `abort` file.
 
-The owner holds an exclusive POSIX lock on byte 0 of `lock` while it runs, as Java's
-`FileChannel.tryLock(0, 1, false)` does, so Java brokers and this store exclude each other. The file
-`abort` exists while a store runs, and after a crash. A POSIX lock belongs to the process and is
-lost when *any* descriptor of the file is closed. Therefore this process remembers its locked files
-and never opens them twice.
+While it runs, the owner holds an exclusive POSIX lock on byte 0 of `lock`, like Java's
+`FileChannel.tryLock(0, 1, false)`, so Java brokers and this store exclude each other. The file
+`abort` exists while a store runs and after a crash. A POSIX lock belongs to the process and is lost
+when *any* descriptor of the file is closed. So this process remembers its locked files and never
+opens them twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StoreLock:
         self._identity: tuple[int, int] | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises Fenced if another owner holds it, Invalid without write
+        """Take the lock. Raises Fenced if another process holds it, and Invalid without write
         permission."""
         with hold_forks(), _held_guard:
             if _identity(self._path) in _held:
@@ -139,8 +139,8 @@ def find_owner(root: Path) -> str | None:
 
 
 def _lock_owner(fd: int) -> int | None:
-    """Return the id of the process that has locked byte 0. None if no process has, 0 if the system
-    cannot tell."""
+    """Return the id of the process that has locked byte 0, None if it is not locked, or 0 if the
+    system cannot tell."""
     if sys.platform == "darwin":  # struct flock: start, length, pid, type, whence
         layout, query = "qqihh", (0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
         type_index, pid_index = 3, 2
@@ -155,14 +155,14 @@ def _lock_owner(fd: int) -> int | None:
 
 
 def has_abort_file(root: Path) -> bool:
-    """Return whether the file `abort` exists: the store runs, or was not stopped cleanly."""
+    """Return whether the file `abort` exists: the store is running or was not stopped cleanly."""
     return (root / ABORT_FILE).exists()
 
 
 def create_abort_file(root: Path) -> None:
-    """Mark the store as running, with this process's id, as Java does. On return the file and the
-    names of `abort` and `lock` are on disk. Raises Exhausted, Unavailable or Invalid. After an
-    error the store must not be written."""
+    """Mark the store as running, with this process's id, as Java does. The file and the names of
+    `abort` and `lock` are then on disk. Raises Exhausted, Unavailable or Invalid. After an error,
+    the store must not be written to."""
     path = root / ABORT_FILE
     with wrap_os_errors("write", path):
         FILES.write_synced(path, str(os.getpid()).encode())
@@ -170,7 +170,7 @@ def create_abort_file(root: Path) -> None:
 
 
 def delete_abort_file(root: Path) -> None:
-    """Mark the store as cleanly stopped. The mark is on disk on return."""
+    """Mark the store as cleanly stopped, durably."""
     path = root / ABORT_FILE
     with wrap_os_errors("delete", path):
         FILES.unlink(path)

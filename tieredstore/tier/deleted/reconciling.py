@@ -1,8 +1,7 @@
-"""Compares metadata with the records of deleted topics, before the metadata is used. Metadata may
-be older than a deletion: the metadata may be a restored copy, or the writer may have been killed
-after it wrote the record and before it changed the metadata. No segment is deleted because of such
-metadata alone. A segment is deleted only if the record shows that it belongs to a deleted
-generation."""
+"""Reconciles metadata with the records of deleted topics before the metadata is used. Metadata may
+be older than a deletion: it may be a restored copy, or the writer may have been killed between
+writing the record and changing the metadata. A segment is deleted only if a record shows that it
+belongs to a deleted generation."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def reconcile(deleted: DeletedTopics, metadata: MetadataStore, broker: str, now_ms: int) -> None:
-    """Remove from the metadata what belongs to deleted topics (or to deleted generations of
-    recreated topics). Segments of them that the tier may still have are marked for deletion
-    instead. The writer calls this before it finishes pending deletions."""
+    """Remove the entries of deleted topic generations from the metadata. Segments that may still be
+    in the tier are marked for deletion instead. The writer calls this before it finishes pending
+    deletions."""
     with metadata.batch():
         for topic, record in deleted.list_topics().items():
             entry = metadata.topic(topic)
@@ -55,8 +54,9 @@ def _trust_present(
     record: DeletedTopic,
     segments: Iterable[FileSegmentMetadata],
 ) -> None:
-    """Keep the metadata entries of a topic that exists again after its deletion, even at offsets
-    that the deleted topic had used, because a Java broker begins a recreated topic at 0."""
+    """Keep the metadata entries of a topic that was recreated after its deletion. This includes
+    entries at offsets that the deleted topic used, because a Java broker starts a recreated topic
+    at 0."""
     before = [segment for segment in segments if not _is_behind(record, segment)]
     if any(segment.status != STATUS_DELETED for segment in before):
         deleted.settle([topic])
@@ -75,7 +75,7 @@ def _forget(
 
 
 def announce_deletion(metadata: MetadataStore, segment: SegmentId, now_ms: int) -> None:
-    """Mark a segment in the metadata for deletion."""
+    """Mark a segment for deletion in the metadata."""
     metadata.put_segment(
         FileSegmentMetadata(
             *(segment.path, segment.type, segment.base_offset),
@@ -92,10 +92,10 @@ def take_in(
     unknown: Mapping[str, list[SegmentId]],
     now_ms: int,
 ) -> dict[str, list[SegmentId]]:
-    """Register segments of the tier that the metadata lacks, if their topic has a record of a
-    deletion. Segments that were written after the deletion are added. Segments of the deleted topic
-    are marked for deletion. `unknown`: segments that the metadata lacks, by queue path. Returns
-    those of them that remain unknown."""
+    """Register segments of previously deleted topics that are in the tier but not in the metadata.
+    Segments written after the deletion are added. Segments of the deleted topic are marked for
+    deletion. `unknown`: segments that the metadata lacks, by queue path. Returns the segments that
+    remain unknown."""
     rest: dict[str, list[SegmentId]] = {}
     missing = {
         topic
@@ -128,8 +128,8 @@ def take_in(
 def announce_index(
     metadata: MetadataStore, listings: Mapping[SegmentId, SegmentListing], now_ms: int
 ) -> None:
-    """Register the index segments that the metadata lacks because the metadata is an older copy.
-    When the index is opened, it uses those that are complete."""
+    """Register the index segments that the metadata lacks because it is an older copy. The index
+    uses the complete ones when it is opened."""
     unknown = [
         one
         for one, item in listings.items()

@@ -1,8 +1,7 @@
-"""Records of deleted topics. The tier keeps them for ever. Format:
-`docs/formats/topic-deletion.md`. If a topic is recreated, the name has a second generation.
-Generations are distinguished by the topic id in the metadata, and by the positions in the files of
-a queue. The commit log of a generation begins after the commit logs of all earlier generations of
-the name, so no segment name is used twice."""
+"""Records of deleted topics, which the tier keeps forever (`docs/formats/topic-deletion.md`). A
+recreated topic is a new generation of its name. Generations are distinguished by the topic id in
+the metadata and by positions in the files of a queue. The commit log of a generation begins where
+the previous generation ended, so no segment name is used twice."""
 
 from __future__ import annotations
 
@@ -41,11 +40,11 @@ class QueueEnds(NamedTuple):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
-    """Deletions of one topic name. `next_id`: topic id that the topic gets if it is recreated.
-    Smaller ids are deleted. `queues`: for each queue id, where the files of the deleted topic end
-    (bytes). `is_pending`: whether the tier may still have segments of the deleted topic. If not,
-    every segment of the name was written after the deletion. `store`: identity of the store whose
-    log has the last deletion, or empty. `position`: byte position of the deletion in that log."""
+    """Deletions of one topic name. `next_id`: topic id for the next generation. Generations with
+    smaller ids are deleted. `queues`: end of the deleted files of each queue id (bytes).
+    `is_pending`: whether the tier may still have segments of the deleted topic. If False, every
+    segment of the name was written after the deletion. `store`: identity of the store whose log
+    contains the last deletion, or empty. `position`: byte position of that deletion in the log."""
 
     next_id: int
     queues: dict[int, QueueEnds]
@@ -66,7 +65,7 @@ class DeletedTopic(msgspec.Struct, frozen=True):
         return {queue: ends.consume_queue // UNIT_SIZE for queue, ends in self.queues.items()}
 
     def merge(self, later: DeletedTopic) -> DeletedTopic:
-        """Return this record, extended by a later deletion of the same topic name."""
+        """Return this record combined with a later deletion of the same topic name."""
         queues = dict(self.queues)
         for queue_id, ends in later.queues.items():
             known = queues.get(queue_id, QueueEnds(0, 0))
@@ -91,7 +90,8 @@ def encode_records(topics: Mapping[str, DeletedTopic], taken_ms: int) -> bytes:
 
 
 def decode_records(data: bytes, origin: str) -> dict[str, DeletedTopic]:
-    """Decode an archive and verify all bytes. Raises Corrupt, and Invalid for a newer format."""
+    """Decode an archive and verify all of its bytes. Raises Corrupt, or Invalid for a newer
+    format."""
     archive = unpack_files(data, FORMAT_VERSION, origin)
     try:
         return msgspec.json.decode(archive.contents[RECORDS_FILE], type=_File).topics
@@ -106,15 +106,15 @@ def list_records(provider: SegmentProvider, broker: str) -> list[BackupName]:
 
 
 def pick_records(names: Iterable[BackupName]) -> list[BackupName]:
-    """Return those names of backups that are record versions, oldest first."""
+    """Return the backup names that are record versions, oldest first."""
     return sorted(name for name in names if name.kind in KINDS)
 
 
 def read_records(
     provider: SegmentProvider, broker: str, names: Iterable[BackupName]
 ) -> dict[str, DeletedTopic]:
-    """Read the newest valid version of the records. Raises Corrupt if all are damaged, Invalid for
-    a newer format, Unavailable."""
+    """Read the newest valid version of the records. Raises Unavailable, Invalid for a newer format,
+    or Corrupt if every version is damaged."""
     place = find_layer(provider, BackupPlace)
     damaged: list[str] = []
     for name in sorted(names, reverse=True):
@@ -148,8 +148,8 @@ def find_deleted(provider: SegmentProvider, broker: str) -> dict[str, DeletedTop
 def merge_left(
     there: Mapping[str, DeletedTopic], left: Mapping[str, DeletedTopic]
 ) -> dict[str, DeletedTopic]:
-    """Combine the records of a tier with the records in a state directory. If only the state
-    directory has a record, the tier is an older copy, and may still have segments of the deleted
+    """Merge the records of a tier with the records in a state directory. If a record exists only in
+    the state directory, the tier is an older copy and may still have segments of the deleted
     topic."""
     merged = dict(there)
     for topic, record in left.items():
@@ -195,7 +195,7 @@ def drop_deleted_segments(
     provider: SegmentProvider, listings: Mapping[SegmentId, SegmentListing]
 ) -> dict[SegmentId, SegmentListing]:
     """Return a listing without the segments of deleted topics. The listing must be recent, and may
-    be of any part of a tier. Raises Corrupt if the records are damaged, Unavailable."""
+    cover any part of a tier. Raises Unavailable, or Corrupt if the records are damaged."""
     found = dict(listings)
     for broker in {one.path.partition("/")[0] for one in found}:
         found = drop_deleted(found, find_pending(provider, broker))
@@ -203,9 +203,9 @@ def drop_deleted_segments(
 
 
 def find_pending(provider: SegmentProvider, broker: str) -> dict[str, DeletedTopic]:
-    """Return the records of topics whose deleted segments may still be in the tier. The records are
-    stored with the backups. If this process has no permission to read the records, the result is
-    empty and a warning is logged. Raises the errors of `drop_deleted_segments`."""
+    """Return the records of topics whose deleted segments may still be in the tier. If this process
+    has no permission to read the records, returns an empty dict and logs a warning. Raises the
+    errors of `drop_deleted_segments`."""
     try:
         names = list_names(provider, broker)
     except Refused as error:
@@ -222,8 +222,8 @@ def find_pending(provider: SegmentProvider, broker: str) -> dict[str, DeletedTop
 
 
 def find_known_records(provider: SegmentProvider, broker: str) -> dict[str, DeletedTopic]:
-    """Return all records of a broker. The records are read again only if a newer version exists.
-    Raises the errors of `drop_deleted_segments`."""
+    """Return all records of a broker. They are read again only if a newer version exists. Raises
+    the errors of `drop_deleted_segments`."""
     names = list_names(provider, broker)
     return _read_once(provider, broker, names[-1]) if names else {}
 
@@ -238,15 +238,15 @@ def _read_once(
 
 
 def list_names(provider: SegmentProvider, broker: str) -> list[BackupName]:
-    """Return the names of the record versions, oldest first. The names are taken from an earlier
-    listing if that listing contains them. Raises Unavailable."""
+    """Return the names of the record versions, oldest first, from an earlier listing if possible.
+    Raises Unavailable."""
     known = list_known_names(provider, broker)
     return list_records(provider, broker) if known is None else known
 
 
 def list_known_names(provider: SegmentProvider, broker: str) -> list[BackupName] | None:
-    """Return the names of the record versions, oldest first, or None if they were not listed. Some
-    providers open a tier from the shutdown snapshot, without a listing. The tier is then unchanged
+    """Return the names of the record versions, oldest first, or None if they were not listed. A
+    provider that opens a tier from the shutdown snapshot lists nothing. Such a tier has not changed
     since the last epoch, so the records need not be listed. Raises Unavailable."""
     listed = find_layer(provider, ListedBackups)
     if listed is None:

@@ -1,4 +1,4 @@
-"""Records of deleted topics, kept by the writer of a tier."""
+"""Records of deleted topics, as the writer of a tier keeps them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class DeletedTopics:
-    """Records of the deleted topics of one broker. Thread-safe. A record is written to the tier
-    before any segment of its topic is deleted there. The record is used by readers and restores,
-    and to correct metadata that is older than the deletion. Without `begin`, no record is read or
-    written, and deletions are remembered only in memory."""
+    """Records of the deleted topics of one broker. Thread-safe. A topic's record is written to the
+    tier before any of its segments is deleted. Readers and restores use the records, and the writer
+    uses them to correct metadata that is older than a deletion. Until `begin` is called, deletions
+    are remembered only in memory."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class DeletedTopics:
         store, and the byte position in the commit log of that store."""
 
     def begin(self, writer: TierWriter) -> None:
-        """Read the records. From now on, records are written under the given writer's epoch. If the
-        previous writer may still be running, the next `write` writes all records. If only the state
-        directory has some records, the tier is an older copy, and the records are written
-        immediately. Raises Corrupt, Invalid, Fenced, Unavailable."""
+        """Read the records, and write later changes under the epoch of `writer`. If the previous
+        writer may still be running, the next `write` writes all records. If the tier lacks some
+        records of the state directory, they are written immediately, because the tier is an older
+        copy. Raises Corrupt, Invalid, Fenced, Unavailable."""
         with self._lock:
             found = writer.find_clean_records()
             is_whole = True
@@ -88,17 +88,18 @@ class DeletedTopics:
                 self.write()
 
     def leave(self) -> None:
-        """Save the records in the state directory for the next writer, if the tier has them."""
+        """Save the records in the state directory for the next writer, if they are all in the
+        tier."""
         with self._lock:
             writer, self._writer = self._writer, None
             if writer is not None and self._is_written:
                 writer.leave_clean_records(self._topics, self._newest)
 
     def compare(self) -> None:
-        """Compare the records that the previous writer left in the state directory with the tier,
-        because the tier may be an older copy. If the tier lacks a record, it may still have
-        segments of the deleted topic, and their deletion is pending. Call this after the tier was
-        listed. Raises the errors of `find_deleted` and `write`."""
+        """Compare the records in the state directory with the tier, which may be an older copy. A
+        record that the tier lacks is added as pending, because the tier may still have segments of
+        the deleted topic. Call this after the tier was listed. Raises the errors of `find_deleted`
+        and `write`."""
         with self._lock:
             names = list_known_names(self._provider, self._broker) if self._is_left else None
             if names is None:
@@ -131,8 +132,9 @@ class DeletedTopics:
 
     def find_log_begin(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the position at which the commit log of a new queue begins. If a topic of this
-        name was deleted, this is the end of the deleted commit log. Raises Busy while new segments
-        could get the names of segments that are being deleted, and the errors of `write`."""
+        name was deleted, the new log begins where the deleted one ended. Raises the errors of
+        `write`, and Busy while a new segment could get the name of a segment that is being
+        deleted."""
         record = self._topics.get(topic)
         ends = None if record is None else record.queues.get(queue_id)
         if record is None or ends is None:
@@ -147,8 +149,8 @@ class DeletedTopics:
     # Changes
 
     def add_topic(self, topic: str) -> int:
-        """Add a topic to the metadata, unless it exists. Returns its topic id, which differs from
-        the ids of all deleted topics."""
+        """Add a topic to the metadata unless it exists, and return its topic id. The id differs
+        from the ids of all deleted topics."""
         known = self._metadata.topic(topic)
         if known is not None:
             return known.topic_id
@@ -167,7 +169,7 @@ class DeletedTopics:
         return topic_id
 
     def reserve_id(self) -> int:
-        """Return a topic id that no topic has had or will get."""
+        """Return a new topic id that has never been used and will not be used again."""
         with self._lock, self._metadata.batch():
             highest = max((one.next_id for one in self._topics.values()), default=-1)
             is_there = self._metadata.topic(INDEX_TOPIC) is not None
@@ -181,9 +183,9 @@ class DeletedTopics:
             return found.topic_id
 
     def record(self, ends: Mapping[str, Mapping[int, QueueEnds]]) -> None:
-        """Record that each topic in `ends` is deleted. On return the record is in the tier. `ends`:
-        for each topic, where the files of its queues end. Raises Fenced, Unavailable. After an
-        error nothing is recorded."""
+        """Record topics as deleted, and write the records to the tier. `ends`: for each topic,
+        where the files of its queues end. If an error is raised, nothing is recorded. Raises
+        Fenced, Unavailable."""
         with self._lock:
             before = dict(self._topics)
             for topic, queues in ends.items():
@@ -202,8 +204,9 @@ class DeletedTopics:
                 raise
 
     def take_over(self, records: Mapping[str, DeletedTopic]) -> None:
-        """Add the records of the tier from which this tier was copied. This tier may still have
-        segments of the deleted topics. Raises Fenced, Unavailable."""
+        """Add the records of the tier that this tier was copied from. The added records are
+        pending, because this tier may still have segments of the deleted topics. Raises Fenced,
+        Unavailable."""
         with self._lock:
             for topic, found in records.items():
                 known = self._topics.get(topic)
@@ -215,16 +218,15 @@ class DeletedTopics:
             self.write()
 
     def _find_next_id(self, topic: str) -> int:
-        """Return the topic id that the topic gets if it is recreated. All ids that the topic had so
-        far are smaller."""
+        """Return the id that the topic gets if it is recreated, greater than all ids it has had."""
         entry, record = self._metadata.topic(topic), self._topics.get(topic)
         if record is not None and (entry is None or entry.topic_id < record.next_id):
             return record.next_id
         return self.reserve_id()
 
     def settle(self, topics: Collection[str]) -> None:
-        """Record that the tier no longer has segments of these deleted topics. The next call of
-        `record` or `write` stores this."""
+        """Record that the tier no longer has segments of these deleted topics. The change is
+        written by the next `record` or `write`."""
         with self._lock:
             for topic in topics:
                 record = self._topics.get(topic)
@@ -239,7 +241,7 @@ class DeletedTopics:
 
     def write(self) -> None:
         """Write the records to the tier if they have changed. No-op without a writer, or if the
-        provider cannot store such files. Raises Fenced, Unavailable."""
+        provider cannot store backups. Raises Fenced, Unavailable."""
         with self._lock:
             place, writer = self._place, self._writer
             if self._is_written or place is None or writer is None:

@@ -1,5 +1,5 @@
-"""Fetches blocks from the tier into the read-ahead cache. One fetch serves all callers that wait
-for the same offset."""
+"""Fetches of blocks from the tier into the read-ahead cache. All callers that wait for the same
+offset share one fetch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
-    """Count and log the error of a failed read, for callers that do not raise it."""
+    """Count and log a failed read whose error the caller does not raise."""
     kind = type(error).__name__
     metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
     _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
@@ -48,8 +48,8 @@ def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredSt
 
 class BlockFetcher:
     """Fetches blocks. Thread-safe. Coroutines and threads that need the same block share one fetch.
-    `ahead`: executor that fetches blocks before a reader asks for them. `executor`: runs concurrent
-    reads of one fetch. A failed fetch is counted and logged, and its result is None."""
+    A failed fetch is counted and logged, and its result is None. `ahead`: executor that fetches
+    blocks before a reader asks for them. `executor`: runs the concurrent reads of one fetch."""
 
     def __init__(
         self,
@@ -103,8 +103,7 @@ class BlockFetcher:
         self, file: FlatMessageFile, request: GetRequest, maximum: int
     ) -> Block | Flight | Fetch:
         """Choose the source of a block: a fetch in flight, a cached block, or an uncached fetch.
-        The cache is looked up again, because the block may have come since the reader's first
-        lookup."""
+        The cache is checked again, because the block may have arrived since the first lookup."""
         key, offset = request.key, request.offset
         with self._planning:
             flight = self.flights.find(key, offset, file)
@@ -118,8 +117,8 @@ class BlockFetcher:
             return self._join(fetch) if fetch.room_bytes > 0 else fetch
 
     def fetch_ahead(self, file: FlatMessageFile, block: Block, maximum: int) -> None:
-        """Start fetches of the blocks that the reader of `block` needs next, into the cache, in the
-        background. No-op without the executor `ahead`."""
+        """Start background fetches of the blocks that the reader of `block` needs next. No-op
+        without the executor `ahead`."""
         if self._ahead is None:
             return
         fetches = self.planner.plan_ahead(file, block, maximum)
@@ -169,7 +168,7 @@ class BlockFetcher:
             fetch.trail.give_up(fetch)
 
     def _read_around(self, fetch: Fetch, request: GetRequest) -> Steps[Block | None]:
-        """Read a block without caching it. The number of concurrent reads of this kind is limited,
+        """Read a block without caching it. The number of these reads at the same time is limited,
         because the limit of the cache does not bound their memory."""
         place = yield from self._around.enter()
         try:
@@ -183,8 +182,8 @@ class BlockFetcher:
         return (yield from self._read_in_front(fetch.file, request))
 
     def _read_in_front(self, file: FlatMessageFile, request: GetRequest) -> Steps[Block | None]:
-        """Read the messages of a get that are before lost bytes, without caching them. Each attempt
-        requests half as many messages as the attempt before. Returns None if the first message is
+        """Read the messages of a get that precede lost bytes, without caching them. Each attempt
+        requests half as many messages as the previous one. Returns None if the first message is
         lost."""
         count, damage = request.max_count, Corrupt("")
         while count:
@@ -250,8 +249,8 @@ class BlockFetcher:
     def _read_both(
         self, fetch: Fetch, units: npt.NDArray[np.void], further: tuple[int, int]
     ) -> Reading[tuple[Block, npt.NDArray[np.void]]]:
-        """Read the messages of known units, and at the same time further units. If only the read of
-        the further units fails, the messages are still returned."""
+        """Read the messages of known units, and further units at the same time. The messages are
+        returned even if the read of the further units fails."""
         readings: list[Reading[Any]] = [
             self._read_named(fetch, units),
             fetch.file.read_units(*further),

@@ -1,7 +1,7 @@
-"""Reads a block of messages from a queue in the tier: first consume queue units, then the records
-that they locate. A bad unit or record affects only its own message. Every message keeps the queue
-offset of its unit. Unusable units and records are omitted and counted
-(`docs/formats/consume-queue.md`)."""
+"""Reads a block of messages from a queue in the tier: first the consume queue units, then the
+records that they locate. Unusable units and records are omitted and counted, and do not affect
+other messages (`docs/formats/consume-queue.md`). Every message keeps the queue offset of its
+unit."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Units whose records are close together in the commit log, in bytes [start, end), and are read
-    together. `rows`: indices of the units."""
+    """Units whose records are close together in the commit log and are read at once. The records
+    are in bytes [start, end). `rows`: indices of the units."""
 
     rows: Longs
     start: int
@@ -56,7 +56,7 @@ class _Run:
 
 
 class _Wanted(NamedTuple):
-    """Units whose messages are to be read. `start`: queue offset of the first unit."""
+    """Units whose messages are requested. `start`: queue offset of the first unit."""
 
     file: FlatMessageFile
     key: QueueKey
@@ -83,8 +83,8 @@ def read_block(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read at most `count` messages from queue offset `start`: first their units, then the records,
-    as in `read_named`."""
+    """Read at most `count` messages from queue offset `start`. Reads their units, then their
+    records as `read_named` does."""
     units = yield from file.read_units(start, count)
     block = yield from read_named(
         file, start, units, limit_bytes, room_bytes=room_bytes, check_bodies=check_bodies
@@ -101,11 +101,11 @@ def read_named(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read messages of `units`. `start`: queue offset of the first unit. The block gets messages
-    until they span `limit_bytes` of the commit log or need `room_bytes` in the cache, but at least
-    one. If there are no units, `start` is in a hole. The block then has no message, and ends at the
-    end of the hole. `check_bodies`: leave out messages whose body does not match its CRC. Raises
-    Unavailable, and Corrupt when the bytes of a whole range are missing."""
+    """Read the messages of `units`. `start`: queue offset of the first unit. The block ends when
+    its messages span `limit_bytes` of the commit log or need `room_bytes` in the cache, but has at
+    least one message. Without units, `start` is in a hole. The block is then empty and covers the
+    rest of the hole. `check_bodies`: omit messages whose body does not match its CRC. Raises
+    Unavailable, and Corrupt if the bytes of a whole range are missing."""
     key = QueueKey(file.topic, file.queue_id)
     if not len(units):
         return _hole(file, key, start)
@@ -136,8 +136,8 @@ def _read_small(
     room_bytes: int,
 ) -> Reading[Block | None]:
     """Read the messages of a few units in the usual case. `start`: queue offset of the first unit.
-    Returns None if `read_named` must handle the units: if records are not adjacent, a limit is
-    reached, a record is invalid, or records have different formats. Raises the errors of the
+    Returns None if `read_named` must handle the units, because records are not adjacent, have
+    different formats, or are invalid, or because a limit is reached. Raises the errors of the
     reads."""
     offsets, sizes, tags_codes = zip(*units.tolist(), strict=True)
     count, begin = len(offsets), offsets[0]
@@ -170,8 +170,8 @@ def _read_small(
 
 
 def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int) -> tuple[int, int]:
-    """Return the number of units whose messages fit into a block (at least one), and the memory
-    that the block needs in the cache (bytes). The records of the units must be adjacent."""
+    """Return how many units fit into a block (at least one), and the memory that the block needs in
+    the cache (bytes). The records of the units must be adjacent."""
     spans = units["physical_offset"].astype(np.int64) + units["size"] - units["physical_offset"][0]
     weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
     count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
@@ -179,9 +179,9 @@ def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int)
 
 
 def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
-    """Return how many of the first units have messages with a total of `enough_bytes`, or the
-    number of all units if their messages have fewer bytes. A message above `limit_bytes` is not
-    counted, because no read returns it."""
+    """Return how many units are needed for `enough_bytes` of messages. If all messages together are
+    smaller, returns the number of units. Messages above `limit_bytes` are not counted, because no
+    read returns them."""
     if len(units) <= SMALL_BLOCK_MESSAGES:
         total = 0
         for count, size in enumerate(units["size"].tolist(), 1):
@@ -226,8 +226,8 @@ def _are_in_order(file: FlatMessageFile, offsets: Longs, sizes: Longs, ends: Lon
 def _runs(
     file: FlatMessageFile, offsets: Longs, sizes: Longs, limit_bytes: int
 ) -> tuple[list[_Run], int]:
-    """Group the units that point into the commit log into runs, which are read together, up to
-    `limit_bytes`. Also return the number of units that were looked at, including unusable ones."""
+    """Group the units that point into the commit log into runs, up to `limit_bytes`. Also return
+    the number of units that were examined, including unusable ones."""
     low, high = file.commit_log_min_offset, file.commit_log_commit_offset
     usable = (offsets >= low) & (sizes > 0) & (sizes <= high - offsets)
     runs: list[_Run] = []
@@ -302,8 +302,8 @@ def _read_run(wanted: _Wanted, run: _Run) -> Reading[list[_Found]]:
 
 
 def _read_around(wanted: _Wanted, run: _Run, error: BlocksDamaged) -> Reading[list[_Found]]:
-    """Read the messages of a run that are outside of damaged blocks. A message in a damaged block
-    may be wrong, so it is not returned."""
+    """Read the messages of a run that are outside damaged blocks. A message in a damaged block may
+    be wrong, so it is not returned."""
     _log.warning("%s/%d: messages are left out: %s", *wanted.key, error)
     units = wanted.units
     offsets = units["physical_offset"][run.rows].astype(np.int64)
@@ -325,9 +325,8 @@ def _is_own(
     buffer: memoryview,
     positions: Longs,
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the records that have the queue id and queue offset of their unit.
-    `positions`: positions in the units. If a unit points to a coda, its record begins 16 bytes
-    later."""
+    """Return a mask of the records whose queue id and queue offset match their unit. `positions`:
+    positions in the units. If a unit points to a coda, the record begins 16 bytes later."""
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)
     own: npt.NDArray[np.bool_] = (

@@ -43,10 +43,10 @@ _log = logging.getLogger(__name__)
 
 class MessageStoreFetcher(MessageReader):
     """Gets, time searches and key queries on the tier only. Thread-safe. Each read is a generator
-    of steps, so that blocking calls and coroutines share one implementation. `index`: None disables
-    key queries. `executor`: runs the blocking parts of coroutines (None: the event loop's own
-    executor), and concurrent reads. `ahead`: executor that reads ahead for sequential readers
-    (None: no read-ahead)."""
+    of steps, so that blocking calls and coroutines share one implementation. `index`: key index, or
+    None to disable key queries. `executor`: runs concurrent reads, and the blocking parts of
+    coroutines (None: the event loop's own executor). `ahead`: executor that reads ahead for
+    sequential readers (None: no read-ahead)."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class MessageStoreFetcher(MessageReader):
     def get(self, request: GetRequest) -> GetMessageResult:
         """Get the messages that the filter accepts, starting at the requested queue offset.
         OFFSET_FOUND_NULL means that the backend failed and the caller should retry. `fault`
-        describes lost bytes. Raises Invalid for a count below 1, and no other error."""
+        describes lost bytes. Raises only Invalid, for a count below 1."""
         return run(self.get_in_steps(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
@@ -101,8 +101,8 @@ class MessageStoreFetcher(MessageReader):
         return result
 
     def _get(self, request: GetRequest, *, goes_on: bool = True) -> Steps[GetMessageResult]:
-        """Get messages as a generator of steps. `goes_on`: whether one more fetch may follow if
-        cached blocks alone do not give enough messages."""
+        """Get messages as a generator of steps. `goes_on`: whether another fetch may follow if
+        cached blocks do not contain enough messages."""
         key, offset = request.key, request.offset
         file = self._flat_files.get(*key)
         if file is None:
@@ -140,7 +140,7 @@ class MessageStoreFetcher(MessageReader):
         return result
 
     def _complete(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Add the messages of one fetch to an answer from cached blocks. Otherwise a get that
+        """Add the messages of one more fetch to a result from cached blocks. Otherwise a get that
         begins in a small block would return only a few messages."""
         wanted = request.max_count - len(result.messages)
         size_bytes, limit_bytes = result.size_bytes, request.limit_bytes
@@ -174,8 +174,9 @@ class MessageStoreFetcher(MessageReader):
     def _collect(
         self, request: GetRequest, block: Block, minimum: int, maximum: int
     ) -> tuple[GetMessageResult, Block]:
-        """Return an answer with messages of a block and of the cached blocks after it, up to
-        `readAheadMessageCountThreshold` queue offsets. Also return the last of these blocks."""
+        """Collect messages from a block and the cached blocks after it, up to
+        `readAheadMessageCountThreshold` queue offsets. Returns the result and the last of these
+        blocks."""
         offset, max_count, limit_bytes = request.offset, request.max_count, request.limit_bytes
         window_end = offset + self._config.read_ahead_message_count_threshold
         max_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -218,8 +219,8 @@ class MessageStoreFetcher(MessageReader):
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
         """Return the queue offset for a store time. LOWER: the first offset at or after the time,
-        otherwise the end. UPPER: the last offset at or before the time, otherwise the minimum. -1
-        for a queue that is not in the tier. Raises Unavailable, Corrupt."""
+        otherwise the end. UPPER: the last offset at or before the time, otherwise the minimum.
+        Returns -1 if the queue is not in the tier. Raises Unavailable, Corrupt."""
         with self._time_operation("get_offset_by_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None or not file.is_initialised:
@@ -227,9 +228,8 @@ class MessageStoreFetcher(MessageReader):
             return run(file.offset_by_time(timestamp_ms, boundary))
 
     def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
-        """Return the tier's part of a search by time that covers the local store and the tier.
-        Return None if the tier has no messages of the queue. Calls of the result raise Unavailable
-        and Corrupt."""
+        """Return the tier's part of a time search that covers both stores, or None if the tier has
+        no messages of the queue. Methods of the result raise Unavailable and Corrupt."""
         file = self._flat_files.get(topic, queue_id)
         if file is None or not file.is_initialised:
             return None
@@ -245,15 +245,15 @@ class MessageStoreFetcher(MessageReader):
         )
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of a message, epoch ms, or -1 if the message is not in the tier or
+        """Return the store time of a message (epoch ms), or -1 if the message is not in the tier or
         cannot be read."""
         with self._time_operation("get_time_by_offset", topic):
             file = self._flat_files.get(topic, queue_id)
             return -1 if file is None else self._read_time(file, offset, unreadable=-1)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time of the first message of a queue in the tier, epoch ms. -1 for an
-        empty queue."""
+        """Return the store time of the first message of a queue in the tier (epoch ms), or -1 if
+        the queue is empty."""
         with self._time_operation("get_earliest_message_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None:
@@ -261,8 +261,8 @@ class MessageStoreFetcher(MessageReader):
             return self._read_time(file, None, unreadable=file.min_store_timestamp_ms)
 
     def _read_time(self, file: FlatMessageFile, offset: int | None, *, unreadable: int) -> int:
-        """Return the store time of the message at `offset` (None: the first message), or -1 if no
-        message is there. `unreadable`: result if the time cannot be read."""
+        """Return the store time of the message at `offset` (None: the first message), or -1 if it
+        does not exist. `unreadable`: result if the time cannot be read."""
         try:
             minimum = file.consume_queue_min_offset
             at = minimum if offset is None else offset
@@ -280,8 +280,8 @@ class MessageStoreFetcher(MessageReader):
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
         """Return messages of a topic with a key or UNIQ_KEY and a store time within [begin, end],
-        by queue and offset. Messages with only the hash of the key are omitted. Raises Unavailable,
-        Corrupt."""
+        ordered by queue and offset. Messages that match only the hash of the key are omitted.
+        Raises Unavailable, Corrupt."""
         with self._time_operation("query_message", topic):
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return run(reading, self._executor)
@@ -325,8 +325,8 @@ def _log_result(request: GetRequest, result: GetMessageResult) -> None:
 
 
 def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int] | None:
-    """If the offset of a get is outside [minimum, maximum), return the status and the next offset
-    for its answer. Otherwise return None."""
+    """Return the status and next offset of a get outside [minimum, maximum), or None for a get
+    inside."""
     if maximum <= 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset
     if offset < minimum:

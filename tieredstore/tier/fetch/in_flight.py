@@ -1,4 +1,5 @@
-"""Fetches in flight, so that no offset is fetched twice at a time, and slots for uncached reads."""
+"""Fetches in flight, so that no offset is fetched twice at the same time, and slots for uncached
+reads."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ NO_LIMIT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Requested block: up to `count` messages of `file` from `start`. `size_bytes`: maximum number
+    """Block to fetch: up to `count` messages of `file` from `start`. `size_bytes`: maximum number
     of commit log bytes from the first to the last message. `enough_bytes`: the block ends with the
     message at which this size is reached. `room_bytes`: maximum size in the cache, 0 for an
-    uncached block. `reserved_bytes`: space that is reserved for the block in the cache. `trail`:
-    read-ahead stream of the block. `units`: units of its messages, or None if they must be read
-    first. `further`: queue offset and number of further units to read in the same request."""
+    uncached block. `reserved_bytes`: space reserved for the block in the cache. `trail`: read-ahead
+    stream of the block. `units`: units of the messages, or None if they must be read first.
+    `further`: first queue offset and number of the units to read ahead in the same request."""
 
     file: FlatMessageFile
     key: QueueKey
@@ -52,10 +53,10 @@ class Fetch:
 
 
 class Flight:
-    """Planned fetch of [start, end). A caller that needs a part of the range waits for the fetch,
-    or becomes its leader if the fetch has not begun. The leader runs the fetch. The result is the
-    block, the error of the backend, or None if the leader gave up. After None, each waiting caller
-    fetches by itself."""
+    """Planned fetch of [start, end). A caller that needs part of the range waits for the fetch, or
+    becomes its leader if it has not begun. The leader runs the fetch. The result is the block, the
+    error of the backend, or None if the leader gave up. After None, each waiting caller fetches the
+    block itself."""
 
     __slots__ = ("_landed", "_landing", "_lock", "fetch", "leader_thread")
 
@@ -67,8 +68,8 @@ class Flight:
         self._landing: Future[Landed] | None = None  # most fetches have no waiting caller
 
     def lead(self) -> bool:
-        """Make the caller the leader of the fetch. The leader must run the fetch and call `land`.
-        Returns False if the fetch already has a leader."""
+        """Become the leader of the fetch. The leader must run the fetch and call `land`. Returns
+        False if the fetch already has a leader."""
         with self._lock:
             if self.leader_thread is not None:
                 return False
@@ -80,7 +81,7 @@ class Flight:
         return self._landed is not None
 
     def land(self, landed: Landed) -> None:
-        """End the fetch with its result. The leader calls this once."""
+        """End the fetch with its result. Called once, by the leader."""
         with self._lock:
             self._landed = (landed,)
             landing = self._landing
@@ -97,7 +98,7 @@ class Flight:
 
     def wait(self) -> Landed:
         """Wait for the result. Raises Busy if the leader is a coroutine of this thread, because
-        that coroutine cannot continue while this call blocks the thread."""
+        that coroutine cannot continue while this call blocks."""
         if self.leader_thread == threading.get_ident():
             raise Busy("a coroutine of this thread is fetching")
         return self._find_landing().result()
@@ -109,20 +110,21 @@ class Flight:
 
 
 class SingleFlight:
-    """Fetches in flight. No two of them contain the same queue offset of a queue. Thread-safe."""
+    """Fetches in flight. No two fetches contain the same offset of a queue. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[QueueKey, list[Flight]] = {}
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Flight | None:
-        """Return the in-flight fetch of a queue that contains `offset`. `owner`: the object of the
-        queue. A recreated queue has a different object."""
+        """Return the fetch in flight that contains `offset`. `owner`: the queue object. A recreated
+        queue has a different object."""
         with self._lock:
             return self._find(key, offset, owner)
 
     def join(self, fetch: Fetch) -> Flight:
-        """Join the fetch in flight that contains the first message of `fetch`, or create one."""
+        """Return the fetch in flight that contains the first message of `fetch`, or add a new
+        one."""
         with self._lock:
             found = self._find(fetch.key, fetch.start, fetch.file)
             if found is None:
@@ -141,7 +143,7 @@ class SingleFlight:
         flight.land(landed)
 
     def find_next_start(self, key: QueueKey, offset: int) -> int | None:
-        """Return the start of the first in-flight fetch after `offset`."""
+        """Return the start of the first fetch in flight after `offset`."""
         with self._lock:
             starts = (flight.fetch.start for flight in self._flights.get(key, ()))
             return min((start for start in starts if start > offset), default=None)
@@ -155,7 +157,7 @@ class SingleFlight:
 
 
 class Places:
-    """Limited number of slots. A caller without a slot waits, in order of arrival. Thread-safe."""
+    """Limited number of slots. Callers wait for a free slot in order of arrival. Thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -163,8 +165,9 @@ class Places:
         self._lock = threading.Lock()
 
     def enter(self) -> Steps[Place]:
-        """Wait for a slot. Call `leave` of the result afterwards. A blocking call in the thread of
-        an event loop does not wait, because coroutines of that loop may hold the slots."""
+        """Wait for a slot. The caller must call `leave` on the result. A blocking call in the
+        thread of an event loop does not wait, because coroutines of that loop may hold the
+        slots."""
         place = Place(self)
         with self._lock:
             if self._free:

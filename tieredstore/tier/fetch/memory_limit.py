@@ -1,4 +1,4 @@
-"""Memory limit of this process: the limit of its control group, or the memory of the machine."""
+"""Memory limit of this process: its cgroup limit or the memory of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FALLBACK_BYTES = 1 << 30
 
 
 def usable_memory_bytes() -> int:
-    """Return the smaller of the control group's limit and the machine's memory, bytes."""
+    """Return the smaller of the cgroup limit and the machine's memory (bytes)."""
     return min([_machine_bytes(), *_cgroup_limits_bytes()])
 
 
@@ -25,8 +25,8 @@ def _machine_bytes() -> int:
 
 
 def _cgroup_limits_bytes(files: tuple[Path, ...] = _CGROUP_LIMIT_FILES) -> list[int]:
-    """Return the limits of the control group. Without a limit, version 2 of control groups has
-    `max`, and version 1 has a huge number."""
+    """Return the cgroup limits that are set. Without a limit, cgroup v2 reports `max`, and v1
+    reports a huge number."""
     limits = []
     for file in files:
         try:

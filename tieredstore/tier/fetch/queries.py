@@ -1,6 +1,6 @@
-"""Queries by key: messages found by the index are read and compared with the query. The index has
-only hashes and seconds, and may have entries of deleted messages. A message is returned only if its
-topic, queue, key, store time and position match (`docs/formats/tiered-index.md`)."""
+"""Queries by key. The messages found by the index are read and compared with the query, because the
+index has only hashes and seconds, and may have entries of deleted messages. A message is returned
+only if its topic, queue, key, store time and position match (`docs/formats/tiered-index.md`)."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def query_message(
     begin_ms: int,
     end_ms: int,
 ) -> Reading[list[StoredMessage]]:
-    """Return messages of a topic with a key or UNIQ_KEY and a store time within [begin, end], at
-    most `max_count` (and `MAX_RESULTS`), ordered by queue and offset. Messages that were deleted,
-    expired, or have another key are omitted. Raises Unavailable if a read fails."""
+    """Return messages of a topic with a key or UNIQ_KEY and a store time within [begin, end],
+    ordered by queue and offset. Returns at most `max_count` messages (and `MAX_RESULTS`). Deleted
+    and expired messages are omitted. Raises Unavailable if a read fails."""
     entry = metadata.topic(topic)
     if entry is None or max_count < 1 or begin_ms > end_ms:
         return []
@@ -92,7 +92,8 @@ def query_message(
 
 
 class _Piece(msgspec.Struct):
-    """Index items of one queue whose records are read together, from [start, end) of its log."""
+    """Index items of one queue whose records are read together, from bytes [start, end) of its
+    log."""
 
     file: FlatMessageFile
     start: int
@@ -103,7 +104,7 @@ class _Piece(msgspec.Struct):
 def _read_at_hand(
     pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
 ) -> list[_Piece]:
-    """Read the pieces that can be read without blocking, and add the requested messages to `read`.
+    """Read the pieces that do not need a blocking call, and add the requested messages to `read`.
     Returns the other pieces."""
     others: list[_Piece] = []
     for piece in pieces:
@@ -148,8 +149,8 @@ def _accept_messages(
     wanted: _Wanted,
     read: dict[tuple[int, int], StoredMessage],
 ) -> None:
-    """Add the requested messages of a piece to `read`. Messages whose units are not committed are
-    left out, because readers of the queue do not see them either."""
+    """Add the requested messages of a piece to `read`. Messages with uncommitted units are omitted,
+    because readers of the queue do not see them either."""
     end = piece.file.consume_queue_commit_offset
     for item in piece.items:
         try:
@@ -161,8 +162,8 @@ def _accept_messages(
 
 
 def _find_pieces(queues: FlatFileStore, topic: str, items: Iterable[IndexItem]) -> list[_Piece]:
-    """Group all index items of a topic into pieces that are read together. Items that refer to
-    bytes that their queue does not have are left out."""
+    """Group the index items of a topic into pieces that are read together. Items that point outside
+    the log of their queue are omitted."""
     pieces: list[_Piece] = []
     queue_id, file, low, high = -1, None, 0, 0
     for item in sorted(items):

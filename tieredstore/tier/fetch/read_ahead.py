@@ -1,7 +1,7 @@
-"""Read-ahead cache of blocks of consecutive messages. The cache has a limit in bytes, and blocks
-expire some time after their last access. A block is the result of one backend read. Readers are
-answered from the block itself, so a block that is too large for the cache, or evicted immediately,
-still answers the read that fetched it."""
+"""Read-ahead cache of blocks of consecutive messages. A block is the result of one backend read.
+The size of the cache is limited, and blocks expire some time after their last access. A reader
+takes its messages from the block itself, so it gets them even if the block is evicted immediately
+or is too large for the cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILL_RATIO = 0.8
 
 
 class Taken(NamedTuple):
-    """Messages taken from a block, the next offset, and the size of the messages in bytes."""
+    """Messages taken from a block, the next offset, and the size of the messages (bytes)."""
 
     messages: Sequence[StoredMessage]
     next_offset: int
@@ -37,11 +37,11 @@ class Taken(NamedTuple):
 
 class Block:
     """Messages of one queue with queue offsets in [start, end). `offsets[i]`: queue offset of
-    `messages[i]`, ascending. `ends[i]`: total size of the messages up to and including `i`, bytes.
+    `messages[i]`, ascending. `ends[i]`: total size of the messages up to and including `i` (bytes).
     `bad_count`: number of units in the range whose record is unusable. Other offsets without a
-    message are in a hole. `owner`: the queue object from which the bytes were read. A recreated
-    queue has a different object. `trail`: read-ahead stream of the block. `was_waited_for`: whether
-    a reader had to wait for the block."""
+    message are in a hole. `owner`: the queue object that the block was read from. A recreated queue
+    has a different object. `trail`: read-ahead stream of the block. `was_waited_for`: whether a
+    reader had to wait for the block."""
 
     __slots__ = (
         "_ends",
@@ -87,7 +87,7 @@ class Block:
 
     @property
     def unread(self) -> int:
-        """Number of queue offsets that were read ahead and that no reader has reached yet."""
+        """Number of queue offsets that were read ahead and not yet reached by a reader."""
         return self.end - self.read_to
 
     def take(
@@ -97,10 +97,9 @@ class Block:
         max_bytes: int,
         message_filter: MessageFilter | None = None,
     ) -> Taken:
-        """Return up to `max_count` messages that the filter accepts, starting at `offset`. The
-        result ends with the message that reaches `max_bytes`, so at least one message is returned.
-        If no limit is reached, `next_offset` is the end of the block, because rejected messages are
-        skipped."""
+        """Return up to `max_count` messages that the filter accepts, starting at `offset`. Stops
+        after the message that reaches `max_bytes`, so there is always at least one. If no limit is
+        reached, `next_offset` is the end of the block, because rejected messages are skipped."""
         first = bisect_left(self.offsets, offset)
         if message_filter is None:
             taken = self._take_all(first, max_count, max_bytes)
@@ -143,8 +142,8 @@ _CacheKey = tuple["QueueKey", int]
 
 class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
     """Cache that evicts finished blocks first, then the least recently used blocks. `expire`
-    removes blocks without an access for `expire_ms`. Blocks are in the order of their last access,
-    so the expired blocks are always the first ones."""
+    removes blocks that were not accessed for `expire_ms`. Blocks are ordered by their last access,
+    so expired blocks always come first."""
 
     def __init__(
         self, limit_bytes: int, expire_ms: int, clock: Clock, on_removed: Callable[[Block], None]
@@ -219,8 +218,8 @@ class ReadAheadCache:
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the block of a queue that contains `offset`. Counts as an access. `owner`: the
-        object of the queue. A block of a deleted queue with the same key is not returned."""
+        """Return the block of a queue that contains `offset`, and count an access. `owner`: the
+        queue object. A block of a deleted queue with the same key is not returned."""
         with self._lock:
             self._blocks.expire()
             self._accesses += 1
@@ -229,21 +228,22 @@ class ReadAheadCache:
             return block
 
     def find_before(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the block of a queue that ends at `offset` or contains the previous offset. Does
-        not count as an access."""
+        """Return the block that ends at `offset` or contains the previous offset. Does not count as
+        an access."""
         with self._lock:
             return self._find(key, offset - 1, owner)
 
     def find_end(self, key: QueueKey, offset: int, owner: object) -> int:
-        """Return the end of the adjacent blocks that begin with the block of `offset`. Returns
-        `offset` if no block contains it. Does not count as an access."""
+        """Return the end of the adjacent blocks that begin with the block of `offset`, or `offset`
+        if no block contains it. Does not count as an access."""
         with self._lock:
             while (block := self._find(key, offset, owner)) is not None:
                 offset = block.end
             return offset
 
     def find_next(self, block: Block) -> Block | None:
-        """Return the cached block that begins where `block` ends, or None. Counts as no access."""
+        """Return the cached block that begins where `block` ends, or None. Does not count as an
+        access."""
         with self._lock:
             return self._find(block.key, block.end, block.owner)
 
@@ -264,23 +264,24 @@ class ReadAheadCache:
             return True
 
     def read_to_end(self, block: Block) -> None:
-        """Record that a reader has finished a block. It is evicted before unfinished ones."""
+        """Record that a reader has finished a block, which is then evicted before unfinished
+        ones."""
         with self._lock:
             if block.counted_unread:
                 self._uncount_unread(block)
                 self._blocks.let_go((block.key, block.start))
 
     def next_start(self, key: QueueKey, offset: int) -> int | None:
-        """Return the start of the first cached block after `offset`, where a fetch can end."""
+        """Return the start of the first cached block after `offset`. A fetch can end there."""
         with self._lock:
             starts = self._starts.get(key, [])
             index = bisect_right(starts, offset)
             return starts[index] if index < len(starts) else None
 
     def room_bytes(self) -> int:
-        """Return how many bytes of blocks may be added before unfinished blocks exceed `FILL_RATIO`
-        of the limit. Finished blocks are not counted, because their readers no longer need them.
-        For a block in flight, its reserved space is counted."""
+        """Return how many bytes can be added before unfinished blocks exceed `FILL_RATIO` of the
+        limit. Finished blocks are not counted, because their readers no longer need them. Blocks in
+        flight count with their reserved space."""
         with self._lock:
             self._blocks.expire()
             return int(self._limit_bytes * FILL_RATIO) - self._unread_bytes - self._reserved_bytes
@@ -297,8 +298,8 @@ class ReadAheadCache:
                 del self._blocks[key, start]
 
     def expire(self) -> None:
-        """Remove blocks that were not accessed for the expiry time. Each access by a reader also
-        does this, so this call is needed only while there are no readers."""
+        """Remove blocks that were not accessed for the expiry time. Every access does this too, so
+        a call is needed only while there are no readers."""
         with self._lock:
             self._blocks.expire()
 

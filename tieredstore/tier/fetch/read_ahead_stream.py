@@ -1,4 +1,4 @@
-"""Read-ahead streams: the messages that a get fetches for itself and for the next gets."""
+"""Read-ahead streams: plans for the blocks that a sequential reader needs now and next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNITS_A_MESSAGE: Final = 16
 
 class Limits(NamedTuple):
     """Limits of a block: number of messages, bytes of commit log, bytes in the cache, and the queue
-    offset at which the block must end."""
+    offset where the block must end."""
 
     message_count: int
     size_bytes: int
@@ -47,9 +47,9 @@ class Limits(NamedTuple):
 
 
 class Trail:
-    """Read-ahead stream: the blocks that are fetched for one sequential reader, or for several
-    readers of the same messages. Thread-safe. `start`, `count`: first queue offset and number of
-    messages of the first block."""
+    """Read-ahead stream: the blocks fetched for one sequential reader, or for several readers of
+    the same messages. Thread-safe. `start`, `count`: first queue offset and number of messages of
+    the first block."""
 
     def __init__(
         self, file: FlatMessageFile, key: QueueKey, start: int, count: int, reached: int = 0
@@ -72,16 +72,16 @@ class Trail:
     def plan_first(
         self, limits: Limits, *, surplus: int | None = None, enough_bytes: int = NO_LIMIT
     ) -> Fetch:
-        """Plan the first block. `surplus`: number of units after the block that are read with it
-        (default: those of the next block). `enough_bytes`: the block ends with the message at which
-        this size is reached."""
+        """Plan the first block. `surplus`: number of units to read after the block (default: those
+        of the next block). `enough_bytes`: the block ends with the message at which this size is
+        reached."""
         with self._lock:
             assert self.next_start is not None
             return self._plan_unknown(self.next_start, limits, surplus, enough_bytes)
 
     def plan_next(self, start: int, limits: Limits) -> Fetch | None:
         """Plan the block that begins at `start`. Returns None if this stream does not continue
-        there, so that the reader needs another stream."""
+        there. The reader then needs another stream."""
         with self._lock:
             if self.next_start != start:
                 return None
@@ -93,8 +93,7 @@ class Trail:
             return self._plan_unknown(start, limits)
 
     def fork(self, start: int) -> Trail:
-        """Return a new stream for a reader of this stream. Needed if the next block of the reader
-        was evicted, or was never fetched."""
+        """Return a new stream for a reader whose next block was evicted or never fetched."""
         return Trail(self._file, self._key, start, self._count, self._reached)
 
     # Fetched before a reader asks for it
@@ -109,8 +108,8 @@ class Trail:
         return len(self._ahead) < min(2 * self._reached, BLOCKS_AHEAD)
 
     def plan_ahead(self, start: int, limits: Limits) -> Fetch | None:
-        """Plan the next block, which begins at `start`, with known units. Returns None if its units
-        are not known."""
+        """Plan the next block from known units, starting at `start`. Returns None if its units are
+        not known."""
         with self._lock:
             if self.next_start is None or self.next_start > start:
                 return None
@@ -125,8 +124,8 @@ class Trail:
     # Fetched
 
     def settle(self, fetch: Fetch, block: Block, units: npt.NDArray[np.void]) -> None:
-        """Record a fetched block and its `units`. These start at the start of the block, or, if the
-        units of the block were known, after it."""
+        """Record a fetched block and the units that were read with it. `units` begins with the
+        first unit of the block, or after the block if its units were known."""
         with self._lock:
             if fetch.units is None:
                 self._units_start, self._units = fetch.start, units
@@ -173,7 +172,7 @@ class Trail:
         )
 
     def _plan_known(self, limits: Limits) -> Fetch | None:
-        """Plan the next block with known units. Returns None if its units are not known."""
+        """Plan the next block from known units. Returns None if its units are not known."""
         start, units = self.next_start, self._units
         assert start is not None
         skipped = start - self._units_start
@@ -203,8 +202,8 @@ class Trail:
         return self._units_start + (len(self._units) if self._units is not None else 0)
 
     def _ask_for_units(self, start: int) -> tuple[int, int] | None:
-        """Return the first queue offset and the number of later units to read together with a
-        block. Return None if enough units are known, or if a read of units is in flight."""
+        """Return the first queue offset and the number of units to read ahead with a block. Returns
+        None if enough units are known or are already being read."""
         enough = min(self._count * _UNITS_A_MESSAGE, UNITS_AHEAD)
         if self._is_asking or self._units_end - start > enough // 2:
             return None
@@ -217,8 +216,7 @@ POP_FETCH_COUNT = 32
 
 
 class BlockPlanner:
-    """Plans fetches by what the cache contains, and by the space in it that is neither used nor
-    reserved. Thread-safe."""
+    """Plans fetches from the contents and the free space of the cache. Thread-safe."""
 
     def __init__(self, config: StoreConfig, cache: ReadAheadCache, flights: SingleFlight) -> None:
         self._config = config
@@ -226,9 +224,8 @@ class BlockPlanner:
         self._flights = flights
 
     def plan_get(self, file: FlatMessageFile, request: GetRequest, maximum: int) -> Fetch:
-        """Plan the block for which a get waits: the requested messages, or more for a reader that
-        continues from block to block. If the cache has no space for the answer of one get, the read
-        is not cached."""
+        """Plan the block that a get waits for: the requested messages, or more for a sequential
+        reader. If the cache has no space for the answer of one get, the read is not cached."""
         config, key, offset = self._config, request.key, request.offset
         threshold = config.read_ahead_message_count_threshold
         most_bytes = config.read_ahead_message_size_threshold_bytes
@@ -261,8 +258,8 @@ class BlockPlanner:
         )
 
     def plan_ahead(self, file: FlatMessageFile, block: Block, maximum: int) -> Iterator[Fetch]:
-        """Yield the fetches to start because a reader has reached `block`. The caller must reserve
-        cache space for a fetch before it requests the next one."""
+        """Yield the fetches to start when a reader reaches `block`. The caller must reserve cache
+        space for each fetch before it requests the next one."""
         config, key, trail = self._config, block.key, block.trail
         if trail is None:
             return
@@ -294,8 +291,8 @@ class BlockPlanner:
                 return end
 
     def _find_end(self, key: QueueKey, start: int, maximum: int) -> int:
-        """Return the queue offset at which a block must end, because there the next cached block or
-        block in flight begins."""
+        """Return the queue offset where a block must end because the next block is cached or in
+        flight."""
         # In this order: what lands meanwhile is in the cache before it leaves the flights.
         taken = self._flights.find_next_start(key, start), self._cache.next_start(key, start)
         return min([maximum, *(offset for offset in taken if offset is not None)])

@@ -1,4 +1,4 @@
-"""Queue offsets at which reads fail permanently, because bytes of the tier are lost or damaged."""
+"""Queue offsets where reads fail permanently because bytes of the tier are lost or damaged."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class _Place(NamedTuple):
 
 
 class UnreadablePlaces:
-    """Remembers, for each queue, the queue offset at which consumers cannot continue because reads
-    fail. The unreadable message is not skipped, because a lost object may come back. Also remembers
-    damaged messages that reads left out. Thread-safe."""
+    """Remembers, for each queue, the offset at which consumers are stuck because reads fail. The
+    unreadable message is not skipped, because a lost object may come back. Also remembers damaged
+    messages that reads omitted. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class UnreadablePlaces:
         self._left_out: dict[tuple[QueueKey, int], _Place] = {}
 
     def note(self, key: QueueKey, offset: int, error: Corrupt) -> str:
-        """Record a failed read, and return a description of the failure. The first failure at a
+        """Record a failed read and return a description of the failure. Only the first failure at a
         queue offset is logged."""
         fault = (
             f"{key.topic}, queue {key.queue_id}: the message at queue offset {offset} cannot be "
@@ -58,7 +58,7 @@ class UnreadablePlaces:
         return place.fault if self._clock.monotonic_ms() - place.tried_ms < within_ms else ""
 
     def note_read(self, key: QueueKey, offset: int) -> None:
-        """Record a successful read at a queue offset. A failure there is forgotten."""
+        """Record a successful read at a queue offset, and forget any failure there."""
         if self.find(key, offset, FORGET_MS):
             with self._lock:
                 self._places.pop(key, None)
@@ -72,7 +72,7 @@ class UnreadablePlaces:
         return [place.fault for _, place in sorted(kept.items())]
 
     def note_left_out(self, key: QueueKey, first: int, last: int, count: int) -> None:
-        """Record that a read left out `count` damaged messages at offsets `first` to `last`."""
+        """Record that a read omitted `count` damaged messages at offsets `first` to `last`."""
         fault = (
             f"{key.topic}, queue {key.queue_id}: consumers skip {count} damaged messages of the "
             f"queue offsets {first} to {last}"
@@ -84,8 +84,7 @@ class UnreadablePlaces:
                 del self._left_out[next(iter(self._left_out))]
 
     def list_left_out(self) -> list[str]:
-        """Return the descriptions of the damage left out within the last FORGET_LEFT_OUT_MS, the
-        newest first."""
+        """Return the descriptions of damage from the last FORGET_LEFT_OUT_MS, newest first."""
         limit_ms = self._clock.monotonic_ms() - FORGET_LEFT_OUT_MS
         with self._lock:
             places = list(self._left_out.values())

@@ -1,6 +1,6 @@
-"""Flat file: an ordered list of segments of one type. It grows at its end. Offsets are bytes of the
-whole file. A segment's base offset is the file offset of its first byte. Layout and names:
-`docs/formats/tier-layout.md`. `metadata`: `docs/formats/metadata.md`."""
+"""Flat file: an ordered list of segments of one type, which grows at its end. Offsets are bytes of
+the whole file. A segment's base offset is the file offset of its first byte. Layout and names:
+`docs/formats/tier-layout.md`. Metadata: `docs/formats/metadata.md`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 
 def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
-    """Return the number of messages that may be appended before a commit. `preferred_bytes`: size
-    of writes that the provider prefers, 0 without a preference."""
+    """Return the number of messages that may be appended before a commit. `preferred_bytes`: write
+    size that the provider prefers, or 0."""
     if not preferred_bytes:
         return config.max_group_commit_count
     # One write of that size must fit, however small the messages are.
@@ -51,17 +51,17 @@ def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
 
 
 def _trust() -> None:
-    """Do nothing, in place of a check of the epoch, where no other process can own it."""
+    """Skip the epoch check, for files that no other process can own."""
 
 
 class FlatAppendFile(FlatSegments):
-    """Segments by ascending base offset. Only the last segment is written. Bytes are first appended
-    (in memory), then stored (in the segment), then committed (visible to readers and in the
-    metadata). `confirmation`: commits the stored bytes, shared by files that commit together.
-    `deletions`: deletions of the whole broker. `is_listed_whole`: a listing by the epoch's owner
-    showed no segment that the metadata lacks, so a new segment is certainly absent and needs no
-    check. `lock`: serialises appends, commits, rolls and expiry. The lock may be shared with other
-    files. Readers take no lock: they see the current list and commit positions."""
+    """Segments in ascending order of base offset. Only the last segment is written. Bytes are first
+    appended (in memory), then stored (in the segment), then committed (visible to readers and in
+    the metadata). `confirmation`: commits the stored bytes. Files that commit together share it.
+    `deletions`: deletions of the whole broker. `is_listed_whole`: set if the metadata has every
+    listed segment. A new segment then cannot exist yet, and needs no check. `lock`: serialises
+    appends, commits, rolls and expiry. Several files may share it. Readers take no lock: they see
+    the current list and commit positions."""
 
     __slots__ = (
         "_appender",
@@ -145,12 +145,11 @@ class FlatAppendFile(FlatSegments):
     # Opening
 
     def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
-        """Load the segments of the metadata, with their real sizes in the backend. For the last
-        segment the real size takes precedence over the metadata. Any other segment ends where the
-        next begins. A segment that does not reach that offset ends at the smaller of recorded and
-        real size. `listings`: a listing that has at least all segments of the path, which saves
-        requests for sizes. Writes nothing. Raises Unavailable, and Corrupt for an invalid base
-        offset."""
+        """Load the segments of the metadata, with their real sizes in the backend. The last segment
+        has its real size. Any other segment ends where the next one begins, or at the smaller of
+        its recorded and real size if it does not reach that offset. `listings`: a listing of at
+        least all segments of the path, which saves requests for sizes. Writes nothing. Raises
+        Unavailable, and Corrupt for an invalid base offset."""
         segments = open_segments(
             self.path, self.type, self._provider, self._metadata, listings, self.unit_bytes
         )
@@ -160,8 +159,7 @@ class FlatAppendFile(FlatSegments):
 
     def cut(self, offset: int) -> None:
         """End the file at `offset`, which must be in the last segment. Call this after `recover`.
-        Bytes that exist after `offset` are overwritten by the next commit, or compared with its
-        bytes."""
+        The next commit overwrites any bytes after `offset`, or compares them with its own."""
         with self._lock:
             last = self.segments[-1]
             if not last.base_offset <= offset <= last.end_offset:
@@ -176,7 +174,7 @@ class FlatAppendFile(FlatSegments):
 
     def init_offset(self, offset: int) -> None:
         """Create the first segment at `offset`. No-op if a segment exists. Raises Corrupt if the
-        metadata or the backend already has bytes for this file, Unavailable if this cannot be
+        metadata or the backend already has bytes for this file, or Unavailable if this cannot be
         determined."""
         with self._lock:
             if self.segments:
@@ -195,16 +193,16 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def undo_init(self) -> None:
-        """Undo `init_offset`: remove the only segment, if it has no content. Its entry may stay in
-        the metadata."""
+        """Undo `init_offset` by removing the only segment, if it is empty. Its metadata entry may
+        remain."""
         with self._lock:
             if len(self.segments) == 1 and self.append_offset == self.segments[0].base_offset:
                 self.segments = ()
                 self._appender = None
 
     def _create(self, offset: int) -> FlatSegment:
-        """Register a new, empty segment in the metadata. Raises Busy while an earlier segment with
-        the same name is being deleted."""
+        """Register a new, empty segment in the metadata. Raises Busy while a segment with the same
+        name is being deleted."""
         new_id = SegmentId(self.path, self.type, offset)
         with self._deletions.hold(new_id):
             return self._create_held(new_id)
@@ -279,8 +277,9 @@ class FlatAppendFile(FlatSegments):
         begin_ms: int = NEVER_WRITTEN_MS,
         end_ms: int = NEVER_WRITTEN_MS,
     ) -> AppendResult:
-        """Append `count` messages (units) whose store times span [begin_ms, end_ms] to the last
-        segment, by reference. FILE_FULL asks for `roll`, BUFFER_FULL for `commit`."""
+        """Append a buffer of `count` messages (or units) to the last segment, by reference. Their
+        store times are in [begin_ms, end_ms]. FILE_FULL means that the caller must `roll`, and
+        BUFFER_FULL that it must `commit`."""
         with self._lock:
             if self._closed:
                 return AppendResult.FILE_CLOSED
@@ -293,9 +292,9 @@ class FlatAppendFile(FlatSegments):
             return result
 
     def commit(self) -> bool:
-        """Store the appended bytes, and commit them with the stored bytes of the files that share
-        the confirmation. Return False if another commit is running or the file is closed. Raises
-        the errors of `store` and `Confirmation.commit_stored`."""
+        """Store the appended bytes and commit them, together with the stored bytes of the files
+        that share the confirmation. Returns False if another commit is running or the file is
+        closed. Raises the errors of `store` and `Confirmation.commit_stored`."""
         if not self.store():
             return False
         self._confirmation.commit_stored()
@@ -303,12 +302,13 @@ class FlatAppendFile(FlatSegments):
 
     def store(self, companion: FlatAppendFile | None = None, *, may_wait: bool = False) -> bool:
         """Store the appended bytes. Returns False if another call is running or the file is closed.
-        Raises the errors of `SegmentAppender.store`. `companion`: a file whose bytes must not be
-        stored before these. A paired provider stores both with the last write. `may_wait`: as in
-        `SegmentAppender.store`. If the last stored bytes of a segment are followed by bytes that no
-        owner of the epoch wrote, these stay unused: the segment ends before them, and a new segment
-        begins. This also happens if stored bytes were lost. Reading the lost bytes raises Corrupt,
-        but new bytes are safe."""
+        `companion`: a file whose bytes must not be stored before these. A paired provider stores
+        both with the last write. `may_wait`: as in `SegmentAppender.store`.
+
+        If stored bytes were lost, or are followed by bytes that no owner of the epoch wrote, the
+        segment ends there and a new one begins. Reading lost bytes raises Corrupt, but new bytes
+        are safe. Raises the errors of `SegmentAppender.store`.
+        """
         other = companion if self._provider.capabilities.paired else None
         for _ in range(_MAX_GIVEN_UP):
             appender = self._appender
@@ -337,8 +337,8 @@ class FlatAppendFile(FlatSegments):
         raise error
 
     def settle(self, offset: int) -> None:
-        """Commit and record the bytes stored below `offset`. Called by `Confirmation`. Bytes that
-        cannot be recorded are not committed."""
+        """Commit the bytes stored below `offset`, and record them in the metadata. If that fails,
+        they stay uncommitted. Called by `Confirmation`."""
         with self._lock:
             appender = self._appender
             if appender is None or offset <= self.commit_offset:
@@ -356,9 +356,9 @@ class FlatAppendFile(FlatSegments):
                 self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
 
     def _go_on_in_new_segment(self, appender: SegmentAppender) -> None:
-        """End the last segment after its stored bytes, and continue in a new segment. Needed on a
-        provider that cannot rewrite bytes, if the last segment has lost bytes, or has bytes of
-        another writer after its valid bytes."""
+        """End the last segment after its stored bytes and continue in a new one. This is needed if
+        the provider cannot rewrite bytes, and the segment has lost bytes or ends with bytes of
+        another writer."""
         with self._lock:
             self._confirmation.commit_stored()  # this segment gets nothing more
             last = self.segments[-1]
@@ -376,15 +376,15 @@ class FlatAppendFile(FlatSegments):
                 writer.append(view, count)
 
     def trim(self) -> None:
-        """If the provider supports it, cut off any bytes after the last stored byte. Raises
+        """Cut off any bytes after the last stored byte, if the provider supports it. Raises
         Unavailable."""
         if self.segments:
             self.find_writer().trim()
 
     def rollback(self, offset: int | None = None) -> None:
         """Drop the bytes that are appended but not stored. If `offset` is below the stored offset,
-        bytes of the last segment from `offset` on no longer count as stored. The next commit
-        overwrites them, or compares them with its bytes."""
+        the bytes of the last segment from `offset` on no longer count as stored. The next commit
+        overwrites them, or compares them with its own."""
         with self._lock:
             appender = self._appender
             if appender is None and offset is None:
@@ -401,9 +401,9 @@ class FlatAppendFile(FlatSegments):
 
     def roll(self, offset: int | None = None) -> None:
         """Begin a new segment at `offset` (default: the append offset). The segment is registered
-        in the metadata before its first byte is written. All appended bytes must be committed.
-        Raises Busy otherwise, and Invalid for an offset below the append offset. An empty last
-        segment is replaced."""
+        in the metadata before its first byte is written. An empty last segment is replaced. Raises
+        Busy if appended bytes are not committed, and Invalid for an offset below the append
+        offset."""
         with self._lock:
             at = self.append_offset if offset is None else offset
             if at < self.append_offset:
@@ -415,14 +415,14 @@ class FlatAppendFile(FlatSegments):
             self._roll_to(at)
 
     def doubt_entries(self) -> None:
-        """Record that a write of metadata entries has failed. The next append first ensures that
-        all entries are on disk."""
+        """Record that a write of metadata entries failed. The next append first writes them to
+        disk."""
         with self._lock:
             self._is_doubted = True
 
     def _settle_entries(self) -> None:
-        """Before anything is written, bring all metadata entries to disk, and undo the entry of a
-        failed roll. Otherwise the next process would see a segment that this process never used."""
+        """Write all metadata entries to disk, and undo the entry of a failed roll. Without this,
+        the next process would see a segment that this process never used."""
         if self._is_doubted:
             with self._metadata.batch():
                 pass  # its end has on disk all that there is
@@ -466,9 +466,9 @@ class FlatAppendFile(FlatSegments):
     # Ending
 
     def roll_if_expired(self, before_ms: int) -> bool:
-        """Begin a new segment if the last one has only messages older than `before_ms` and no bytes
-        wait for a commit. `expire` can then delete the old segment, and the offsets of the file
-        continue in the new one (Java's do not). Returns whether a segment was begun."""
+        """Begin a new segment if the last one is committed and all of its messages are older than
+        `before_ms`. `expire` can then delete the old segment. Offsets continue in the new one
+        (Java's do not). Returns whether a segment was begun."""
         with self._lock:
             if not self.segments or self.append_offset != self.commit_offset:
                 return False
@@ -479,18 +479,17 @@ class FlatAppendFile(FlatSegments):
             return True
 
     def expire(self, before_ms: int) -> list[SegmentId]:
-        """Delete the first segments whose newest message is older than `before_ms`. The last
-        segment is never deleted. The deletion of each segment is tried once. If the backend fails
-        to delete a segment, its entry stays marked as deleted, for `FlatFileStore.sweep_deleted`.
-        Returns the removed segments."""
+        """Delete the first segments whose newest message is older than `before_ms`, except the last
+        segment of the file. Each deletion is tried once. If it fails, the segment's entry stays
+        marked as deleted for `FlatFileStore.sweep_deleted`. Returns the removed segments."""
         victims = self.take_expired(before_ms)
         self._deletions.remove(victims)
         return [file.id for file in victims]
 
     def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
-        """Remove from the file the segments that `expire` would delete, and mark them as deleted in
+        """Remove the segments that `expire` would delete from the file, and mark them as deleted in
         the metadata. The caller deletes them without holding a lock. `most`: maximum number of
-        segments, None for no limit."""
+        segments (None: no limit)."""
         with self._lock:
             segments = self.segments
             count = 0
@@ -500,7 +499,8 @@ class FlatAppendFile(FlatSegments):
             return self._take_out(count)
 
     def find_expired(self, before_ms: int) -> list[FlatSegment]:
-        """Return what `roll_if_expired` and `expire` would delete if all bytes were committed."""
+        """Return the segments that `roll_if_expired` and `expire` would delete if all bytes were
+        committed."""
         segments = self.segments
         found = list(takewhile(lambda segment: segment.is_expired(before_ms), segments))
         if len(found) == len(segments) and found and not found[-1].commit_position:
@@ -508,8 +508,8 @@ class FlatAppendFile(FlatSegments):
         return found
 
     def rebase(self, offset: int) -> None:
-        """Let an empty file begin at another offset, which may be lower. Raises Invalid for a file
-        with content, Busy while a segment with the name of the new one is being deleted."""
+        """Move the start of an empty file to another offset, which may be lower. Raises Invalid if
+        the file has content, and Busy while a segment with the new name is being deleted."""
         with self._lock:
             segments = self.segments
             if len(segments) != 1 or self.append_offset != segments[0].base_offset:
@@ -519,7 +519,7 @@ class FlatAppendFile(FlatSegments):
             self._roll_to(offset)
 
     def take_all(self) -> list[FileSegment]:
-        """Close the file. Remove all segments, and mark them as deleted, like `take_expired`."""
+        """Close the file, remove all segments and mark them as deleted, like `take_expired`."""
         with self._lock:
             self.close()
             return self._take_out(len(self.segments))
@@ -532,7 +532,7 @@ class FlatAppendFile(FlatSegments):
         return [segment.file for segment in victims]
 
     def close(self) -> None:
-        """Refuse appends and commits, and release the segments' handles. Idempotent."""
+        """Reject further appends and commits, and release the segments' handles. Idempotent."""
         with self._lock:
             self._closed = True
             if self._appender is not None:

@@ -1,13 +1,17 @@
 """Writes to one segment of any provider. Appended buffers wait in memory until `store` writes them.
-The stored position only advances over bytes that are certainly in the segment and were certainly
-written by this process. An equal size does not prove this. Whether stored bytes are committed is
-decided by the flat file (`Confirmation`). After a write of unknown outcome, a rewritable provider
-writes the same bytes again at the same position, because a failed sync may have left unsynced bytes
-in a cache. On any other provider the appender reads the bytes back and compares them. Bytes are
-never sent to a position other than their own (`docs/differences.md`, D8). If a position already has
-bytes, equal bytes are adopted (after a lost reply or an earlier run). Different bytes of a writer
-that lost its epoch end the segment at this position (`TailDiffers`), and the flat file continues in
-a new segment. Different bytes of the epoch's owner end this writer (`Fenced`)."""
+The stored position only advances over bytes that are in the segment and were written by this
+process. An equal size does not prove this. The flat file decides when stored bytes are committed
+(`Confirmation`).
+
+If the outcome of a write is unknown, a rewritable provider writes the same bytes again, because a
+failed sync may have left unsynced bytes in a cache. On other providers the appender reads the bytes
+back and compares them. Bytes are never sent to another position (`docs/differences.md`, D8).
+
+If a position already has equal bytes, they are adopted. They come from a lost reply or an earlier
+run. If it has different bytes of a writer that lost its epoch, the segment ends there
+(`TailDiffers`), and the flat file continues in a new segment. Different bytes of the epoch's owner
+end this writer (`Fenced`).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from tieredstore.tier.sure_writes import count_same_bytes
 
 
 class AppendResult(enum.Enum):
-    """Results of an append, by RocketMQ's names."""
+    """Results of an append, with RocketMQ's names."""
 
     SUCCESS = 0
     FILE_CLOSED = 1
@@ -41,23 +45,22 @@ class AppendResult(enum.Enum):
 
 
 class TailDiffers(Fenced):
-    """Raised if the backend has other bytes than expected after the stored position, or the segment
-    was sealed there, and the current owner of the epoch did not do this. `stale`: whether a fenced
-    writer did it."""
+    """Raised if the backend has unexpected bytes or a seal after the stored position that do not
+    come from the current owner of the epoch. `stale`: whether they come from a fenced writer."""
 
     stale = False
 
 
 class SegmentDamaged(Corrupt):
-    """Raised if stored bytes are lost, so that the provider cannot append to the segment. The
+    """Raised if the provider cannot append to a segment because stored bytes are lost. The
     remaining bytes can be read. A new segment can continue at the stored position."""
 
 
 class SegmentAppender:
-    """Appends to one open segment, and stores the appended bytes. Positions are bytes from the
-    segment's start. If `unsure` is set, the backend may hold bytes after `stored_position`, and the
-    next `store` checks this before it writes. Only one thread at a time may append (the flat file's
-    lock ensures this). One `store` may run at the same time as an append."""
+    """Appends to one open segment and stores the appended bytes. Positions are bytes from the start
+    of the segment. `unsure`: whether the backend may hold bytes after `stored_position`. The next
+    `store` then checks this before it writes. Only one thread at a time may append, which the flat
+    file's lock ensures. One `store` may run at the same time as an append."""
 
     __slots__ = (
         "_capabilities",
@@ -116,10 +119,10 @@ class SegmentAppender:
         return max(self.max_pending_count - self.pending_count, 0)
 
     def append(self, buffer: Buffer, count: int = 1) -> AppendResult:
-        """Keep a buffer of `count` messages, by reference, for the next `store`. The result may be
-        FILE_CLOSED, FILE_FULL or BUFFER_FULL, checked in this order. In these cases nothing has
-        changed. The first buffer of a segment, or the only one in memory, is accepted regardless of
-        its size."""
+        """Keep a buffer of `count` messages, by reference, for the next `store`. Returns
+        FILE_CLOSED, FILE_FULL or BUFFER_FULL, checked in this order, if the buffer is not accepted.
+        The first buffer of a segment may exceed the size limit, and the only buffer in memory may
+        exceed the count."""
         view = memoryview(buffer).cast("B")
         if self._closed:
             return AppendResult.FILE_CLOSED
@@ -137,15 +140,18 @@ class SegmentAppender:
     def store(self, companion: SegmentAppender | None = None, *, may_wait: bool = False) -> bool:
         """Store the bytes appended before the call, in writes of at most `write_size_bytes` (a
         larger single buffer is one write). If the provider prefers large writes, each write has at
-        least the preferred size while enough bytes wait. `companion`: the appender of another file.
-        Its bytes must not be stored before these. They may be stored together with the last of
-        these bytes. The companion's stored position shows whether they were. They are not stored if
-        the bytes after either stored position are unsure. `may_wait`: bytes that are stored
-        together may be stored as late as `WriterEpoch.confirm`. Returns True if all bytes are
-        stored, False if the appender is closed or another thread is storing. Raises Unavailable
-        (the remaining bytes stay pending, and the next call continues), Fenced if another writer
-        holds the position, Corrupt if stored bytes are lost (SegmentDamaged if a new segment can
-        continue)."""
+        least that size while enough bytes wait.
+
+        `companion`: the appender of another file, whose bytes must not be stored before these. They
+        may be stored together with the last of these bytes, unless the bytes after either stored
+        position are unsure. The companion's stored position shows whether they were. `may_wait`:
+        bytes that are stored together may be stored as late as `WriterEpoch.confirm`.
+
+        Returns True if all bytes are stored, False if the appender is closed or another thread is
+        storing. After Unavailable, the remaining bytes stay pending for the next call. Raises
+        Fenced if another writer holds the position, and Corrupt if stored bytes are lost. This is
+        SegmentDamaged if a new segment can continue.
+        """
         if self._closed:
             return False
         target = self.append_position
@@ -161,9 +167,8 @@ class SegmentAppender:
         return True
 
     def rollback(self, stored_position: int | None = None) -> None:
-        """Drop the bytes that are not stored. If the argument `stored_position` is below the
-        current one, the bytes in between no longer count as stored, and the next `store` checks
-        them."""
+        """Drop the bytes that are not stored. If `stored_position` is given and below the current
+        one, the bytes after it no longer count as stored. The next `store` checks them."""
         with self._store_lock:
             self._pending.clear()
             self.pending_count = 0
@@ -193,11 +198,11 @@ class SegmentAppender:
 
     @property
     def pending(self) -> list[tuple[memoryview, int]]:
-        """The buffers that are not stored, each with its number of messages."""
+        """Buffers that are not stored, each with its number of messages."""
         return list(self._pending)
 
     def close(self) -> None:
-        """Refuse further appends, store nothing more, and drop the pending bytes."""
+        """Reject further appends and drop the pending bytes."""
         self._closed = True
         self._pending.clear()
         self.pending_count = 0
@@ -249,8 +254,8 @@ class SegmentAppender:
         *,
         may_wait: bool,
     ) -> WriteResult:
-        """Write `buffers`. If possible, write all pending bytes of the companion (the queue's other
-        file) in the same request."""
+        """Write `buffers`, together with all pending bytes of the companion (the queue's other
+        file) if possible."""
         segment = self.segment
         if not isinstance(segment, PairedSegment) or not companion.begin_going_along():
             return segment.write(position, buffers)
@@ -268,17 +273,16 @@ class SegmentAppender:
         return result
 
     def begin_going_along(self) -> bool:
-        """Prepare to store all pending bytes together with a write of the queue's other file. If
-        True is returned, `end_going_along` must follow. Returns False if this is not possible: no
-        bytes are pending, a `store` is running, or the bytes after the stored position must be
-        checked first."""
+        """Prepare to store all pending bytes in the same request as the queue's other file. Returns
+        False if no bytes are pending, a `store` is running, or the bytes after the stored position
+        must be checked first. If it returns True, `end_going_along` must be called."""
         if self._closed or self._unsure or not self._pending:
             return False
         return self._store_lock.acquire(blocking=False)
 
     def end_going_along(self, result: WriteResult | None, length: int) -> None:
-        """Record the result of the write that should store `length` bytes together with the other
-        file. None means that they were not sent."""
+        """Record the result of a write that included `length` bytes of this file. `result` is None
+        if they were not sent."""
         if isinstance(result, Written):
             self._advance(length)
         elif result is not None:
@@ -286,8 +290,8 @@ class SegmentAppender:
         self._store_lock.release()
 
     def _raise_if_damaged(self, error: Corrupt | Invalid) -> None:
-        """Raise SegmentDamaged if the error of a write shows that the segment has lost bytes. Also
-        raises the errors of `FileSegment.size`."""
+        """Raise SegmentDamaged if a write failed because the segment has lost bytes. Also raises
+        the errors of `FileSegment.size`."""
         if self._capabilities.rewritable:
             return  # lost bytes are written again, or the file's end is requested
         if isinstance(error, Invalid) and self.segment.size() >= self.stored_position:
@@ -295,9 +299,8 @@ class SegmentAppender:
         raise SegmentDamaged(str(error), offset=error.offset, path=error.path) from error
 
     def _settle_fenced_write(self, result: FencedWrite) -> None:
-        """Handle a write that found bytes of another writer at its position. If that writer does
-        not own the epoch and its bytes equal the bytes to write, they count as stored. Otherwise
-        raise Fenced."""
+        """Handle a write whose position is held by another writer. If that writer does not own the
+        epoch and its bytes equal those to write, they count as stored. Otherwise raise Fenced."""
         position = self.stored_position
         if result.stale or not result.writer:
             self._adopt()
@@ -338,8 +341,8 @@ class SegmentAppender:
         return buffers, length
 
     def _settle(self) -> None:
-        """Check which pending bytes the backend already has. Called before a write if bytes may
-        exist after the stored position."""
+        """Check which pending bytes the backend already has. Called before a write if the backend
+        may have bytes after the stored position."""
         if self._capabilities.rewritable:
             self._extra_bytes()
             # Everything behind the stored position is written again, or cut off by that write.
@@ -349,8 +352,8 @@ class SegmentAppender:
         # Otherwise the next write reports the holder of the position.
 
     def _adopt(self) -> bool:
-        """Count pending bytes as stored if the backend already has them after the stored position.
-        Returns False if the backend has different bytes there."""
+        """Count pending bytes as stored if the backend already has them. Returns False if it has
+        different bytes after the stored position."""
         extra = self._extra_bytes()
         length = min(extra, self.pending_bytes)
         views = (view for view, _ in self.pending)

@@ -1,4 +1,4 @@
-"""Batch of records prepared for the tier: one buffer, rewritten physical offsets, columns."""
+"""Batch of records prepared for the tier, in one buffer with rewritten physical offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Int64s = npt.NDArray[np.int64]
 class RecordBatch:
     """Consecutive messages of one queue, as they are written to the tier. `first_offset`: queue
     offset of the first message. `buffer`: the adjacent records, with their physical offsets in the
-    tier. Arrays with one value per message: `starts` and `ends` (bytes in `buffer`), `sizes`
+    tier. The arrays have one value per message: `starts` and `ends` (bytes in `buffer`), `sizes`
     (bytes), `offsets` (bytes in the queue's commit log), `tags_codes`, `store_timestamps` (ms)."""
 
     first_offset: int
@@ -71,8 +71,8 @@ def prepare(
 ) -> RecordBatch:
     """Copy records into one buffer and give them physical offsets that start at
     `commit_log_offset`. A single writable buffer is not copied. `units`: the consume queue units of
-    the records, for sizes and tags codes. Raises Corrupt, naming `path` and the queue offset, if
-    sizes or magics in the records differ from the units."""
+    the records, for sizes and tags codes. Raises Corrupt, naming `path` and the queue offset, if a
+    size or magic in a record does not match its unit."""
     sizes = units["size"].astype(np.int64)
     ends = sizes.cumsum()
     starts = ends - sizes
@@ -113,9 +113,9 @@ def prepare(
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Messages that were appended together to one segment. `first_unit`: queue offset of the first
-    message. `log_begin`: position of this message in the commit log. `log_ends`: end of each
-    message in the commit log. `times`: store times, epoch ms. `heads`: the first bytes of some
-    messages, by the index of the message (`take_heads`)."""
+    message. `log_begin`: position of that message in the commit log. `log_ends`: end of each
+    message in the commit log. `times`: store times (epoch ms). `heads`: first bytes of some
+    messages, by index of the message (`take_heads`)."""
 
     first_unit: int
     log_begin: int
@@ -129,16 +129,15 @@ class Mark:
         return self.first_unit + len(self.log_ends)
 
     def take_first(self, behind: int) -> Mark:
-        """Return a copy of this mark with only the messages below the queue offset `behind`."""
+        """Return a copy with only the messages below the queue offset `behind`."""
         count = behind - self.first_unit
         ends, times = self.log_ends[:count], self.times[:count]
         return Mark(self.first_unit, self.log_begin, ends, times, self.heads)
 
 
 class Marks:
-    """Messages of one queue that are appended and not committed, in order. A `Mark` has the
-    messages that were appended together. `on_commit`: function that is called with each mark whose
-    messages become committed."""
+    """Messages of one queue that are appended but not committed, in order. `on_commit`: called with
+    each mark whose messages become committed."""
 
     __slots__ = ("_marks", "_on_commit")
 
@@ -150,18 +149,18 @@ class Marks:
         return bool(self._marks)
 
     def add(self, mark: Mark) -> None:
-        """Add a `Mark`: messages that were just appended together and are not committed yet."""
+        """Add messages that were just appended together."""
         self._marks.append(mark)
 
     def commit(self, until: int) -> None:
-        """Remove the marks that end at or before the queue offset `until`, because their messages
-        are committed."""
+        """Remove the marks that end at or before the queue offset `until`, because they are
+        committed."""
         while self._marks and self._marks[0].behind <= until:
             self._on_commit(self._marks.pop(0))
 
     def keep_first(self, until: int) -> int:
-        """Drop the messages starting at the queue offset `until`. Returns the position of that
-        offset in the commit log. At least one mark must exist."""
+        """Drop the messages from the queue offset `until` on, and return its position in the commit
+        log. There must be at least one mark."""
         end = self._marks[0].log_begin
         kept = [one.take_first(until) for one in self._marks if one.first_unit < until]
         self._marks = kept

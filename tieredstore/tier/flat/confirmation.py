@@ -1,4 +1,4 @@
-"""Confirmation: the condition under which stored bytes of a queue's files become committed."""
+"""Commits the stored bytes of a queue's files after the epoch was confirmed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StoringFile(Protocol):
 
 
 class Confirmation:
-    """Files whose stored bytes are committed together, in the order of the `join` calls. `confirm`:
-    `WriterEpoch.confirm`, or a function that calls it. If `confirm` fails, the bytes stay stored. A
-    later call confirms them, so they need not be written again."""
+    """Files whose stored bytes are committed together, in the order of the `join` calls. If
+    `confirm` fails, the bytes stay stored and a later call can confirm them without writing them
+    again. `confirm`: `WriterEpoch.confirm`, or a function that calls it."""
 
     __slots__ = ("_confirm", "_files")
 
@@ -34,7 +34,7 @@ class Confirmation:
         self._files: list[StoringFile] = []
 
     def join(self, file: StoringFile) -> None:
-        """Add a file whose stored bytes are committed together with those of the other files."""
+        """Add a file whose stored bytes are committed together with those of the others."""
         self._files.append(file)
 
     def note_stored(self) -> StoredEnds:
@@ -43,14 +43,14 @@ class Confirmation:
         return tuple(file.stored_offset for file in self._files)
 
     def settle(self, ends: StoredEnds) -> None:
-        """Commit the bytes stored up to `ends`. The caller must have confirmed the epoch by a fence
-        check that began after `ends` were read. Raises the errors of the metadata."""
+        """Commit the bytes stored up to `ends`. A fence check that began after `ends` were read
+        must have succeeded. Raises the errors of the metadata."""
         for file, end in zip(self._files, ends, strict=True):
             file.settle(end)
 
     def commit_stored(self) -> None:
         """Confirm the epoch, then commit all bytes that were stored before this call. Sends no
-        request if all stored bytes are committed already. Raises Fenced, Unavailable, and the
+        request if all stored bytes are already committed. Raises Fenced, Unavailable, and the
         errors of the metadata."""
         ends = self.note_stored()
         if any(file.commit_offset < end for file, end in zip(self._files, ends, strict=True)):

@@ -1,7 +1,7 @@
-"""Deletion of segments, in three steps, so that a crash or a failing backend leaves no object
-behind permanently. First the metadata entry is marked, then the object is deleted, then the entry
-is deleted. If the backend fails to delete an object, its marked entry stays. No queue opens such a
-segment, and `FlatFileStore.sweep_deleted` retries. A backend may take seconds per object, so a
+"""Deletion of segments in three steps: mark the metadata entry, delete the object, delete the
+entry. This way neither a crash nor a failing backend can leave an orphaned object. If the backend
+fails to delete an object, its marked entry stays. No queue opens such a segment, and
+`FlatFileStore.sweep_deleted` retries the deletion. A backend may take seconds per object, so a
 deletion holds no lock that uploads or reads need. `Deletions.hold` reserves the names, so that no
 new object gets the name of an object that is being deleted."""
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def mark_deleted(metadata: MetadataStore, segments: Sequence[FlatSegment], now_ms: int) -> None:
-    """Mark segments in the metadata for deletion. Readers no longer see their content."""
+    """Mark segments for deletion in the metadata. Readers no longer see their content."""
     with metadata.batch():
         for segment in segments:
             entry = segment.metadata(now_ms, STATUS_DELETED)
@@ -35,12 +35,12 @@ def mark_deleted(metadata: MetadataStore, segments: Sequence[FlatSegment], now_m
 
 
 def never_stop() -> bool:
-    """Return False, as the default for the question whether a deletion must stop."""
+    """Return False, as the default of `is_stopping`."""
     return False
 
 
 class Deletions:
-    """Pending deletions of a broker's segments. Thread-safe. All queues share one instance."""
+    """Pending deletions of a broker's segments, shared by all queues. Thread-safe."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -50,7 +50,7 @@ class Deletions:
     @contextmanager
     def hold(self, segment_id: SegmentId) -> Iterator[None]:
         """Reserve a name while a segment is created or deleted. Raises Busy if another thread has
-        reserved the name."""
+        reserved it."""
         with self._lock:
             if segment_id in self._held:
                 raise Busy(
@@ -65,8 +65,8 @@ class Deletions:
 
     @contextmanager
     def _hold_free(self, ids: Iterable[SegmentId]) -> Iterator[set[SegmentId]]:
-        """During a `with` block, reserve those of the given names that no other thread has
-        reserved. Yields the reserved names."""
+        """Reserve the given names that no other thread has reserved, for the duration of a `with`
+        block. Yields the reserved names."""
         with self._lock:
             held = set(ids) - self._held
             self._held |= held
@@ -82,9 +82,9 @@ class Deletions:
         is_stopping: Callable[[], bool] = never_stop,
         together: int = DELETED_TOGETHER,
     ) -> int:
-        """Try once to delete each marked segment, until the caller stops. Returns the number of
-        remaining segments. A segment that another thread has deleted or created again since it was
-        marked is not touched. `together`: number of deletions between two updates of the metadata.
+        """Try once to delete each marked segment, until the caller stops. Segments that another
+        thread has deleted or recreated since they were marked are skipped. `together`: number of
+        deletions between two updates of the metadata. Returns the number of remaining segments.
         Raises Fenced, and the errors of the metadata."""
         waiting = list(files)
         left = 0
@@ -141,9 +141,9 @@ def replace_segments(
     strays: Iterable[SegmentId],
     now_ms: int,
 ) -> list[SegmentId]:
-    """Register, in one write, the deletion of a path's segments in the metadata, and of the
-    `strays` that the metadata lacks. Afterwards both files of the queue are empty, and continue
-    after all earlier bytes. Returns the segments to delete. Raises Unavailable."""
+    """Mark all segments of a path for deletion, and begin two empty files after them. This is a
+    single write of the metadata. `strays`: segments of the path that the metadata lacks. Returns
+    the segments to delete. Raises Unavailable."""
     entries = {entry.id: entry for entry in metadata.segments(path)}
     going = list(dict.fromkeys((*strays, *entries)))
     new = []
@@ -186,8 +186,8 @@ def find_recorded_ends(
     strays: Iterable[SegmentId] | None,
 ) -> QueueEnds:
     """Return the file ends of a queue that is not open, from the metadata and from segments that
-    the metadata lacks. Each end is greater than the base offsets of all segments of the file.
-    Raises Unavailable."""
+    the metadata lacks. The end of the commit log is greater than the base offset of each segment
+    that the metadata has. Raises Unavailable."""
     ends = dict.fromkeys(_UNIT_BYTES, 0)
     for entry in metadata.segments(path):
         if entry.type in ends:

@@ -99,10 +99,10 @@ class FlatFileStore:
         self._destroyed: set[QueueKey] = set()
 
     def load(self) -> None:
-        """Open all queues of the metadata, from one listing of the broker's prefix. A queue with
+        """Open all queues of the metadata, using one listing of the broker's prefix. A queue with
         bad data is omitted and reported by `broken_queues`. A writer may rely on the state after a
-        fence check that began after the listing. Raises Unavailable, and Corrupt if the tier has
-        data of this broker but the metadata is empty (D18)."""
+        fence check that began after the listing. Raises Unavailable, and Corrupt if the metadata is
+        empty but the tier has data of this broker (D18)."""
         with without_cycle_search():
             self._load()
 
@@ -193,10 +193,10 @@ class FlatFileStore:
     def reload(
         self, keys: Iterable[QueueKey], listings: Mapping[SegmentId, SegmentListing]
     ) -> list[QueueKey]:
-        """Open queues again, from the current metadata and a listing. Needed if another process
-        writes the tier. Queues that are no longer in the metadata are closed. Running reads
-        continue with the files as they were. Returns the queues that have lost all segments that
-        they had before. Raises Unavailable."""
+        """Reopen queues from the current metadata and a listing, after another process has written
+        to the tier. Queues that are no longer in the metadata are closed. Running reads continue
+        with the old files. Returns the queues that have lost all of their previous segments. Raises
+        Unavailable."""
         gone: list[QueueKey] = []
         for key in keys:
             with self._lock:
@@ -239,7 +239,7 @@ class FlatFileStore:
         return file
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Use the given epoch for later writes, and compare the metadata with the records of
+        """Use the given epoch for later writes, and reconcile the metadata with the records of
         deleted topics. Call this before `load`."""
         with self._lock:
             self._writer = writer
@@ -254,8 +254,8 @@ class FlatFileStore:
         self.sweep_deleted(lambda: self._clock.monotonic_ms() >= until_ms)
 
     def record_recovered(self) -> None:
-        """Record in the metadata the sizes and times of segments that `load` found and a killed
-        process had not recorded."""
+        """Record the sizes and times of segments that `load` found but a killed process had not
+        recorded."""
         with self.metadata.batch():
             for file in self.files():
                 for gone in file.find_lost_ends():
@@ -273,32 +273,32 @@ class FlatFileStore:
                         self.metadata.put_segment(segment.metadata(self._clock.now_ms()))
 
     def check_writer(self) -> None:
-        """Raise Fenced if epoch ownership is known to be lost. No-op without an epoch."""
+        """Raise Fenced if the epoch is known to be lost. No-op without an epoch."""
         writer = self._writer
         if writer is not None:
             writer.check()
 
     def confirm_writer(self) -> None:
         """Confirm all bytes that were stored before this call (see `WriterEpoch.confirm`). Raises
-        Fenced if epoch ownership is lost, Unavailable."""
+        Unavailable, or Fenced if the epoch is lost."""
         writer = self._writer
         if writer is not None:
             writer.confirm()
 
     @property
     def broken_queues(self) -> dict[QueueKey, Corrupt]:
-        """Queues that could not be opened, with the reasons."""
+        """Queues that could not be opened, with the errors."""
         with self._lock:
             return dict(self._broken)
 
     def get(self, topic: str, queue_id: int) -> FlatMessageFile | None:
-        """Return the queue's file, or None for a queue that is not in the tier (or could not be
-        opened, see `broken_queues`)."""
+        """Return the queue's file. Returns None if the queue is not in the tier, or could not be
+        opened (see `broken_queues`)."""
         return None if topic in self._leaving else self._files.get(QueueKey(topic, queue_id))
 
     def find_end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the queues of a topic, with the queue offset after the last message of each.
-        Raises Corrupt if a queue could not be opened."""
+        """Return the queue offset after the last message of each queue of a topic. Raises Corrupt
+        if a queue could not be opened."""
         if topic in self._leaving:
             return {}
         ends: dict[int, int] = {}
@@ -312,8 +312,8 @@ class FlatFileStore:
         return ends
 
     def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
-        """Return the queue's file. A new file is registered only by its `init_offset`. Raises
-        Corrupt for a queue that could not be opened, Busy while its topic is being deleted."""
+        """Return the queue's file. A new file is not registered until its `init_offset`. Raises
+        Corrupt if the queue could not be opened, and Busy while its topic is being deleted."""
         key = QueueKey(topic, queue_id)
         with self._lock:
             if topic in self._leaving:
@@ -326,8 +326,8 @@ class FlatFileStore:
             return file
 
     def drop_unregistered(self, file: FlatMessageFile) -> None:
-        """Close and remove a queue that was never registered, because its topic was deleted before
-        that. No-op for any other queue."""
+        """Close and remove a queue whose topic was deleted before the queue was registered. No-op
+        for any other queue."""
         key = QueueKey(file.topic, file.queue_id)
         with file.lock:
             if file.is_initialised:
@@ -344,10 +344,10 @@ class FlatFileStore:
 
     def destroy_topics(self, topics: Iterable[str]) -> list[tuple[TopicMetadata, list[int]]]:
         """Delete topics from the tier and the metadata. Returns the topics that existed, each with
-        its queues. Other threads, even a running upload, cannot read or create queues of these
-        topics during the deletion. If the deletion fails, the topics stay inaccessible until
-        `finish_deletions` succeeds. Raises the errors of `DeletedTopics.record`. After such an
-        error nothing was deleted."""
+        its queues. During the deletion, no thread can read or create queues of these topics, not
+        even a running upload. If the deletion fails, they stay inaccessible until
+        `finish_deletions` succeeds. Raises the errors of `DeletedTopics.record`, after which
+        nothing was deleted."""
         leaving = frozenset(topics)
         with self._lock:
             self._leaving |= leaving
@@ -355,13 +355,14 @@ class FlatFileStore:
         return self._destroy_leaving(leaving)
 
     def is_leaving(self, topic: str) -> bool:
-        """Return whether a topic is being deleted, or will be because its deletion has failed."""
+        """Return whether a topic is being deleted, or its deletion has failed and will be
+        retried."""
         return topic in self._leaving
 
     def finish_deletions(self, is_stopping: Callable[[], bool] = never_stop) -> None:
         """Retry failed deletions of topics. Until they succeed, no messages of these topics are
-        uploaded. If the caller is stopping, `sweep_deleted` deletes the remaining segments. Raises
-        the errors of `destroy_topics`."""
+        uploaded. If the caller stops, `sweep_deleted` deletes the remaining segments. Raises the
+        errors of `destroy_topics`."""
         with self._lock:
             # Under the lock: a topic that another call has deleted since may have been recreated.
             left = frozenset(topic for topic in self._leaving if not self._deleting[topic])
@@ -398,8 +399,8 @@ class FlatFileStore:
             self._deleting = +self._deleting
 
     def _end_writes(self, topics: Iterable[str]) -> dict[str, dict[int, QueueEnds]]:
-        """Refuse further writes to the given topics. Returns where the files of their queues end.
-        Topics without data in the tier are left out."""
+        """Reject further writes to topics. Returns the file ends of their queues, omitting topics
+        without data in the tier."""
         return {
             topic: {queue_id: self._find_end(topic, queue_id) for queue_id in sorted(queues)}
             for topic in topics
@@ -414,8 +415,8 @@ class FlatFileStore:
         return QueueEnds(*map(max, ends, known))
 
     def _settle_deleted(self, topics: Iterable[str]) -> None:
-        """Record which of the deleted topics have no segments left in the tier. No-op before
-        `load`, because the metadata may lack segments."""
+        """Record the deleted topics that have no segments left in the tier. No-op before `load`,
+        because the metadata may lack segments."""
         if self._is_compared or self._writer is None:
             self.deleted.settle([topic for topic in topics if not self._has_announced(topic)])
 
@@ -449,7 +450,7 @@ class FlatFileStore:
         return entry, sorted(queues)
 
     def _find_unknown_queues(self, topic: str) -> set[int]:
-        """Return queues that had segments in the tier at the start but are neither in the metadata
+        """Return queues that had segments in the tier at startup but are neither in the metadata
         nor in the records of deleted topics."""
         prefix = f"{self.config.broker_name}/{topic}/"
         with self._lock:
@@ -459,14 +460,13 @@ class FlatFileStore:
 
     def destroy(self, topic: str, queue_id: int) -> None:
         """Delete a queue from the tier and the metadata, including segments that the metadata
-        lacks. This also works for a queue that could not be opened. No-op for an unknown queue."""
+        lacks. Also works if the queue could not be opened. No-op for an unknown queue."""
         self._destroy_queues(topic, [queue_id])
 
     def _destroy_queues(
         self, topic: str, queue_ids: Sequence[int], is_stopping: Callable[[], bool] = never_stop
     ) -> None:
-        """Delete queues like `destroy`. A metadata store with one file writes the file only a few
-        times for all queues together."""
+        """Delete queues like `destroy`, with only a few writes of the metadata for all of them."""
         keys = [QueueKey(topic, queue_id) for queue_id in queue_ids]
         with self._lock:
             files = {key: file for key in keys if (file := self._files.get(key)) is not None}
@@ -496,10 +496,10 @@ class FlatFileStore:
                 self._destroyed.clear()
 
     def begin_anew(self, topic: str, queue_id: int, offset: int | None = None) -> FlatMessageFile:
-        """Delete all segments of a known queue. The empty queue continues at `offset` (default: the
-        end that it had). This also works for a queue that cannot be opened or written to. Returns
-        the queue's file. No upload may run during the call. Raises the errors of
-        `require_restore_point` and `FlatMessageFile.begin_anew`."""
+        """Delete all segments of a known queue, and return its empty file. The queue continues at
+        `offset` (default: its previous end). Also works if the queue cannot be opened or written
+        to. No upload may run during the call. Raises the errors of `require_restore_point` and
+        `FlatMessageFile.begin_anew`."""
         key = QueueKey(topic, queue_id)
         path = queue_path(self.config.broker_name, topic, queue_id)
         strays = self._unregistered.get(path, [])
@@ -523,7 +523,7 @@ class FlatFileStore:
         return file
 
     def require_restore_point(self) -> None:
-        """Renew the backup of the metadata (`renew_restore_point`), before the last segments of a
+        """Renew the backup of the metadata (`renew_restore_point`) before the last segments of a
         queue are deleted. Raises Unavailable on failure."""
         if not self.renew_restore_point():
             raise Unavailable(
@@ -535,13 +535,13 @@ class FlatFileStore:
     def remove(
         self, segments: Iterable[FileSegment], is_stopping: Callable[[], bool] = never_stop
     ) -> int:
-        """Delete the segments that `FlatMessageFile.take_expired` removed. See
+        """Delete the segments that `FlatMessageFile.take_expired` removed, like
         `Deletions.remove`."""
         return self._deletions.remove(segments, is_stopping)
 
     def _take_out(self, key: QueueKey, file: FlatMessageFile | None) -> list[FileSegment]:
         """Register the deletion of all segments of a queue, including segments that its open file
-        does not have."""
+        lacks."""
         path = queue_path(self.config.broker_name, *key)
         with self._lock:
             strays = self._unregistered.get(path, [])
@@ -555,8 +555,8 @@ class FlatFileStore:
         return found if file is None else found + file.take_out()
 
     def sweep_deleted(self, is_stopping: Callable[[], bool] = never_stop) -> int:
-        """Retry recorded deletions until the caller must stop. Returns the number of remaining
-        segments. Uploads and reads continue during the call."""
+        """Retry recorded deletions until the caller must stop. Uploads and reads continue during
+        the call. Returns the number of remaining segments."""
         try:
             self.finish_deletions(is_stopping)
         except Unavailable as error:
@@ -602,8 +602,8 @@ def find_segments_before(
     metadata: MetadataStore, listings: Iterable[SegmentListing]
 ) -> set[SegmentId]:
     """Return the listed segments that the metadata lacks and that end at or before the queue's
-    first segment in the metadata. A rebuild of the metadata left them out because they cannot be
-    read. They are no danger for new bytes, because the queue continues at higher offsets."""
+    first segment. A rebuild of the metadata omitted them because they cannot be read. They do not
+    affect new bytes, because the queue continues at higher offsets."""
     found: set[SegmentId] = set()
     begins: dict[tuple[str, FileSegmentType], int] = {}
     for item in listings:

@@ -1,6 +1,5 @@
-"""FlatMessageFile: one queue in the tier, a commit log and a consume queue that move together. This
-module creates and deletes the queue. `queue_writer` appends messages, and `queue_view` reads
-them."""
+"""One queue in the tier: a commit log and a consume queue that move together. This module creates
+and deletes the queue. `queue_writer` appends messages, and `queue_view` reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tieredstore.tier.flat.queue_writer import QueueWriter
 
 
 class FlatMessageFile(QueueWriter):
-    """Messages of one queue in the tier. The methods that write messages are in `QueueWriter`."""
+    """One queue in the tier. `QueueWriter` has the methods that write messages."""
 
     __slots__ = ()
 
@@ -30,10 +29,10 @@ class FlatMessageFile(QueueWriter):
         listings: Mapping[SegmentId, SegmentListing] | None = None,
         clean_ends: QueueEnds | None = None,
     ) -> None:
-        """Load the queue from the metadata and the backend. Writes nothing. Complete, valid consume
-        queue units determine which messages exist. `clean_ends`: ends of the files at the last
-        clean stop, if no other process has written since. The units of a file that still has this
-        end need no check. Raises Unavailable, Corrupt."""
+        """Load the queue from the metadata and the backend. Writes nothing. A message exists if its
+        consume queue unit is complete and valid. `clean_ends`: file ends at the last clean stop, if
+        no other process has written since. If the files still have these ends, units are not
+        checked. Raises Unavailable, Corrupt."""
         with self.lock:
             self.commit_log.recover(listings)
             self.consume_queue.recover(listings)
@@ -46,16 +45,16 @@ class FlatMessageFile(QueueWriter):
         return QueueEnds(self.commit_log.commit_offset, self.consume_queue.commit_offset)
 
     def find_clean_ends(self) -> QueueEnds | None:
-        """Return the ends of the two files. Return None if bytes are not committed, or if the files
-        do not end with the same message."""
+        """Return the ends of the two files, or None if bytes are uncommitted or the files do not
+        end with the same message."""
         with self.lock:
             stored = QueueEnds(self.commit_log.stored_offset, self.consume_queue.stored_offset)
             is_clean = not self._marks and stored == self._committed_ends
             return stored if is_clean and self.is_initialised else None
 
     def find_lost_ends(self) -> list[str]:
-        """Describe each last segment that has fewer bytes in the backend than in the metadata,
-        because the end of the queue is then lost."""
+        """Describe each file whose last segment has fewer bytes in the backend than in the
+        metadata. The end of the queue is then lost."""
         return [
             f"{last.file.id}: {last.recorded_size_bytes - last.real_size_bytes} of "
             f"{last.recorded_size_bytes} bytes are gone"
@@ -65,9 +64,8 @@ class FlatMessageFile(QueueWriter):
         ]
 
     def find_gaps(self) -> list[str]:
-        """Describe each segment, other than the last one of its file, that has fewer bytes in the
-        backend than in the metadata. Messages in it are lost, but the queue continues after
-        them."""
+        """Describe each segment before the last one that has fewer bytes in the backend than in the
+        metadata. Messages in it are lost, but the queue continues after them."""
         return [
             f"{one.file.id}: {one.recorded_size_bytes - one.real_size_bytes} of "
             f"{one.recorded_size_bytes} bytes are gone"
@@ -77,8 +75,8 @@ class FlatMessageFile(QueueWriter):
         ]
 
     def trust_listing(self) -> None:
-        """Assume from now on that the segments to be created do not exist in the backend. See
-        `FlatAppendFile.is_listed_whole`."""
+        """Assume that new segments do not exist in the backend
+        (`FlatAppendFile.is_listed_whole`)."""
         self.commit_log.is_listed_whole = self.consume_queue.is_listed_whole = True
 
     # Beginning
@@ -86,8 +84,8 @@ class FlatMessageFile(QueueWriter):
     def init_offset(self, offset: int, commit_log_offset: int = 0) -> None:
         """Create the queue with `offset` as its first queue offset. No-op if the queue exists. The
         commit log begins at `commit_log_offset`, or after the commit logs of deleted topics of this
-        name, whichever is greater, so that no position is used twice. Raises Corrupt if the tier
-        holds bytes that the metadata lacks, and the errors of `DeletedTopics.find_log_begin`."""
+        name if that is greater, so that no position is used twice. Raises Corrupt if the tier holds
+        bytes that the metadata lacks, and the errors of `DeletedTopics.find_log_begin`."""
         with self.lock:
             self._check_writable()
             if self.is_initialised:
@@ -104,8 +102,7 @@ class FlatMessageFile(QueueWriter):
                 raise
 
     def undo_init(self) -> None:
-        """Undo `init_offset`, because the metadata that it changed, or the batch around it, was not
-        written to disk."""
+        """Undo `init_offset` after its metadata could not be written to disk."""
         with self.lock:
             self.consume_queue.undo_init()
             self.commit_log.undo_init()
@@ -118,15 +115,15 @@ class FlatMessageFile(QueueWriter):
         is_stopping: Callable[[], bool] = lambda: False,
         most: int | None = None,
     ) -> list[SegmentId]:
-        """Delete the segments whose newest message is older than `before_ms`, at most `most`
-        segments (None for all). The consume queue's segments are deleted first. Offsets continue,
-        even if all messages have expired. Segments that the backend cannot delete, or that remain
-        at a stop, are left to `FlatFileStore.sweep_deleted`. Returns the removed segments."""
+        """Delete segments whose newest message is older than `before_ms`, first those of the
+        consume queue. Offsets continue even if all messages have expired. `most`: maximum number of
+        segments (None: no limit). Segments that are not deleted, because the backend fails or the
+        caller stops, are left to `FlatFileStore.sweep_deleted`. Returns the removed segments."""
         return self._remove(self.take_expired(before_ms, most), is_stopping)
 
     def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
-        """Remove from the queue the segments that `expire` would delete, and register their
-        deletion. The caller calls `Deletions.remove` once the metadata is on disk."""
+        """Remove the segments that `expire` would delete from the queue, and register their
+        deletion. The caller must call `Deletions.remove` once the metadata is on disk."""
         with self._turns.waiting(self.path), self.lock:
             if self.is_closed:
                 return []
@@ -141,19 +138,19 @@ class FlatMessageFile(QueueWriter):
 
     @property
     def is_emptied(self) -> bool:
-        """Whether the queue had messages and none is left. Then the tier has no segment that shows
-        the queue's end."""
+        """Whether the queue had messages and all of them are gone. Then no segment in the tier
+        shows the end of the queue."""
         return 0 < self.consume_queue_min_offset == self.consume_queue_max_offset
 
     def begin_anew(
         self, offset: int, renew: Callable[[], object] = lambda: None
     ) -> list[SegmentId]:
         """Delete all messages and continue at the given queue offset, which may be lower than the
-        current end. The commit log continues at its position, so that no position is used for two
-        messages. If the process is killed during the call, the queue is empty and continues at the
-        end that it had. `renew`: function that is called after all segments are marked for deletion
-        and before the first is deleted. If it raises an error, the segments stay marked. Returns
-        the removed segments. Raises Busy while bytes are uncommitted."""
+        current end. The commit log keeps its position, so that no position is used for two
+        messages. If the process is killed during the call, the queue is empty and continues at its
+        previous end. `renew`: called after all segments are marked for deletion and before the
+        first is deleted. If it raises an error, the segments stay marked. Returns the removed
+        segments. Raises Busy while bytes are uncommitted."""
         with self._turns.waiting(self.path), self.lock:
             self._check_writable()
             if self._marks:
@@ -173,15 +170,15 @@ class FlatMessageFile(QueueWriter):
         return gone
 
     def end_writes(self) -> QueueEnds:
-        """Refuse further writes. Returns the ends of the files. Each end is greater than the base
-        offsets of all segments of the file."""
+        """Reject further writes and return the ends of the files. The end of the commit log is
+        greater than the base offset of each segment."""
         with self._turns.waiting(self.path), self.lock:
             self.close()
             return QueueEnds(_find_end_behind(self.commit_log), self.consume_queue.append_offset)
 
     def take_out(self) -> list[FileSegment]:
-        """Close the queue, remove all of its segments, and register their deletion. Once the
-        metadata is on disk, the caller calls `Deletions.remove` and deletes the queue's entry."""
+        """Close the queue, remove all segments and register their deletion. Once the metadata is on
+        disk, the caller must call `Deletions.remove` and delete the queue's entry."""
         with self._turns.waiting(self.path), self.lock:
             self.close()
             self.times.delete()
@@ -194,7 +191,7 @@ class FlatMessageFile(QueueWriter):
         return [file.id for file in victims]
 
     def close(self) -> None:
-        """Refuse further writes and release the segments. Idempotent."""
+        """Reject further writes and release the segments. Idempotent."""
         with self.lock:
             self.is_closed = True
             self._marks.clear()
@@ -203,7 +200,7 @@ class FlatMessageFile(QueueWriter):
 
 
 def _find_end_behind(file: FlatAppendFile) -> int:
-    """Return the end of a file, which is above the base offset even of an empty last segment."""
+    """Return the end of a file. It is above the base offset even if the last segment is empty."""
     segments = file.segments
     end = file.append_offset
     return max(end, segments[-1].base_offset + 1) if segments else end

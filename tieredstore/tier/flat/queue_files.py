@@ -20,8 +20,7 @@ class FlatCommitLogFile(FlatAppendFile):
     __slots__ = ()
 
     def is_rolling_due(self, now_ms: int, interval_ms: int, minimum_size_bytes: int) -> bool:
-        """Return whether the last segment must be rolled because of its age. It must also have a
-        minimum size."""
+        """Return whether the last segment is old enough and large enough to be rolled."""
         segments = self.segments
         if not segments:
             return False
@@ -61,8 +60,8 @@ class FlatConsumeQueueFile(FlatAppendFile):
     ) -> Reading[npt.NDArray[np.void]]:
         """Read up to `count` units (UNIT_DTYPE), starting at the queue offset `unit`. Returns fewer
         units at the end of a contiguous run, and none if there is no unit at the offset. `damaged`:
-        receives the damaged blocks among the units. A unit in such a block can be checked against
-        its record, except for its tags code."""
+        list to which damaged blocks among the units are added. A unit in such a block can be
+        checked against its record, except for its tags code."""
         if unit < 0 or count <= 0:
             return np.empty(0, UNIT_DTYPE)
         found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE, damaged)

@@ -25,8 +25,7 @@ _UNITS_AT_ONCE = 1024
 
 
 def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Read the queue offset of the message at the commit log offset `offset`. Returns -1 if no
-    message is there."""
+    """Read the queue offset of the message at a commit log offset, or -1 if no message is there."""
     found = yield from commit_log.read(offset, layout.QUEUE_OFFSET_POSITION + 8)
     if len(found) < layout.QUEUE_OFFSET_POSITION + 8:
         return -1
@@ -35,8 +34,8 @@ def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 
 
 def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Read the store time (ms) of the message at the commit log offset `offset`. Returns -1 if no
-    message is there."""
+    """Read the store time (ms) of the message at a commit log offset, or -1 if no message is
+    there."""
     found = yield from commit_log.read(offset, layout.MAX_STORE_TIMESTAMP_END)
     if len(found) < layout.MAX_STORE_TIMESTAMP_END:
         return -1
@@ -49,7 +48,7 @@ def find_first_unit(
     consume_queue: FlatConsumeQueueFile, ranges: Sequence[tuple[int, int]], position: int
 ) -> Reading[int | None]:
     """Return the queue offset of the first message that begins at or after the commit log offset
-    `position`, or None if none exists. `ranges`: as in `find_first_at_or_after`."""
+    `position`, or None. `ranges`: as in `find_first_at_or_after`."""
     for begin, end in ranges:
         low, high = begin, end
         while low < high:
@@ -70,10 +69,10 @@ def find_first_at_or_after(
     ranges: Sequence[tuple[int, int]],
     timestamp_ms: int,
 ) -> Reading[int | None]:
-    """Return the queue offset of the first message stored at or after `timestamp_ms`, or None if
-    none exists. `ranges`: ascending ranges [first, end) of queue offsets that have messages. Store
-    times rise with queue offsets. Equal times are common. If a clock was set back, the result is
-    some message at which the time is crossed."""
+    """Return the queue offset of the first message stored at or after `timestamp_ms`, or None.
+    `ranges`: ascending ranges [first, end) of queue offsets that have messages. Store times are
+    expected to rise with queue offsets, and may be equal. If a clock was set back, the result is a
+    message at which the time is crossed."""
     for begin, end in ranges:
         last = yield from _time_of(commit_log, consume_queue, end - 1)
         if last >= timestamp_ms:
@@ -89,8 +88,8 @@ def _search(
     high: int,
     timestamp_ms: int,
 ) -> Reading[int]:
-    """Return the smallest queue offset in [low, high] whose message is stored at or after
-    `timestamp_ms`. Message `high` is known to be stored at or after it."""
+    """Return the smallest queue offset in [low, high] whose message was stored at or after
+    `timestamp_ms`. Message `high` is known to be one of these."""
     low, high = _narrow(consume_queue, low, high, timestamp_ms)
     units: npt.NDArray[np.void] | None = None
     base = 0
@@ -114,7 +113,7 @@ def _search(
 def _narrow(
     consume_queue: FlatConsumeQueueFile, low: int, high: int, timestamp_ms: int
 ) -> tuple[int, int]:
-    """Raise `low` above the segments whose messages were all stored before `timestamp_ms` according
+    """Move `low` past the segments that only have messages stored before `timestamp_ms`, according
     to the metadata. Returns the narrower range."""
     for segment in consume_queue.segments:
         first = segment.base_offset // consume_queue.unit_bytes
@@ -136,7 +135,7 @@ def _time_of(
 
 class QueueView:
     """Reads of a queue's two files. Offsets are queue offsets, or byte offsets of the queue's own
-    commit log. The methods take no lock."""
+    commit log. No method takes a lock."""
 
     __slots__ = ("_first_message", "commit_log", "consume_queue")
 
@@ -153,10 +152,10 @@ class QueueView:
 
     @property
     def consume_queue_min_offset(self) -> int:
-        """Queue offset of the first message that can be read, or the commit offset if no message
-        can be read. It is the greater of two offsets: the consume queue's minimum, and the first
-        message that the commit log still has. If messages have expired, this property may once
-        block for a read of 8 bytes, and raise Unavailable or Corrupt."""
+        """Queue offset of the first readable message, or the commit offset without one. This is the
+        greater of the consume queue's minimum and the first message that the commit log still has.
+        If messages have expired, this property may block once to read 8 bytes, and raise
+        Unavailable or Corrupt."""
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:
@@ -207,13 +206,13 @@ class QueueView:
 
     @property
     def holes(self) -> Sequence[tuple[int, int]]:
-        """Ranges [first missing, next existing) of queue offsets that the tier never got, or
-        lost."""
+        """Ranges [first missing, next existing) of queue offsets that the tier lost or never
+        received."""
         return self.consume_queue.unit_holes
 
     def next_valid_offset(self, offset: int) -> int:
-        """Return `offset` if a message may exist there. Otherwise return the next queue offset with
-        a message, or the commit offset if none follows."""
+        """Return `offset` if a message may exist there, otherwise the next queue offset with a
+        message. If no message follows, returns the commit offset."""
         offset = max(offset, self.consume_queue_min_offset)
         for begin, end in self.holes:
             if begin <= offset < end:
@@ -249,8 +248,8 @@ class QueueView:
         return units
 
     def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]:
-        """Read the committed bytes of the commit log, starting at the byte offset `offset`. Returns
-        fewer bytes at the end of the log, and none after it. Raises BlocksDamaged for bytes in
+        """Read committed bytes of the commit log, starting at the byte offset `offset`. Returns
+        fewer bytes at the end of the log, and none after it. Raises BlocksDamaged if bytes are in
         damaged blocks, and the errors of the segments."""
         damaged: list[BlocksDamaged] = []
         found = yield from self.commit_log.read(offset, length, damaged)
@@ -259,7 +258,7 @@ class QueueView:
         return found
 
     def read_commit_log_nowait(self, offset: int, length: int) -> memoryview | None:
-        """Return the result of `read_commit_log` if this needs no blocking call, else None."""
+        """Return the result of `read_commit_log`, or None if this needs a blocking call."""
         return self.commit_log.read_nowait(offset, length)
 
     def read_commit_log_as_found(self, offset: int, length: int) -> Reading[memoryview]:
@@ -270,8 +269,8 @@ class QueueView:
 
     def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> Reading[int]:
         """Find the queue offset for a store time. LOWER: the first message at or after the time, or
-        the commit offset if none exists. UPPER: the last message at or before the time, or the min
-        offset if none exists. (`docs/differences.md`, D10, D27)"""
+        the commit offset. UPPER: the last message at or before the time, or the min offset.
+        (`docs/differences.md`, D10, D27)"""
         ranges = yield from self._ranges()
         if boundary is BoundaryType.LOWER:
             found = yield from find_first_at_or_after(
@@ -290,8 +289,8 @@ class QueueView:
         return before[-1] if before else minimum
 
     def store_timestamp_at(self, offset: int) -> Reading[int]:
-        """Read the store time (ms) of the message at the queue offset `offset`. Returns -1 if no
-        message is there."""
+        """Read the store time (ms) of the message at a queue offset, or -1 if no message is
+        there."""
         units = yield from self.consume_queue.read_units(offset, 1)
         if not len(units):
             return -1
@@ -300,7 +299,7 @@ class QueueView:
 
     def offset_of_position(self, commit_log_offset: int) -> Reading[int | None]:
         """Return the queue offset of the first message that begins at or after `commit_log_offset`,
-        or None if none exists."""
+        or None."""
         ranges = yield from self._ranges()
         found = yield from find_first_unit(self.consume_queue, ranges, commit_log_offset)
         return found

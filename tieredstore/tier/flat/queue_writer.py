@@ -1,7 +1,7 @@
-"""Writes to a queue of the tier: to its commit log and its consume queue. The consume queue never
-gets ahead of the commit log. Both are rolled only after they are committed up to the same message.
-So any bytes that a crash leaves after the last consume queue unit are in the last commit log
-segment, and the next commit overwrites them."""
+"""Writes to the commit log and the consume queue of a queue in the tier. The consume queue never
+gets ahead of the commit log. Both are rolled only when they are committed up to the same message.
+If a crash leaves bytes after the last consume queue unit, they are in the last commit log segment,
+and the next commit overwrites them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ the queue. After that the upload continues, even if the thread still waits."""
 
 
 class Turns:
-    """Fair use of the locks of a broker's queues. Thread-safe. If a thread releases a lock and
-    immediately acquires it again, a waiting thread nearly never gets it. A thread that needs the
-    lock of a queue therefore registers here, and an upload of the queue waits between two batches
-    until that thread has had the lock."""
+    """Fair sharing of queue locks between threads. Thread-safe. A thread that releases a lock and
+    reacquires it immediately would nearly always keep it from waiting threads. So a thread that
+    needs the lock of a queue registers here. Between two batches, an upload of the queue lets that
+    thread have the lock first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class Turns:
 
     @contextmanager
     def waiting(self, path: str) -> Iterator[None]:
-        """Register a request for the lock of a queue. Acquire the lock within the block."""
+        """Register a request for the lock of a queue. Acquire the lock inside the `with` block."""
         with self._lock:
             self._waiting[path] = self._waiting.get(path, 0) + 1
         try:
@@ -63,8 +63,8 @@ class Turns:
                     del self._waiting[path]
 
     def give_way(self, path: str, lock: threading.RLock) -> None:
-        """If threads wait for the lock, release it for them, and acquire it again. The caller must
-        hold the lock exactly once. Meanwhile these threads may change the queue."""
+        """Release the lock while other threads wait for it, then reacquire it. The caller must hold
+        the lock exactly once. The other threads may change the queue."""
         if path not in self._waiting:
             return
         lock.release()
@@ -83,7 +83,7 @@ HOUR_MS = 3_600_000
 class QueueWriter(QueueView):
     """Queue to which messages are appended. Offsets are queue offsets, or byte offsets of the
     queue's own commit log. `lock` serialises writers (dispatch, expiry, destroy), and is held for
-    at most one batch (see `give_way`). Readers take no lock. `confirm_writer`:
+    one batch at most (see `give_way`). Readers take no lock. `confirm_writer`:
     `WriterEpoch.confirm`, called after both files are stored and before the bytes are committed.
     `deletions`, `turns`, `deleted`: shared by all queues of the broker."""
 
@@ -175,22 +175,22 @@ class QueueWriter(QueueView):
     # Turns
 
     def wait_for_lock(self) -> None:
-        """Acquire `lock`. During an upload, this waits only for the current batch, because an
-        upload releases the lock between two batches. The caller must release it."""
+        """Acquire `lock`. During an upload, this waits only for the current batch. The caller must
+        release the lock."""
         if not self.lock.acquire(blocking=False):
             with self._turns.waiting(self.path):
                 self.lock.acquire()
 
     def give_way(self) -> None:
-        """Release the lock for waiting threads, and acquire it again. The caller must hold the lock
-        exactly once. Meanwhile other threads may append to the file or close it."""
+        """Release the lock for waiting threads, then reacquire it. The caller must hold the lock
+        exactly once. The other threads may append to the file or close it."""
         self._turns.give_way(self.path, self.lock)
 
     # Writing
 
     def skip_to(self, offset: int) -> None:
-        """Let the queue continue at a later queue offset, which leaves a hole. Existing messages
-        stay readable. Raises Invalid for an offset below the max offset, Busy while bytes are
+        """Continue the queue at a later queue offset, which leaves a hole. Existing messages stay
+        readable. Raises Invalid for an offset below the max offset, and Busy while bytes are
         uncommitted."""
         with self.lock:
             self._check_writable()
@@ -203,17 +203,20 @@ class QueueWriter(QueueView):
         *,
         may_roll: bool = True,
     ) -> RecordBatch:
-        """Append the next messages of the queue, in order, and return the batch as it is written to
+        """Append the next messages of the queue, in order. Returns the batch as it is written to
         the tier. `units`: consume queue units of the messages (UNIT_DTYPE, only sizes and tags
-        codes are used). `records`: buffers, each with one or more whole records. Together they
-        contain the records of the units. They are copied once, with the physical offsets of the
-        tier. A single writable buffer is not copied, and belongs to the file from then on. Full
-        segments are rolled, after a commit of the messages appended before. A message larger than a
-        segment gets its own segment. `may_roll`: whether segments may be rolled. If not, only the
-        messages that fit are appended (see `roll_full`). Raises Corrupt if units and records
-        disagree, before anything is appended. Raises Busy if another thread runs a commit that
-        rolling needs, and the errors of commits. After these errors, `rollback` drops the
-        uncommitted messages."""
+        codes are used). `records`: buffers of whole records, which together contain the records of
+        the units. They are copied once and get the physical offsets of the tier. A single writable
+        buffer is not copied, and belongs to the file from then on.
+
+        Full segments are rolled, after a commit of the messages appended before. A message larger
+        than a segment gets a segment of its own. `may_roll`: whether segments may be rolled. If
+        False, only the messages that fit are appended (see `roll_full`).
+
+        Raises Corrupt, before anything is appended, if units and records disagree. Raises Busy if
+        another thread runs a commit that rolling needs, and the errors of commits. After these
+        errors, `rollback` drops the uncommitted messages.
+        """
         with self.lock:
             self._check_writable()
             if not self.is_initialised:
@@ -238,8 +241,8 @@ class QueueWriter(QueueView):
             return prepared.take_first(done)
 
     def _find_fitting_end(self, prepared: RecordBatch, first: int) -> int:
-        """Return the index after the last message, counted from `first`, that fits into the
-        segments and limits of both files."""
+        """Return the end of the messages, counted from `first`, that fit into the segments and
+        limits of both files."""
         log, queue = self.commit_log.find_writer(), self.consume_queue.find_writer()
         count = min(
             prepared.count - first,
@@ -298,10 +301,9 @@ class QueueWriter(QueueView):
             self.consume_queue.roll()
 
     def roll_full(self, size_bytes: int) -> None:
-        """Roll the files that have no room for a message of the given size, and a commit log that
-        is old and large enough. If this is called within a `batch()` of the metadata, no message
-        may be appended before the batch ends. If the batch fails, call `doubt_roll`. Raises Busy
-        while messages are not committed."""
+        """Roll the files without room for a message of the given size, and a commit log that is
+        due. Inside a `batch()` of the metadata, no message may be appended until the batch ends. If
+        the batch fails, call `doubt_roll`. Raises Busy while messages are not committed."""
         with self.lock:
             self._check_writable()
             if self._marks:
@@ -310,8 +312,8 @@ class QueueWriter(QueueView):
             self._make_room(size_bytes)
 
     def doubt_roll(self) -> None:
-        """Record that the entries of segments that `roll_full` has registered may not be on disk.
-        The next append first ensures that they are."""
+        """Record that the entries of the segments from `roll_full` may not be on disk. The next
+        append first writes them."""
         with self.lock:
             self.commit_log.doubt_entries()
             self.consume_queue.doubt_entries()
@@ -328,8 +330,8 @@ class QueueWriter(QueueView):
 
     @property
     def is_roll_due(self) -> bool:
-        """Whether the last segment of the commit log must be rolled because of its age, and can be
-        rolled now because all messages are committed."""
+        """Whether the commit log is due to be rolled because of its age, and all messages are
+        committed."""
         hours = self._config.commit_log_rolling_interval_hours
         return not self._marks and self.commit_log.is_rolling_due(
             self._clock.now_ms(),
@@ -338,10 +340,11 @@ class QueueWriter(QueueView):
         )
 
     def commit(self) -> bool:
-        """Write the commit log, then the consume queue, in one request if the provider supports it.
-        Then confirm the epoch to commit both. Returns True if all appended messages are committed,
-        False if another thread is committing. Raises Unavailable, Fenced, Corrupt. After
-        Unavailable, call this again or call `rollback`. Stored bytes are not written again."""
+        """Write the commit log, then the consume queue, and confirm the epoch to commit both. If
+        the provider supports it, both are written in one request. Returns True if all appended
+        messages are committed, False if another thread is committing. Raises Unavailable, Fenced,
+        Corrupt. After Unavailable, call this again or call `rollback`. Stored bytes are not written
+        again."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
@@ -354,9 +357,9 @@ class QueueWriter(QueueView):
             self.lock.release()
 
     def store(self) -> StoredEnds | None:
-        """Write like `commit`, without a fence check. The stored messages are committed by `settle`
-        after a later check, or by the next `commit`. Returns None if another thread is committing.
-        Raises the errors of `commit`."""
+        """Write like `commit`, but without a fence check. Call `settle` after a later check to
+        commit the messages, or call `commit`. Returns None if another thread is committing. Raises
+        the errors of `commit`."""
         if not self.lock.acquire(blocking=False):
             return None
         try:
@@ -367,8 +370,8 @@ class QueueWriter(QueueView):
 
     def settle(self, ends: StoredEnds) -> bool:
         """Commit the messages up to the ends that `store` returned. A fence check that began after
-        `store` must have succeeded. Returns False if the file was closed since, because its topic
-        was deleted."""
+        `store` must have succeeded. Returns False if the file was closed in between, because its
+        topic was deleted."""
         with self.lock:
             if self.is_closed:
                 return False
@@ -390,14 +393,14 @@ class QueueWriter(QueueView):
 
     @property
     def has_uncommitted(self) -> bool:
-        """Whether appended or stored messages are not committed yet."""
+        """Whether any appended or stored messages are not yet committed."""
         return bool(self._marks)
 
     def rollback(self) -> None:
         """Drop the messages that are appended but not stored. The next append begins after the last
-        stored unit. Messages that are stored and not committed wait for the next `commit`. Bytes of
-        dropped messages may already be in the commit log. A later commit overwrites these bytes, or
-        compares them with its own."""
+        stored unit. Stored messages that are not committed wait for the next `commit`. If bytes of
+        dropped messages are already in the commit log, a later commit overwrites them or compares
+        them with its own."""
         with self.lock:
             self._forget_marks()
             if not self._marks:

@@ -1,4 +1,5 @@
-"""Recovers a queue's files after a restart: only complete units whose messages exist are kept."""
+"""Recovery of a queue's files after a restart. Only complete units whose messages exist are
+kept."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """End the consume queue after the last unit whose message is in the commit log (even if it is
-    damaged), and the commit log after that message. Changes nothing in the backend. Raises
+    """End the consume queue after the last unit whose message is in the commit log, even if
+    damaged. End the commit log after that message. Changes nothing in the backend. Raises
     Unavailable."""
     if not consume_queue.segments or not commit_log.segments:
         return
@@ -100,9 +101,8 @@ def _cut_units(consume_queue: FlatConsumeQueueFile, behind: int) -> None:
 
 
 def repair_times(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """Correct the store times of segments that grew after their metadata was written. Such segments
-    exist after a crash, or if the metadata was not refreshed. Reads one or two messages of each of
-    them."""
+    """Correct the store times of segments that grew after their metadata was written, for example
+    before a crash. Reads one or two messages of each such segment."""
     for file in (commit_log, consume_queue):
         segments = file.segments
         for index, segment in enumerate(segments):

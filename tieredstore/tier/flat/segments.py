@@ -29,9 +29,9 @@ _log = logging.getLogger(__name__)
 
 
 class FlatSegment:
-    """One segment of a flat file: its handle, and its committed part. `commit_position`: end of the
-    committed part in the segment, bytes. `begin_ms`, `end_ms`: store times of the committed
-    messages, NEVER_WRITTEN_MS if there are none. `real_size_bytes`: size in the backend when the
+    """One segment of a flat file: its handle and its committed part. `commit_position`: end of the
+    committed part in the segment (bytes). `begin_ms`, `end_ms`: store times of the committed
+    messages, or NEVER_WRITTEN_MS without messages. `real_size_bytes`: size in the backend when the
     segment was opened. `recorded_size_bytes`, `recorded_begin_ms`: size and begin time in the
     metadata at that time."""
 
@@ -66,8 +66,8 @@ class FlatSegment:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the metadata had the segment's current state when the segment was opened. The end
-        time is not compared, because it changes only together with the size or the begin time."""
+        """Whether the metadata was up to date when the segment was opened. The end time is not
+        compared, because it never changes alone."""
         return (
             self.commit_position == self.recorded_size_bytes
             and self.begin_ms == self.recorded_begin_ms
@@ -88,8 +88,8 @@ class FlatSegment:
 
     def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
         """Return the segment's metadata entry. An empty segment gets the current time as its end
-        time, because Java's expiry deletes segments without an end time. The times of later
-        messages are first written to the journal only, and Java does not read the journal."""
+        time, because Java's expiry deletes segments without one. The times of later messages are
+        first written only to the journal, which Java does not read."""
         is_new = self.begin_ms == NEVER_WRITTEN_MS and status != STATUS_DELETED
         return FileSegmentMetadata(
             path=self.file.id.path,
@@ -103,8 +103,7 @@ class FlatSegment:
         )
 
     def is_expired(self, before_ms: int) -> bool:
-        """Return whether all messages of the segment are older than `before_ms`. Also true for a
-        segment without messages."""
+        """Return whether the segment has no messages, or only messages older than `before_ms`."""
         return self.end_ms == NEVER_WRITTEN_MS or self.end_ms < before_ms
 
 
@@ -113,8 +112,8 @@ _base_offset = attrgetter("base_offset")
 
 
 class FlatSegments:
-    """Segments by ascending base offset. Readers take no lock. They see the current list and commit
-    positions."""
+    """Segments in ascending order of base offset. Readers take no lock, and see the current list
+    and commit positions."""
 
     __slots__ = ("segments",)
 
@@ -177,7 +176,8 @@ class FlatSegments:
     # Reading
 
     def read_nowait(self, offset: int, length: int) -> memoryview | None:
-        """Return committed, undamaged bytes of one segment if no call must block, else None."""
+        """Return committed, undamaged bytes of one segment, or None if this needs a blocking
+        call."""
         segments = self.segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         if length > 0 and index >= 0:
@@ -190,11 +190,11 @@ class FlatSegments:
     def read(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Reading[memoryview]:
-        """Read the committed bytes starting at `offset`, across any number of segments. The result
-        is shorter than `length` if the file or a run of contiguous segments ends. The result is
-        empty if the offset has expired, is in a hole or is not committed. Bytes in damaged blocks
-        are returned unchanged, for callers that search for structure. `damaged`: receives the
-        ranges of these bytes, for callers that serve messages. Raises the errors of the
+        """Read committed bytes starting at `offset`, across any number of segments. The result is
+        shorter than `length` at the end of the file or of a run of contiguous segments. It is empty
+        if the offset has expired, is in a hole or is not committed. Bytes in damaged blocks are
+        returned unchanged, for callers that search for structure. `damaged`: list to which the
+        ranges of these bytes are added, for callers that serve messages. Raises the errors of the
         segments."""
         at_hand = self.read_nowait(offset, length)
         if at_hand is not None:
@@ -221,7 +221,7 @@ class FlatSegments:
 def _read_as_found(
     step: list[SegmentRead], damaged: list[BlocksDamaged] | None
 ) -> Reading[list[memoryview]]:
-    """Read several ranges, and return the bytes of each. If one of them touches damaged blocks, the
+    """Read several ranges and return the bytes of each. If a range touches damaged blocks, the
     ranges are read one by one, so that the others are not affected."""
     try:
         found = yield step
@@ -245,7 +245,7 @@ def open_segments(
     listings: Mapping[SegmentId, SegmentListing] | None,
     unit_bytes: int,
 ) -> tuple[FlatSegment, ...]:
-    """Open the segments of a path, by base offset. See `FlatAppendFile.recover`."""
+    """Open the segments of a path in order of base offset. See `FlatAppendFile.recover`."""
     entries = [entry for entry in metadata.segments(path, type) if entry.status != STATUS_DELETED]
     segments = []
     for index, entry in enumerate(entries):

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 def take_heads(buffer: memoryview, starts: Int64s, ends: Int64s) -> dict[int, bytes]:
     """Return the first bytes of the first record in each range of `make_ranges`, by the index of
-    its message. `starts` and `ends`: int64[n], where the records begin and end in the commit log.
+    its message. `starts` and `ends`: int64[n], start and end of each record in the commit log.
     `buffer`: the records."""
     begin = int(starts[0]) if len(starts) else 0
     places = [int(starts[low]) for low, _ in cut_ranges(starts, ends)]
@@ -34,9 +34,8 @@ def take_heads(buffer: memoryview, starts: Int64s, ends: Int64s) -> dict[int, by
 
 
 class TimeTracker:
-    """Keeps the store times of the committed messages of one queue in memory, until they are
-    recorded in the tier. Recording them takes one request. The caller must hold the queue's
-    lock."""
+    """Keeps the store times of a queue's committed messages until they are recorded in the tier,
+    which takes one request. The caller must hold the queue's lock."""
 
     __slots__ = ("_commit_log", "_failed_at", "_path", "_place", "_records", "_segments")
 
@@ -68,13 +67,13 @@ class TimeTracker:
         return self._segments[-1]
 
     def note_roll(self) -> None:
-        """Record that the last segment has ended, so that its times are recorded soon."""
+        """Record that the last segment has ended. Its times are then recorded soon."""
         if self._segments:
             self._segments[-1].has_ended = True
 
     @property
     def is_due(self) -> bool:
-        """Whether any times must be recorded."""
+        """Whether any times are due to be recorded."""
         if self._commit_log.size_bytes < recorded_times.LEAST_BYTES:
             return False
         if (
@@ -89,7 +88,7 @@ class TimeTracker:
         return self._segments[-1].end if self._segments else 0
 
     def record(self) -> None:
-        """Record the times that are due. Times that cannot be recorded now are retried later."""
+        """Record the times that are due. If this fails, it is retried later."""
         if self._place is None:
             return
         if self._records is None:
@@ -106,7 +105,7 @@ class TimeTracker:
 
     def delete(self) -> None:
         """Delete all time records of the queue, because its segments are deleted. A record that
-        cannot be deleted does no harm, because it does not match later messages. `verify --seal`
+        cannot be deleted is harmless, because it does not match later messages. `verify --seal`
         deletes it."""
         self._segments = []
         if self._place is None:

@@ -1,8 +1,8 @@
-"""Checks at the start of a broker or job whether store, state directory and tier belong together,
-and records the result. Store and state directory each have a record file for this. Before an epoch
-is taken, its token is written to both record files as an attempt. After the comparison the epoch is
-marked in the tier as a store's, and both record files get the identity and the change number of the
-tier. After a crash between two of these writes, either the epoch is not marked as a store's, or the
+"""Checks at startup whether store, state directory and tier belong together, and records the
+result. The store and the state directory each have a record file for this. Before an epoch is
+taken, its token is written to both record files as an attempt. After the comparison, the epoch is
+marked in the tier as a store's, and the identity and change number of the tier are written to both
+record files. If a crash interrupts this, either the epoch is not marked as a store's, or the
 attempts in a record file show that its directory owns the newest epoch."""
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def refuse(
     *,
     is_store: bool = True,
 ) -> TieredStoreError:
-    """Return the error with which a start is refused. It is Unavailable if the location of the tier
-    does not exist, otherwise Invalid. `path`: path of the store or state directory. `last_writer`:
+    """Return the error for a rejected start: Unavailable if the location of the tier does not
+    exist, otherwise Invalid. `path`: path of the store or state directory. `last_writer`:
     description of the tier's last writer. `is_store`: whether the directory is a store."""
     outcome = verdict.outcome
     detail = f" ({verdict.detail})" if verdict.detail else ""
@@ -140,7 +140,7 @@ def refuse(
 
 
 def has_history(metadata: MetadataStore) -> bool:
-    """Return whether the tier has, or had, messages of the broker according to the metadata."""
+    """Return whether the tier has or had messages of the broker, according to the metadata."""
     return any(
         entry.type is not FileSegmentType.INDEX
         and entry.status != STATUS_DELETED
@@ -150,28 +150,26 @@ def has_history(metadata: MetadataStore) -> bool:
 
 
 def find_known_broker(metadata: MetadataStore, own: str | None = None) -> str | None:
-    """Return the broker whose segments are in the metadata, or None if the metadata has no
-    segments. The metadata of a renamed Java broker has segments of both names. If `own` is one of
-    them, it is returned."""
+    """Return the broker whose segments are in the metadata, or None without segments. The metadata
+    of a renamed Java broker has segments of both names. If `own` is one of them, it is returned."""
     brokers = dict.fromkeys(entry.path.partition("/")[0] for entry in metadata.segments())
     return own if own in brokers else next(iter(brokers), None)
 
 
 def find_other_broker(provider: SegmentProvider, broker: str) -> str | None:
-    """Return the name of another broker that has a part of the tier, or None. Raises
-    Unavailable."""
+    """Return the name of another broker that uses the tier, or None. Raises Unavailable."""
     place = find_layer(provider, IdentifiedTier)
     names = place.list_brokers() if place is not None else iter(())
     return next((name for name in names if name != broker), None)
 
 
 class Belonging:
-    """Checks that a tier belongs to a state directory and, for a broker, to the store in it. Used
-    while the state directory is locked. `kind`: kind of the new owner. `source`: the store, or None
-    for a job, and for a store without marks. `is_told`: value of `tieredStoreAdopt`.
-    `gives_offsets`: whether the store accepts messages. A store that a job creates does not.
-    `is_named`: whether the configuration names the broker. Otherwise the broker has the name of the
-    host. For a tier in memory, nothing is compared or recorded."""
+    """Checks that a tier belongs to a state directory and, for a broker, to the store in it. The
+    state directory must be locked. A tier in memory is never compared or recorded. `kind`: kind of
+    the new owner. `source`: the store, or None for a job or a store without marks. `is_told`: value
+    of `tieredStoreAdopt`. `gives_offsets`: whether the store accepts messages. A store that a job
+    creates does not. `is_named`: whether the configuration names the broker. Otherwise the broker
+    has the name of the host."""
 
     def __init__(
         self,
@@ -204,19 +202,19 @@ class Belonging:
 
     @property
     def store(self) -> str:
-        """Identity of the store that took the epoch. Empty for a job, and before `claim`."""
+        """Identity of the store that took the epoch. Empty for a job and before `claim`."""
         return "" if self._mark is None else self._mark.store
 
     @property
     def needs_contents(self) -> bool:
-        """Whether segments and messages must be compared, because the records of earlier starts do
-        not prove that store and tier belong together."""
+        """Whether segments and messages must be compared, because earlier records do not prove that
+        store and tier belong together."""
         return self._verdict.outcome not in PROVEN
 
     def is_up_to_date(self) -> bool:
         """Return whether this state directory has a record of the tier, and no store with another
-        state directory has written to the tier since. Even if this is true, the tier may be an
-        older copy. Call this after `claim`."""
+        state directory has written to the tier since. The tier may still be an older copy. Call
+        this after `claim`."""
         files = (STORE_MEMORY, STATE_MEMORY)
         memories = {file: read_memory(self._root / file) for file in files}
         return knows_all(self._broker, self._tier, memories)
@@ -230,11 +228,11 @@ class Belonging:
             raise self._refuse(verdict)
 
     def claim(self, metadata: MetadataStore | None) -> WriterMark | None:
-        """Compare what the state directory and the tier recorded about each other, before the epoch
-        is taken. Then record the attempt to take it. Returns the mark that the new epoch leaves in
-        the tier, or None if the tier stores no marks. `metadata`: metadata of the state directory.
-        If it is None (for a repair), nothing is compared. Raises Invalid with the recovery
-        procedure, Unavailable, Corrupt."""
+        """Compare what the state directory and the tier recorded about each other, then record the
+        attempt to take the epoch. Returns the mark that the new epoch leaves in the tier, or None
+        if the tier stores no marks. `metadata`: metadata of the state directory, or None for a
+        repair, which compares nothing. Raises Unavailable, Corrupt, and Invalid with the recovery
+        procedure."""
         if not self._provider.capabilities.durable:
             return None
         store, state = self._read_store(), self._read_state()
@@ -261,14 +259,14 @@ class Belonging:
         return self._mark
 
     def compare_contents(self, metadata: MetadataStore, contents: Contents) -> None:
-        """Check again whether store, state directory and tier belong together, now also by the
-        segments and queues in the tier. Raises Invalid if they do not."""
+        """Repeat the comparison of `claim`, including the segments and queues in the tier. Raises
+        Invalid if store, state directory and tier do not belong together."""
         if self._provider.capabilities.durable:
             self._check(metadata, self._read_store(), self._read_state(), contents)
 
     def record(self, epoch: WriterEpoch) -> None:
-        """If the owner of the epoch is a store, mark the epoch in the tier as a store's. Then
-        record the tier and the epoch in the record files of the store and the state directory.
+        """Record the tier and the epoch in the record files of the store and the state directory.
+        If the owner of the epoch is a store, the epoch is first marked in the tier as a store's.
         Raises Fenced, Invalid, Unavailable."""
         mark = self._mark
         if mark is None:
@@ -344,7 +342,7 @@ class Belonging:
     def _remember_attempt(
         self, mark: WriterMark, store: TierMemory | None, state: TierMemory | None
     ) -> None:
-        """Record the token of a store's epoch in both record files, before the epoch is taken. Not
+        """Write the token of a store's epoch to both record files before the epoch is taken. Not
         needed for a job."""
         for path, before in ((STORE_MEMORY, store), (STATE_MEMORY, state)):
             memory = before or TierMemory(broker=self._broker)

@@ -1,7 +1,7 @@
-"""Compares a store, its state directory and its tier, by a pure function. `docs/belonging.md` has
-the same outcomes as a table. A start calls the function twice: before it takes the epoch, with what
-the three recorded about each other (the marks), and then with the contents of the tier too. Marks
-that do not match can be harmless, so the contents decide."""
+"""Pure comparison of a store, its state directory and its tier. `docs/belonging.md` lists the same
+outcomes as a table. A start compares twice: before it takes the epoch, using what the three
+recorded about each other (the marks), and afterwards using the contents of the tier too. Marks that
+do not match can be harmless, so the contents decide."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Record file of a store or state directory about its tier. `broker`: name of the broker in the
+    """Record of a store or state directory about its tier. `broker`: name of the broker in the
     tier. `identity`: identity of the tier, empty before the first successful start. `number`,
     `token`: change number and token of the last epoch that was recorded after a comparison.
     `attempts`: tokens of later epochs that were about to be taken, oldest first. `store`: identity
@@ -44,14 +44,13 @@ class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
 
     def owns(self, token: str) -> bool:
-        """Return whether the store or state directory to which this record belongs took the epoch
-        with this token."""
+        """Return whether the owner of this record took the epoch with the given token."""
         return bool(token) and (token == self.token or token in self.attempts)
 
 
 def read_memory(path: Path) -> TierMemory | None:
-    """Read a record file (`TierMemory`). Returns None if the file is missing or damaged. The start
-    then compares messages instead. Raises Invalid for a newer format, Unavailable."""
+    """Read a record file. Returns None if the file is missing or damaged, and the start then
+    compares messages instead. Raises Unavailable, or Invalid for a newer format."""
     try:
         found = read_note(path, TierMemory, "the memory of a tier")
     except Corrupt as error:
@@ -66,15 +65,15 @@ def read_memory(path: Path) -> TierMemory | None:
 
 
 def write_memory(path: Path, memory: TierMemory) -> None:
-    """Durably write the record file of a store or state directory. Raises Invalid, Unavailable."""
+    """Write a record file durably. Raises Invalid, Unavailable."""
     with wrap_os_errors("write", path):
         FILES.make_directory(path.parent)
         FILES.replace_file(path, msgspec.json.encode(memory) + b"\n")
 
 
 class Outcome(enum.Enum):
-    """Possible results of comparing store, state directory and tier when a broker starts. The value
-    is the name in `docs/belonging.md`."""
+    """Results of comparing store, state directory and tier when a broker starts. The values are the
+    names in `docs/belonging.md`."""
 
     SAME = "same"
     AFTER_JOBS = "after jobs"
@@ -115,13 +114,13 @@ belong together."""
 @dataclass(frozen=True, slots=True)
 class Contents:
     """Differences between the tier, the metadata and the local queues. Each item is a sentence.
-    `unknown`: segments that the metadata lacks. `missing`: segments of the metadata that the tier
-    lacks, or has only in part. `gaps`: queues whose local messages were deleted before the tier had
-    them. `ahead`: queues in which the next put would get an offset that the tier already has.
+    `unknown`: segments that the metadata lacks. `missing`: segments of the metadata that are
+    missing or incomplete in the tier. `gaps`: queues whose local messages were deleted before they
+    were in the tier. `ahead`: queues in which the next put would reuse an offset of the tier.
     `differing`: queues whose last message in the tier differs from the local message. `hidden`:
     queues with messages that exist only in segments that the metadata lacks. `beyond`: queues in
-    which such segments have offsets that the next put would get. `lost`: queues with messages that
-    the metadata names but both the store and the tier lack."""
+    which the next put would reuse an offset of such segments. `lost`: queues with messages that the
+    metadata names but neither the store nor the tier has."""
 
     unknown: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -135,13 +134,12 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that a start compares. `has_store`: whether the start has a store (a job has only a
-    state directory). `is_store_empty`: whether the store's log never had a message.
-    `knows_history`: whether the tier has messages according to the metadata of the state directory.
-    `known_broker`: broker of these messages. `is_told`: value of `tieredStoreAdopt`.
-    `other_broker`: another broker with a part of the tier, if the store is new and the
-    configuration does not name the broker. `contents`: differences in the contents, or None before
-    the epoch is taken."""
+    """Facts that a start compares. `has_store`: whether there is a store (a job has only a state
+    directory). `is_store_empty`: whether the store's log never had a message. `knows_history`:
+    whether the tier has messages, according to the metadata of the state directory. `known_broker`:
+    broker of these messages. `is_told`: value of `tieredStoreAdopt`. `other_broker`: another broker
+    that uses the tier, if the store is new and the configuration does not name the broker.
+    `contents`: differences in the contents, or None before the epoch is taken."""
 
     broker: str
     tier: TierMark
@@ -169,8 +167,8 @@ class Verdict:
 
 
 def compare(facts: Facts) -> Verdict:
-    """Decide whether a start may continue, and return the outcome. The first rule that matches the
-    facts decides."""
+    """Decide whether a start may continue. The first rule that matches the facts determines the
+    outcome."""
     named = _compare_names(facts)
     if named is not None:
         return named
@@ -200,7 +198,8 @@ def _refuse_name(file: str, name: str | None, facts: Facts) -> Verdict:
 
 
 def _compare_with_nothing(facts: Facts) -> Verdict:
-    """Decide about a location without data of this broker: a new tier, or an unmounted disk."""
+    """Return the verdict for a location without data of this broker: a new tier, or an unmounted
+    disk."""
     remembered = [file for file, memory in _list_memories(facts) if memory.identity]
     if not facts.knows_history and _is_state_current(facts):
         remembered = []  # by its own metadata the tier had nothing
@@ -217,7 +216,7 @@ def _compare_with_nothing(facts: Facts) -> Verdict:
 
 
 def _is_state_current(facts: Facts) -> bool:
-    """Return whether the state directory is as recent as the store, and its metadata can be
+    """Return whether the state directory is as recent as the store, so that its metadata can be
     used."""
     store, state = facts.store, facts.state
     if state is None or not state.identity:
@@ -250,9 +249,8 @@ def _compare_marks(facts: Facts) -> Verdict:
 
 
 def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
-    """Compare one record file (what a store or state directory recorded about its tier) with the
-    tier. `tieredStoreAdopt` allows only a store with another tier. Metadata of another tier is
-    rejected even if this key is set."""
+    """Compare one record file with the tier. `tieredStoreAdopt` only allows a store with another
+    tier. Metadata of another tier is always rejected."""
     tier, is_store = facts.tier, file == STORE_MEMORY
     if memory.identity != tier.identity:
         if facts.is_told and is_store:
@@ -275,9 +273,9 @@ def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
 
 
 def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | None]) -> bool:
-    """Return whether the record files of store and state directory include every epoch that a store
-    has taken in the tier. `memories`: content of the record files, by file name. A record without
-    an identity of the tier is ignored."""
+    """Return whether the record files include every epoch that a store has taken in the tier.
+    Records without an identity of the tier are ignored. `memories`: contents of the record files,
+    by file name."""
     facts = Facts(broker, tier, memories.get(STORE_MEMORY), memories.get(STATE_MEMORY))
     found = [
         _compare_memory(file, memory, facts).outcome
@@ -288,8 +286,9 @@ def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | N
 
 
 def _find_number(tier: TierMark, memory: TierMemory) -> int:
-    """Return the number of the tier's newest epoch that is not among the attempts in `memory`.
-    Attempts are left out, because the start that took such an epoch may have been refused."""
+    """Return the number of the newest epoch in the tier that is not one of the attempts in
+    `memory`. Attempts are skipped, because a start that took an epoch may have been rejected
+    afterwards."""
     number = tier.number
     while number and (mark := tier.writers.get(number)) and mark.token in memory.attempts:
         number -= 1
@@ -299,8 +298,8 @@ def _find_number(tier: TierMark, memory: TierMemory) -> int:
 def _compare_later(
     number: int, memory: TierMemory, facts: Facts, detail: str, *, is_store: bool
 ) -> Verdict:
-    """Find out who has written to the tier since the record `memory` was written. The tier has a
-    greater change number than this record."""
+    """Find out who has written to the tier since the record `memory` was written. The change number
+    of the tier is greater than that of the record."""
     if is_store:
         behind = Verdict(Outcome.STORE_BEHIND, detail)
     else:
@@ -347,8 +346,8 @@ def _compare_contents(facts: Facts, marks: Verdict) -> Verdict:
 
 
 def _list_memories(facts: Facts) -> list[tuple[str, TierMemory]]:
-    """Return the existing records of store and state directory, each with the name of its file. The
-    store's record is first, because it has more information."""
+    """Return the existing records with their file names. The store's record comes first, because it
+    has more information."""
     pairs = ((STORE_MEMORY, facts.store), (STATE_MEMORY, facts.state))
     return [(file, memory) for file, memory in pairs if memory is not None]
 

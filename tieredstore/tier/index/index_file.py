@@ -1,4 +1,4 @@
-"""Common parts of the tier's index files: status, items, and the selection of items for a query."""
+"""Common parts of the tier's index files: status, items and queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class IndexStatus(Enum):
-    """State of an index file, by Java's names."""
+    """State of an index file, with Java's names."""
 
     UNSEALED = "unsealed"
     """On the local disk and accepting keys. A broker has at most one such file."""
@@ -25,7 +25,7 @@ class IndexStatus(Enum):
 
 class IndexStoreFile:
     """Common part of `LocalIndexStoreFile` and `UploadedIndexStoreFile`. `begin_ms`: time from
-    which the times of the items are counted. It is also the name of a local file."""
+    which item times are counted, also the name of a local file."""
 
     def __init__(self, begin_ms: int, status: IndexStatus) -> None:
         self.begin_ms = begin_ms
@@ -37,15 +37,15 @@ class IndexStoreFile:
             self.status = IndexStatus.SEALED
 
     def close(self) -> None:
-        """Release the system resources of the file. Its status is SHUTDOWN afterwards."""
+        """Release the system resources of the file, and set its status to SHUTDOWN."""
         self.status = IndexStatus.SHUTDOWN
 
 
 class IndexItem(NamedTuple):
-    """A message with the hash of the wanted key. Topic and key must still be verified. `topic_id`:
-    topic's id in the metadata store. Offset and size are bytes in the queue's tiered commit log.
-    `timestamp_ms`: store time, exact to the second only (within 999 ms, see
-    `docs/formats/tiered-index.md`)."""
+    """Message whose key has the wanted hash. The caller must still verify topic and key.
+    `topic_id`: id of the topic in the metadata store. Offset and size are bytes in the queue's
+    tiered commit log. `timestamp_ms`: store time, accurate to within 999 ms
+    (`docs/formats/tiered-index.md`)."""
 
     topic_id: int
     queue_id: int
@@ -67,7 +67,7 @@ _ANY_MS: Final = 1 << 62
 
 
 class Wanted(NamedTuple):
-    """A query of one index file. `hashes`: possible hashes of the key. `limit`: maximum number of
+    """Query of one index file. `hashes`: possible hashes of the key. `limit`: maximum number of
     items. `begin_ms`, `end_ms`: store times, both inclusive. `topic_id`: None for any topic."""
 
     hashes: tuple[int, ...]
@@ -77,7 +77,7 @@ class Wanted(NamedTuple):
     topic_id: int | None = None
 
     def at_any_time(self) -> Wanted:
-        """Return a query without time limits, for files whose times are wrong. The caller must
+        """Return this query without time limits, for files whose times are wrong. The caller must
         compare the times of the messages."""
         return self._replace(begin_ms=-_ANY_MS, end_ms=_ANY_MS)
 
@@ -88,8 +88,8 @@ class Wanted(NamedTuple):
         file_begin_ms: int,
         found: list[IndexItem],
     ) -> None:
-        """Select items like `select`, for a few items that are given as tuples. Adds the items to
-        `found`, up to `limit`."""
+        """Add matching items to `found`, up to `limit`. Does the same as `select`, for a few items
+        given as tuples."""
         _, limit, begin_ms, end_ms, wanted_id = self
         for row in rows:
             item_hash, topic_id, queue_id, offset, size, seconds = row[:6]
@@ -109,10 +109,9 @@ class Wanted(NamedTuple):
     def select(
         self, items: npt.NDArray[np.void], key_hash: int, file_begin_ms: int
     ) -> list[IndexItem]:
-        """Return the matching items of one hash, in their order, at most `limit`. Times are stored
-        in whole seconds, rounded toward the begin time of the file. An item therefore matches if
-        any of the times that round to its time matches, or if its time is not plausible
-        (`CREDIBLE_SECONDS`)."""
+        """Return the matching items of one hash in their order, at most `limit`. Times are stored
+        in whole seconds, rounded toward the begin time of the file. So an item matches if any time
+        that rounds to its time matches, or if its time is not plausible (`CREDIBLE_SECONDS`)."""
         seconds = items["time_diff_seconds"].astype(np.int64)
         times = seconds * 1000 + file_begin_ms
         latest = times + np.where(seconds < 0, 0, 999)

@@ -1,7 +1,7 @@
-"""Index file on local disk that is being written: memory-mapped, queried in place, then compacted.
-Layout and capacity are Java's (`docs/formats/tiered-index.md`). A put writes items, then slots,
-then the header, so that chains are valid even if the process is killed in between. At the next
-start, `repair` corrects slots and header."""
+"""Index file on local disk that is being written. It is memory-mapped, queried in place, and
+compacted at the end. Layout and capacity are Java's (`docs/formats/tiered-index.md`). A put writes
+items, then slots, then the header, so that chains stay valid if the process is killed in between.
+`repair` corrects slots and header at the next start."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BLOCK_ITEMS = 1 << 20
 
 
 def valid_items(items: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the items that may be valid: the size is above 0, the hash not negative."""
+    """Return a mask of the items that may be valid: size above 0 and hash not negative."""
     valid: npt.NDArray[np.bool_] = (items["size"] > 0) & (items["hash"] >= 0)
     return valid
 
@@ -61,11 +61,10 @@ def relink(
     count: int,
     trusted: int,
 ) -> int:
-    """Rebuild the slot heads, and the chains of the items with numbers above `trusted`, up to
-    `count`. `heads`: number of the first item of each slot. `items`: the items by number. Both are
-    views of the file, and only differences are written. Items up to `trusted` and their links are
-    known to be on disk, so a head that points to one of them is correct. Returns the number of
-    slots in use."""
+    """Rebuild the slot heads, and the chains of items `trusted` + 1 to `count`. `heads`: number of
+    the first item of each slot. `items`: the items by number. Both are views of the file, and only
+    differences are written. Items up to `trusted` are on disk with their links, so a head that
+    points to one of them is correct. Returns the number of slots in use."""
     right = heads.astype(np.int32)
     unsure = (right > trusted) | (right < 0)
     right[unsure] = 0
@@ -109,8 +108,8 @@ _ITEM = struct.Struct(">iiiqiii")
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Keys of messages of one queue, with one row per key. `hashes`: int32, as stored. Offsets and
-    sizes are bytes in the queue's tiered commit log. `store_timestamps`: epoch ms."""
+    """Keys of messages of one queue, one row per key. `hashes`: int32, as stored. Offsets and sizes
+    are bytes in the queue's tiered commit log. `store_timestamps`: epoch ms."""
 
     hashes: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
@@ -127,11 +126,11 @@ class IndexRows:
 
 
 class LocalIndexStoreFile(IndexStoreFile):
-    """One memory-mapped index file. Only one thread at a time may put, and queries may run at the
-    same time. The mapping exists while the object is referenced, so a query may continue after
+    """One memory-mapped index file. Only one thread at a time may put. Queries may run at the same
+    time. The mapping exists as long as the object is referenced, so a query may continue after
     `destroy`. `item_count`: number of items. `synced_items`: number of items on disk.
-    `covered_items`: when the file was opened, the number of items that were below the watermarks of
-    their queues."""
+    `covered_items`: number of items that were below the watermarks of their queues when the file
+    was opened."""
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
         super().__init__(begin_ms, IndexStatus.UNSEALED)
@@ -179,8 +178,8 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     @classmethod
     def open(cls, path: Path, slots: int, max_items: int) -> LocalIndexStoreFile:
-        """Open a file by its name. Raises Corrupt for a wrong size or header, Unavailable if the
-        file cannot be opened."""
+        """Open a file by its name. Raises Corrupt for a wrong size or header, and Unavailable if
+        the file cannot be opened."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -244,8 +243,8 @@ class LocalIndexStoreFile(IndexStoreFile):
             self.seal()
 
     def find(self, wanted: Wanted) -> list[IndexItem]:
-        """Find the matching items, newest first within a hash, at most `wanted.limit`. Raises
-        Corrupt for a chain that breaks the format."""
+        """Return matching items, newest first within a hash, at most `wanted.limit`. Raises Corrupt
+        if a chain violates the format."""
         found: list[IndexItem] = []
         for key_hash in wanted.hashes:
             rest = 0
@@ -259,7 +258,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def sync(self) -> None:
-        """Sync all to disk. Raises Unavailable. After an error, do not trust the file's content."""
+        """Sync the file to disk. Raises Unavailable. After an error, the content must not be
+        trusted."""
         count = self.item_count
         with self._fd_lock:
             if self._fd >= 0 and count != self.synced_items:
@@ -282,11 +282,11 @@ class LocalIndexStoreFile(IndexStoreFile):
         return self._items[first : self.item_count + 1]
 
     def valid_count(self) -> int:
-        """Return the number of items that are not certainly invalid (`valid_items`)."""
+        """Return the number of items that may be valid (`valid_items`)."""
         return int(np.count_nonzero(valid_items(self.items())))
 
     def close(self) -> None:
-        """Close the descriptor. The mapping ends when its last user has finished."""
+        """Close the file descriptor. The mapping stays until its last user has finished."""
         with self._fd_lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -302,8 +302,8 @@ class LocalIndexStoreFile(IndexStoreFile):
             raise _make_unavailable_error(self.path, "removed", error) from error
 
     def _walk(self, slot: int) -> tuple[list[tuple[int, ...]], int]:
-        """Return the newest items of a slot, and the number of the item that follows them in the
-        chain, or 0 at the end of the chain."""
+        """Return the newest items of a slot, and the number of the next item in the chain (0 at its
+        end)."""
         walked: list[tuple[int, ...]] = []
         number, above = int(self._heads[slot]), self.max_items
         while number > 0:
@@ -321,8 +321,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         return walked, 0
 
     def _scan(self, key_hash: int, last: int) -> Iterator[npt.NDArray[np.void]]:
-        """Return the items of a hash among the items 1 to `last`, newest first. The items are
-        scanned in blocks."""
+        """Yield the items of a hash among items 1 to `last`, newest first, in blocks."""
         seen = WALK_ITEMS
         for stop in range(last + 1, 1, -SCAN_ITEMS):
             start = max(stop - SCAN_ITEMS, 1)
@@ -349,9 +348,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         self._allocated_end = end
 
     def _true_end_ms(self) -> int:
-        """Return the end time in the header, or a later time if an item is certainly later. The
-        header of a file that Java wrote may lack the end time, because Java loses it at a
-        restart."""
+        """Return the end time in the header, or a later time if an item is certainly later. Java
+        loses the end time of a file when it restarts."""
         items = self.items()
         if not len(items):
             return self.end_ms

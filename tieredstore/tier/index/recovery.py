@@ -1,4 +1,4 @@
-"""Opens an index directory that Java or this program has left, after a clean stop or a crash."""
+"""Opens an index directory left by Java or by this program, after a clean stop or a crash."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RecoveredIndex:
-    """Recovered index. `local`, `uploaded`: files by ascending begin time. `replay`: rows that the
-    dispatcher may put a second time after a crash. `problems`: descriptions of unusable parts, one
-    line each."""
+    """Result of a recovery. `local`, `uploaded`: files in ascending order of begin time. `replay`:
+    rows that the dispatcher may put a second time after a crash. `problems`: descriptions of
+    unusable parts, one line each."""
 
     local: list[LocalIndexStoreFile] = field(default_factory=list)
     uploaded: list[UploadedIndexStoreFile] = field(default_factory=list)
@@ -126,7 +126,7 @@ def recover_index(
     """Open all files of a directory and all segments of a tier. `capacity`: configured (slots,
     items). Unfinished compactions, empty files and files that are already uploaded are removed.
     Files with old names are renamed. A file that cannot be used stays in place and is reported as a
-    problem. `is_writer`: whether this process writes the tier, see `IndexSegments.load`. Raises
+    problem. `is_writer`: whether this process writes to the tier (see `IndexSegments.load`). Raises
     Unavailable."""
     found = RecoveredIndex()
     try:
@@ -166,8 +166,8 @@ def _is_index_name(path: Path) -> bool:
 
 
 def _take_old_files(directory: Path, capacity: tuple[int, int]) -> None:
-    """Rename files of early versions, because their begin timestamp is only in the header. Files of
-    RocketMQ 5.1 and 5.2 are also converted."""
+    """Rename files of early versions, whose begin time is only in the header. Files of RocketMQ 5.1
+    and 5.2 are also converted."""
     for name in FIRST_DESIGN_NAMES:
         path = directory / name
         if not path.is_file():
@@ -191,7 +191,7 @@ def _take_old_files(directory: Path, capacity: tuple[int, int]) -> None:
 def _open(
     path: Path, capacity: tuple[int, int], watermarks: Watermarks
 ) -> LocalIndexStoreFile | None:
-    """Open a file, and repair it if needed. An empty file is deleted, and None is returned."""
+    """Open a file and repair it if needed. If the file is empty, delete it and return None."""
     state = watermarks.files.get(int(path.name))
     slots, max_items = find_capacity(path.stat().st_size, state, capacity) or capacity
     file = LocalIndexStoreFile.open(path, slots, max_items)
@@ -227,7 +227,7 @@ def _drop_uploaded(found: RecoveredIndex) -> None:
 
 def _collect_replay(found: RecoveredIndex, watermarks: Watermarks) -> None:
     """Add the rows of local files at or above the watermarks to `found.replay`. Rows of queues
-    without a watermark are left out, because they are never put a second time."""
+    without a watermark are omitted, because they are never put a second time."""
     for file in found.local:
         tail = file.items(file.covered_items + 1)
         tail = tail[valid_items(tail)]

@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class UploadableIndex(Protocol):
-    """A compacted file to upload, with its size in bytes and its begin and end time (epoch ms). Two
-    objects are the same file only if they are the same object."""
+    """Compacted file to upload, with its size (bytes) and its begin and end time (epoch ms). Files
+    are compared by object identity."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -54,14 +54,13 @@ class UploadableIndex(Protocol):
     def end_ms(self) -> int: ...
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield the content from position `start` to the end, as pairs of position and bytes. All
-        pieces except the last have `length` bytes. Raises Corrupt if the file is shorter,
-        Unavailable."""
+        """Yield the content from position `start` on, as pairs of position and bytes. Each piece
+        but the last has `length` bytes. Raises Unavailable, or Corrupt if the file is too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedIndex:
-    """A compacted file on the local disk, with its path, size in bytes, begin and end timestamp."""
+    """Compacted file on local disk, with its path, size (bytes), begin and end timestamp."""
 
     path: Path
     size_bytes: int
@@ -96,9 +95,8 @@ class _Progress:
 
 
 class IndexSegments:
-    """The uploaded part of the index. Only one thread at a time may change it. `confirm_writer`:
-    function like `WriterEpoch.confirm`, which is called before stored bytes are recorded in the
-    metadata."""
+    """Uploaded part of the index. Only one thread at a time may change it. `confirm_writer`:
+    function like `WriterEpoch.confirm`, called before stored bytes are recorded in the metadata."""
 
     def __init__(
         self,
@@ -116,10 +114,9 @@ class IndexSegments:
         self._progress: _Progress | None = None
 
     def load(self, *, is_writer: bool = True) -> list[UploadedIndexStoreFile]:
-        """Open all segments that contain an index file, by ascending base offset. A segment may be
-        registered although its size is not in the metadata. If the bytes of such a segment are
-        complete, the segment is used, and the tier's writer records its size. Otherwise the next
-        upload overwrites the segment."""
+        """Open all segments that contain an index file, in ascending order of base offset. A
+        registered segment without a recorded size is used if its bytes are complete, and the tier's
+        writer then records the size. Otherwise the next upload overwrites it."""
         listings = self._listings()
         files = []
         for entry in self._entries():
@@ -133,9 +130,9 @@ class IndexSegments:
         self, index_file: UploadableIndex, is_ending: Callable[[], bool] = lambda: False
     ) -> UploadedIndexStoreFile:
         """Write a compacted file as the next segment, in pieces, and record it durably. After a
-        failure, or if the process is ending (checked before each piece), the next call continues
-        where this call stopped. Raises Unavailable if the upload should be retried later, Fenced if
-        another writer holds the position, Corrupt if the compacted file or the existing bytes are
+        failure, or if `is_ending` returned True before a piece, the next call continues where this
+        one stopped. Raises Unavailable if the upload should be retried later. Raises Fenced if
+        another writer holds the position, and Corrupt if the file or the existing bytes are
         wrong."""
         entry = self._announce()
         segment = self._provider.open(entry.id)
@@ -163,8 +160,8 @@ class IndexSegments:
         """Remove the first segments whose end is before `before_ms`, until the caller stops.
         Returns the number of removed segments. `drop`: called with the base offset of each segment
         before its removal. Segments that are registered but not written stay, because their upload
-        is in progress. Raises Unavailable if a segment could not be removed. Earlier segments are
-        removed in this case."""
+        is in progress. Raises Unavailable if a segment could not be removed, after earlier ones
+        were removed."""
         count = 0
         for entry in self._entries():
             if entry.size <= 0 or entry.end_timestamp_ms >= before_ms or is_ending():
@@ -178,7 +175,7 @@ class IndexSegments:
 
     def _listings(self) -> dict[SegmentId, SegmentListing]:
         """Return the listings of the segments on an object store, so that they need not be checked
-        one by one. On other backends the result is empty, and each segment is checked."""
+        one by one. Empty for other backends."""
         if not self._provider.capabilities.conditional or not self._entries():
             return {}
         try:
@@ -215,7 +212,7 @@ class IndexSegments:
 
     def _announce(self) -> FileSegmentMetadata:
         """Return the metadata entry of the segment to write: the last entry if its segment is
-        unwritten, otherwise a new entry after the last."""
+        unwritten, otherwise a new one."""
         entries = self._entries()
         last = entries[-1] if entries else None
         if last is not None and last.size <= 0:
@@ -292,7 +289,7 @@ class IndexSegments:
         return min(max(preferred, PIECE_BYTES), MAX_PIECE_BYTES)
 
     def _write_piece(self, segment: FileSegment, position: int, piece: Buffer) -> int:
-        """Write a piece. Returns the size of the segment afterwards, bytes."""
+        """Write a piece. Returns the size of the segment afterwards (bytes)."""
         rewritable = self._provider.capabilities.rewritable
         outcome = write_surely(
             segment, position, [piece], rewritable=rewritable, attempts=WRITE_ATTEMPTS
@@ -330,7 +327,7 @@ def is_segment_lost(segment: FileSegment, position: int) -> bool:
 
 
 def _seal(segment: FileSegment) -> None:
-    """Seal a complete segment. On an object store, its objects may then be combined into one."""
+    """Seal a complete segment. An object store may then combine its objects into one."""
     try:
         segment.seal()
     except Unavailable as error:
@@ -338,9 +335,9 @@ def _seal(segment: FileSegment) -> None:
 
 
 def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int:
-    """Return the number of bytes after which an upload may continue, on a backend that cannot
-    overwrite bytes. The existing bytes of the segment are compared with the file. If they are not
-    the beginning of the file, the segment is deleted."""
+    """Return the position at which an upload may continue, on a backend that cannot overwrite
+    bytes. If the existing bytes of the segment differ from the start of the file, the segment is
+    deleted."""
     size = segment.size()
     if size <= index_file.size_bytes:
         for position, piece in index_file.pieces(0, PIECE_BYTES):
@@ -357,8 +354,8 @@ def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int
 
 def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
     """Write the compacted form of a sealed file to `directory/<begin>`, with the same bytes as
-    Java. An existing complete file is used. A failed upload leaves such a file, and a start removes
-    it. Raises Unavailable if the disk fails or is full."""
+    Java. If a failed upload left a complete file there, it is used. Raises Unavailable if the disk
+    fails or is full."""
     size = compacted_size(file.slots, file.item_count)
     path = directory / str(file.begin_ms)
     compacted = CompactedIndex(path, size, file.begin_ms, file.end_ms)

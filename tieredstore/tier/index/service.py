@@ -1,5 +1,5 @@
-"""Key index of a broker's tier: puts, queries, and the upload of its files to the tier. States of a
-file: `tieredstore/tier/index/index_file.py`. Layouts: `docs/formats/tiered-index.md`."""
+"""Key index of a broker's tier: puts, queries and uploads. States of a file:
+`tieredstore/tier/index/index_file.py`. Layouts: `docs/formats/tiered-index.md`."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ def query_files(
     uploaded: Sequence[UploadedIndexStoreFile],
     on_failure: Callable[[str, TieredStoreError], None],
 ) -> Reading[list[IndexItem]]:
-    """Return the newest `wanted.limit` distinct items, by topic, queue and offset. `local`,
-    `uploaded`: files in order of creation. They are queried from the last to the first. Local files
-    are queried before uploaded ones. A failing file is skipped (`on_failure` gets its name and
-    error). Raises Unavailable only if nothing was found and a file could not be read, because an
-    empty result would not be reliable."""
+    """Return the newest `wanted.limit` distinct items, ordered by topic, queue and offset. `local`,
+    `uploaded`: files in order of creation. Queries start with the last local file and end with the
+    first uploaded one. A failing file is skipped, and `on_failure` gets its name and error. Raises
+    Unavailable if nothing was found and a file could not be read."""
     found: dict[tuple[int, ...], IndexItem] = {}
     unreachable: Unavailable | None = None
     for local_file in reversed(local):
@@ -108,13 +107,13 @@ _HOUR_MS = 3_600_000
 
 
 class IndexStoreService:
-    """Key index of a tier. Thread-safe. Call `recover` first, `stop` last. `start` runs the
-    background loop. `root`: the broker's `storePathRootDir`. `retention_hours`: function that
-    returns the longest retention of any topic. Without this function, or if it returns None,
-    nothing expires. `retention_clock`: determines ages. `check_writer`: function that raises Fenced
-    if the epoch is known to be lost, called before each upload and expiry. `confirm_writer`:
-    function like `WriterEpoch.confirm`, called before an upload is recorded. `problems`: parts that
-    recovery could not use, one line each."""
+    """Key index of a tier. Thread-safe. Call `recover` first and `stop` last. `start` runs the
+    background loop. `root`: the broker's `storePathRootDir`. `retention_hours`: callable that
+    returns the longest retention of any topic. Nothing expires without it, or if it returns None.
+    `retention_clock`: determines ages. `check_writer`: raises Fenced if the epoch is known to be
+    lost, called before each upload and expiry. `confirm_writer`: function like
+    `WriterEpoch.confirm`, called before an upload is recorded. `problems`: parts that recovery
+    could not use, one line each."""
 
     def __init__(
         self,
@@ -164,9 +163,9 @@ class IndexStoreService:
     # Life
 
     def recover(self, *, is_writer: bool = True) -> None:
-        """Open the files and segments. `is_writer`: whether this process writes the tier. A reader
-        records nothing in the metadata. Raises Unavailable, or Invalid if a newer version wrote the
-        index."""
+        """Open the files and segments. `is_writer`: whether this process writes to the tier. A
+        reader records nothing in the metadata. Raises Unavailable, or Invalid if a newer version
+        wrote the index."""
         try:
             watermarks = load_watermarks(self.directory)
         except Corrupt as error:
@@ -192,19 +191,19 @@ class IndexStoreService:
         self.checkpoint()
 
     def reload(self) -> None:
-        """Open the segments in the current metadata, which another process may have changed. Raises
-        Unavailable."""
+        """Reopen the segments of the current metadata, which another process may have changed.
+        Raises Unavailable."""
         self._uploaded = tuple(self.segments.load(is_writer=False))
 
     def start(self) -> None:
-        """Run the loop that syncs, uploads and expires."""
+        """Start the loop that syncs, uploads and expires."""
         self._open_writer()
         self._loop.start()
 
     def stop(self, *, force: bool = True) -> None:
-        """Stop the loop after the piece of a file that is being uploaded, upload everything if
-        `force`, and close. Idempotent. Files that cannot be uploaded within STOP_MS stay local and
-        are retried after the next start."""
+        """Stop the loop after the piece that is being uploaded, and close. If `force` is set, all
+        files are uploaded first. Files that cannot be uploaded within STOP_MS stay local and are
+        retried after the next start. Idempotent."""
         self._loop.stop()
         writer = self._writer
         if writer is None:
@@ -226,8 +225,8 @@ class IndexStoreService:
             file.close()
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of the background loop. FAILED once epoch ownership is lost, because no
-        further round uploads anything."""
+        """Return the health of the background loop. FAILED once the epoch is lost, because nothing
+        is uploaded any longer."""
         found = self._loop.health()
         if self._fenced is not None:
             found = replace(found, state=ServiceState.FAILED, error=self._fenced)
@@ -248,9 +247,10 @@ class IndexStoreService:
         """Index messages of one queue, with one row per key of a message. Returns the number of
         added rows. `hashes`: `tiered_key_hash` of the keys. Offsets and sizes are bytes in the
         queue's tiered commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset
-        below which, after this call, all keys of the queue are in the index. Calls for one queue
-        are in the order of its commit log. After an error, put the whole batch again. Raises
-        Invalid for invalid arguments, Unavailable if the disk fails or is full."""
+        below which all keys of the queue are in the index after this call. Calls for one queue must
+        be in the order of its commit log. After an error, the caller must put the whole batch
+        again. Raises Invalid for invalid arguments, and Unavailable if the disk fails or is
+        full."""
         if not len(hashes) == len(offsets) == len(sizes) == len(store_timestamps):
             raise Invalid(
                 f"index: {len(hashes)} keys, {len(offsets)} offsets, {len(sizes)} sizes and "
@@ -278,7 +278,7 @@ class IndexStoreService:
         return added
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
-        """Record that all keys of a queue below `commit_log_offset` are in the index or not
+        """Record that all keys of a queue below `commit_log_offset` are in the index or are not
         needed."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
@@ -292,7 +292,8 @@ class IndexStoreService:
         return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
-        """Remove the watermark of a deleted queue. A new queue of the name starts at offset 0."""
+        """Remove the watermark of a deleted queue. A new queue with this name starts at offset
+        0."""
         self._open_writer().forget((topic_id, queue_id))
 
     # Reading
@@ -307,10 +308,10 @@ class IndexStoreService:
         *,
         topic_id: int | None = None,
     ) -> Reading[list[IndexItem]]:
-        """Return the locations of the newest `max_count` messages that may have a key, by queue and
-        offset. Times are inclusive and exact to the second only, so the caller must verify topic,
-        key and time of the messages. Failing files are reported and skipped. Raises Unavailable if
-        nothing was found and a part of the tier could not be read."""
+        """Return the locations of the newest `max_count` messages that may have a key, ordered by
+        queue and offset. Times are inclusive and accurate only to the second, so the caller must
+        verify topic, key and time of each message. Failing files are reported and skipped. Raises
+        Unavailable if nothing was found and a part of the tier could not be read."""
         if max_count <= 0 or begin_ms > end_ms:
             return _read_nothing()
         wanted = Wanted(
@@ -323,16 +324,15 @@ class IndexStoreService:
     # Moving on
 
     def _is_ending(self) -> bool:
-        """Return whether the service is stopping, so that no new work may begin. Long work checks
-        this between its parts."""
+        """Return whether the service is stopping. Long work checks this between its parts."""
         if self._stop_by_ms is not None:
             return self._clock.monotonic_ms() >= self._stop_by_ms
         self._loop.report_progress()
         return self._loop.is_stopping
 
     def checkpoint(self) -> None:
-        """Sync the local files, then write the watermarks. Raises Unavailable. After a failed sync
-        the service accepts no more keys, because earlier ones may be lost."""
+        """Sync the local files, then write the watermarks. Raises Unavailable. After a failed sync,
+        the service rejects further keys, because earlier ones may be lost."""
         self._open_writer().checkpoint()
 
     def count_waiting(self) -> int:
@@ -341,8 +341,8 @@ class IndexStoreService:
 
     def seal_aged(self) -> None:
         """Seal the files that have contained keys for longer than
-        `tieredStoreIndexFileUploadInterval`, including the time of earlier runs. Needed for a
-        writer whose runs are shorter than this interval."""
+        `tieredStoreIndexFileUploadInterval`. Earlier runs count, so that short-lived writers upload
+        their keys too."""
         longest_ms = self._config.index_file_upload_interval_ms
         writer = self._open_writer()
         since_ms = writer.waiting_since_ms
@@ -352,10 +352,10 @@ class IndexStoreService:
     def seal_and_upload(
         self, force: bool = False, on_upload: Callable[[int, int], None] = lambda _done, _all: None
     ) -> int:
-        """Upload all sealed files, oldest first. `force`: seal the current file first. `on_upload`:
-        called before each file and at the end, with the number of uploaded keys and of all keys.
-        Returns the number of uploaded files. Raises the error that ended the upload, and
-        Unavailable at a stop. Remaining files stay local."""
+        """Upload all sealed files, oldest first, and return their number. `force`: seal the current
+        file first. `on_upload`: called before each file and at the end, with the number of uploaded
+        keys and of all keys. Raises the error that ended the upload, and Unavailable if the service
+        stops. Remaining files stay local."""
         with self._upload_lock:
             self._check_not_fenced()
             writer = self._open_writer()
@@ -379,7 +379,7 @@ class IndexStoreService:
     def expire(self, before_ms: int) -> int:
         """Remove uploaded files whose last message was stored before `before_ms`. Returns the
         number of removed files. Raises Unavailable if a file could not be removed. The next expiry
-        retries the removal."""
+        retries this."""
         with self._upload_lock:
             self._check_not_fenced()
             return self.segments.expire(before_ms, self._drop, self._is_ending)

@@ -1,4 +1,4 @@
-"""An index file in the tier. It is compacted, read-only, and queried by ranged reads."""
+"""Index file in the tier: compacted, read-only, and queried by ranged reads."""
 
 from __future__ import annotations
 
@@ -31,13 +31,10 @@ _ITEM = struct.Struct(">iiiqii")
 
 
 class UploadedIndexStoreFile(IndexStoreFile):
-    """One INDEX segment.
-
-    Items may be older than `begin_ms`, because Java names a file by the time of its creation.
-    `base_offset`, `size_bytes`: base offset and size of the segment, in bytes. `latest_ms`: upper
-    bound of the times of the items. `is_expired`: whether all items have expired, so that the
-    segment may be deleted.
-    """
+    """One INDEX segment. Its items may be older than `begin_ms`, because Java names a file by its
+    creation time. `base_offset`, `size_bytes`: base offset and size of the segment (bytes).
+    `latest_ms`: upper bound of the item times. `is_expired`: whether all items have expired, so
+    that the segment may be deleted."""
 
     def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
         super().__init__(entry.begin_timestamp_ms, IndexStatus.UPLOAD)
@@ -61,10 +58,9 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self._segment.close()
 
     def header(self) -> Reading[tiered.IndexHeader]:
-        """Return the file's header, which is read at the first call. Raises Corrupt if the header
-        does not match the file's size, or if the first slot (read in the same request) does not
-        point to the first byte after all slots. The first slot may also be empty if the file has a
-        trailer."""
+        """Return the file's header, which is read on the first call. Raises Corrupt if the header
+        does not match the file's size, or if the first slot does not point to the first byte after
+        the slots. In a file with a trailer, the first slot may also be empty."""
         if self._header is None:
             data = yield from read_segment(self._segment, 0, tiered.HEADER_SIZE + tiered.SLOT_SIZE)
             header = header_of(self._segment, data)
@@ -85,8 +81,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         return self._header
 
     def find(self, wanted: Wanted) -> Reading[list[IndexItem]]:
-        """Find the matching items, newest first within a hash, at most `wanted.limit`. Raises
-        Corrupt for slots or items that break the format."""
+        """Return matching items, newest first within a hash, at most `wanted.limit`. Raises Corrupt
+        if slots or items violate the format."""
         if self.size_bytes <= tiered.HEADER_SIZE:
             return []
         header = self._header or (yield from self.header())
@@ -123,8 +119,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
-        """Return the position and length (bytes) of the items in the slot of a hash. The slot may
-        also have items of other hashes. Raises Corrupt for an invalid slot."""
+        """Return the position and length (bytes) of the items in a hash's slot, which may include
+        items of other hashes. Raises Corrupt for an invalid slot."""
         if self._header is None:
             yield from self.header()
         place = self._place_slot(key_hash)
@@ -162,7 +158,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
 
 
 def header_of(segment: FileSegment, data: memoryview) -> tiered.IndexHeader:
-    """Decode the header in the first bytes of a segment. Raises Corrupt, naming the segment."""
+    """Decode the header from the first bytes of a segment. Raises Corrupt, naming the segment."""
     try:
         return tiered.unpack_header(data)
     except Corrupt as error:
@@ -173,8 +169,8 @@ def header_of(segment: FileSegment, data: memoryview) -> tiered.IndexHeader:
 
 def check_whole(segment: FileSegment, size_bytes: int, header: tiered.IndexHeader) -> None:
     """Raise Corrupt unless a segment contains one complete compacted file. The first slot must
-    point to the end of the slots, and the items of the last slot must end at the end of the file. A
-    truncated file does not meet both conditions."""
+    point to the end of the slots, and the items of the last slot must end at the end of the
+    file."""
     end = tiered.find_content_end(size_bytes, header.items, segment.read)
     slots = tiered.infer_slots(end, header.items)
     if slots is None:

@@ -1,7 +1,7 @@
-"""Watermarks: for each queue, the offset below which its keys are certainly in the index, even
-after a crash. Java ignores the file `tiered_index_file/watermarks.json`, because its name is not a
-number. The file is written only after the index data is on disk. The file also has facts that the
-index files lack: their capacity, and the number of items on disk."""
+"""Watermarks: for each queue, the offset below which all keys are in the index, even after a crash.
+They are in `tiered_index_file/watermarks.json`, which Java ignores because its name is not a
+number. The file is written only after the index data is on disk. It also records what the index
+files lack: their capacity and the number of items on disk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class FileState(msgspec.Struct, frozen=True):
     """State of a local index file when the watermarks were written.
 
     `slots`, `max_items`: capacity of the file. `synced_items`: number of items on disk.
-    `covered_items`: number of items that are known to be below the watermarks of their queues.
-    `since_ms`: time at which the file got its first keys (epoch ms), 0 if unknown.
+    `covered_items`: number of items known to be below the watermarks of their queues. `since_ms`:
+    time of the first keys in the file (epoch ms), or 0 if unknown.
     """
 
     slots: Annotated[int, msgspec.Meta(ge=1)]
@@ -52,9 +52,9 @@ class _Version(msgspec.Struct):
 
 @dataclass(slots=True)
 class Watermarks:
-    """Content of the file of watermarks. `indexed_until`: tiered commit log offset (bytes) below
-    which all keys are in the index, by (topic id, queue id). `files`: states of local files, by
-    begin timestamp. `clean`: whether the writer stopped cleanly."""
+    """Content of the watermark file. `indexed_until`: tiered commit log offset (bytes) below which
+    all keys are in the index, by (topic id, queue id). `files`: states of local files, by begin
+    timestamp. `clean`: whether the writer stopped cleanly."""
 
     indexed_until: dict[tuple[int, int], int] = field(default_factory=dict)
     files: dict[int, FileState] = field(default_factory=dict)
@@ -62,9 +62,9 @@ class Watermarks:
 
 
 def load_watermarks(directory: Path) -> Watermarks:
-    """Read the file of an index directory. Returns empty watermarks if the file is missing. Raises
-    Invalid if a newer version wrote it, Corrupt if it cannot be parsed, and Unavailable if it
-    cannot be read."""
+    """Read the watermark file of an index directory. Returns empty watermarks if the file is
+    missing. Raises Invalid if a newer version wrote it, Corrupt if it cannot be parsed, and
+    Unavailable if it cannot be read."""
     path = directory / FILE_NAME
     try:
         data = cut_zeros(path.read_bytes())
@@ -90,9 +90,9 @@ def load_watermarks(directory: Path) -> Watermarks:
 def find_capacity(
     size_bytes: int, state: FileState | None, configured: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """Return the numbers of slots and items of a local index file. They are those in the watermarks
-    (`state`), in the configuration, or Java's defaults, whichever match the size of the file.
-    Return None if none match."""
+    """Return the number of slots and items of a local index file, or None. The numbers come from
+    the watermarks (`state`), the configuration or Java's defaults, whichever match the file
+    size."""
     known = (state.slots, state.max_items) if state else configured
     choices = [known, configured, JAVA_DEFAULT_CAPACITY]
     choices += [(slots, items + 1) for slots, items in choices[1:]]  # of a full one of 5.1
@@ -100,8 +100,8 @@ def find_capacity(
 
 
 def load_file_states(directory: Path) -> dict[int, FileState]:
-    """Read the states of local index files from the watermarks, for a reader. Returns no states if
-    the file cannot be parsed. Raises Unavailable."""
+    """Read the states of local index files from the watermarks, for a reader. Returns an empty dict
+    if the file cannot be parsed. Raises Unavailable."""
     try:
         return load_watermarks(directory).files
     except (Corrupt, Invalid):
@@ -109,7 +109,7 @@ def load_file_states(directory: Path) -> dict[int, FileState]:
 
 
 def save_watermarks(directory: Path, watermarks: Watermarks) -> None:
-    """Write the watermarks durably: to a temporary file that is synced and renamed. Raises
+    """Write the watermarks durably, with a temporary file that is synced and renamed. Raises
     Unavailable."""
     rows = [
         (topic_id, queue_id, offset)

@@ -1,4 +1,4 @@
-"""The local part of the index: the files that accept keys, and the watermarks."""
+"""Local part of the index: the files that accept keys, and the watermarks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _SHIFT = np.uint64(32)
 
 @dataclass(slots=True)
 class _QueueRows:
-    """Rows of a queue. `offsets`: distinct commit log offsets, ascending. `pairs`: one number for
-    each row, (index of its offset in `offsets`) << 32 | hash."""
+    """Rows of a queue. `offsets`: distinct commit log offsets, ascending. `pairs`: one number per
+    row, (index of its offset in `offsets`) << 32 | hash."""
 
     offsets: npt.NDArray[np.int64]
     pairs: npt.NDArray[np.uint64]
 
 
 class ReplayFilter:
-    """Filter that finds rows that are put a second time after a crash. It has the rows that the
-    index had at recovery. Not thread-safe. The put lock of the index service guards the filter."""
+    """Finds rows that are put a second time after a crash, by comparing them with the rows that the
+    index had at recovery. Not thread-safe: the index service's put lock guards it."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[int, int], _QueueRows] = {}
@@ -75,8 +75,8 @@ class ReplayFilter:
         offsets: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.int32],
     ) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the rows of a batch that the index does not have yet. None means that
-        all rows are new."""
+        """Return a mask of the rows of a batch that are not yet in the index, or None if all are
+        new."""
         known = self._queues.get(key)
         if known is None or not len(offsets):
             return None
@@ -93,7 +93,7 @@ class ReplayFilter:
             del self._queues[key]
 
     def forget(self, key: tuple[int, int]) -> None:
-        """Remove all rows of a queue, because the queue begins again."""
+        """Remove all rows of a queue, because the queue restarts."""
         self._queues.pop(key, None)
 
 
@@ -106,10 +106,10 @@ QueueId = tuple[int, int]
 
 
 class IndexWriter:
-    """The local files of an index. Thread-safe. `files` is sorted by begin time and always replaced
-    as a whole, so readers need no lock. `find_capacity`: function that returns the numbers of slots
-    and items of a new file. `replay`: rows that the caller may put a second time after a crash.
-    `last_begin`: function that returns the greatest name (begin time) of an uploaded file."""
+    """Local files of an index. Thread-safe. `files` is sorted by begin time and always replaced as
+    a whole, so readers need no lock. `find_capacity`: callable that returns the number of slots and
+    items of a new file. `replay`: rows that the caller may put a second time after a crash.
+    `last_begin`: callable that returns the greatest name (begin time) of an uploaded file."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class IndexWriter:
         self._put_lock = threading.Lock()
 
     def put(self, queue: QueueId, rows: IndexRows, indexed_until: int | None) -> int:
-        """Add rows of a queue, in several files if needed, and advance the watermark of the queue.
-        Returns the number of new rows. Raises Unavailable, Invalid when closed."""
+        """Add rows of a queue, to several files if needed, and advance the watermark of the queue.
+        Returns the number of new rows. Raises Unavailable, or Invalid if the writer is closed."""
         with self._put_lock:
             self.check_usable()
             added = self._put_rows(queue, rows) if len(rows) else 0
@@ -153,7 +153,7 @@ class IndexWriter:
         return added
 
     def mark(self, queue: QueueId, offset: int) -> None:
-        """Advance the watermark of a queue to `offset`. The index needs no more keys below it."""
+        """Advance the watermark of a queue to `offset`. No more keys are needed below it."""
         with self._put_lock:
             self._advance(queue, offset)
 
@@ -173,7 +173,7 @@ class IndexWriter:
             self._replay.forget(queue)
 
     def seal(self) -> None:
-        """Seal the files, so that they accept no more keys. The next key begins a new file."""
+        """Seal all files. The next key begins a new file."""
         with self._put_lock:
             self._seal()
 
@@ -183,8 +183,8 @@ class IndexWriter:
             file.seal()
 
     def seal_after(self, age_ms: int) -> None:
-        """Seal the files that have contained keys for longer than the given time. For files that
-        existed when the index was opened, the time is counted from the opening."""
+        """Seal the files that have contained keys for longer than the given time. For files of an
+        earlier run, the time counts from the opening of the index."""
         with self._put_lock:
             first_ms = self._first_put_ms
             if first_ms is not None and self._clock.monotonic_ms() - first_ms >= age_ms:
@@ -197,8 +197,8 @@ class IndexWriter:
         file.destroy()
 
     def checkpoint(self, *, clean: bool = False) -> None:
-        """Sync the files, then write the watermarks. Raises Unavailable. After a failed sync the
-        index accepts no more keys, because keys may be lost."""
+        """Sync the files, then write the watermarks. Raises Unavailable. After a failed sync, the
+        index rejects further keys, because keys may be lost."""
         with self._checkpoint_lock:
             with self._put_lock:
                 if self._broken is not None:
@@ -218,7 +218,7 @@ class IndexWriter:
             self._saved = watermarks
 
     def close(self) -> None:
-        """Accept no more keys and release the files."""
+        """Reject further keys and release the files."""
         with self._put_lock:
             self._closed = True
             files, self.files = self.files, ()
@@ -245,12 +245,12 @@ class IndexWriter:
 
     @property
     def waiting_since_ms(self) -> int | None:
-        """Time (epoch ms) at which the oldest key that is not uploaded was put, perhaps by an
-        earlier process. None if there is no such key."""
+        """Time (epoch ms) of the oldest key that is not uploaded, or None. An earlier process may
+        have put it."""
         return min((self._find_since(file) for file in self.files if file.item_count), default=None)
 
     def check_usable(self) -> None:
-        """Raise Invalid if the writer is closed, Unavailable after a failed sync."""
+        """Raise Invalid if the writer is closed, or Unavailable after a failed sync."""
         if self._closed:
             raise Invalid("index: the service is not open", path=str(self._directory))
         if self._broken is not None:
@@ -290,9 +290,9 @@ class IndexWriter:
         return made
 
     def _next_begin(self, first_ms: int) -> int:
-        """Return the name of the next file, its begin time. Each name is greater than the names
-        before it. A file of old messages gets the time of its first message if possible, because
-        Java reads only files whose begin time is within the time range of a query."""
+        """Return the begin time of the next file, which is also its name. Names always increase. A
+        file of old messages gets the time of its first message if possible, because Java reads only
+        files whose begin time is within the time range of a query."""
         newest = max((file.begin_ms for file in self.files), default=0)
         newest = max(newest, self._last_begin())
         begin_ms = max(min(self._clock.now_ms(), first_ms), newest + 1)

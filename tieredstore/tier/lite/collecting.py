@@ -1,4 +1,4 @@
-"""Collects units of messages of lite topics that are in the tier and not in a run yet. A run is an
+"""Collects units of lite topic messages that are in the tier but not yet in a run. A run is an
 object with the units of many light queues."""
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PendingUnits:
-    """Units that are not in a run object yet, and the ranges of queues from which they come.
-    `deleted`: for each deleted light queue, by name or key, the queue offset below which its
-    messages are deleted."""
+    """Units that are not yet in a run, and the queue ranges they come from. `deleted`: for each
+    deleted light queue, by name or key, the queue offset below which its messages are deleted."""
 
     keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     units: list[Table] = field(default_factory=list)
@@ -52,7 +51,7 @@ class PendingUnits:
         return sum(map(len, self.units))
 
     def add(self, file: FlatMessageFile, batch: RecordBatch) -> None:
-        """Add the units for a batch of messages of a parent topic's queue."""
+        """Add the units for a batch of messages in a queue of a parent topic."""
         keys, units = extract_units(file, batch)
         if len(units):
             self.keys.append(keys)
@@ -62,7 +61,8 @@ class PendingUnits:
         self.cover(file, batch.first_offset, end, log_end)
 
     def cover(self, file: FlatMessageFile, begin: int, end: int, log_end: int) -> None:
-        """Record that all units for messages [begin, end) of a parent topic's queue were added."""
+        """Record that all units for messages [begin, end) in a queue of a parent topic were
+        added."""
         place = (file.topic, file.topic_id, file.queue_id)
         last = self.covered[-1] if self.covered else None
         if last is not None and last == CoveredRange(*place, last.begin, begin, last.log_end):
@@ -78,14 +78,14 @@ class PendingUnits:
         self.delete(later.deleted)
 
     def delete(self, ends: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, int]) -> None:
-        """Add deletions of light queues. `ends`: for each queue, the queue offset below which its
-        messages are deleted."""
+        """Add deletions of light queues. `ends`: the queue offset below which messages are deleted,
+        by queue."""
         for queue, offset in ends.items():
             self.deleted[queue] = max(offset, self.deleted.get(queue, 0))
 
     def sort(self, find_key: Callable[[str], int | None]) -> RunContent:
-        """Return the content of a run with the collected units. `find_key`: function that returns
-        the key of a light queue, or None if the tier does not have its parent topic."""
+        """Return the content of a run with the collected units. `find_key`: callable that returns
+        the key of a light queue, or None if its parent topic is not in the tier."""
         deleted: dict[int, int] = {}
         for queue, end in self.deleted.items():
             key = find_key(queue) if isinstance(queue, str) else queue
@@ -98,8 +98,8 @@ class PendingUnits:
 def extract_units(
     file: FlatMessageFile, batch: RecordBatch
 ) -> tuple[npt.NDArray[np.uint64], Table]:
-    """Return units for a batch of messages of a parent topic, and the key of the light queue of
-    each. A message that cannot be decoded gets no unit."""
+    """Return the units for a batch of a parent topic's messages, and the key of each unit's light
+    queue. A message that cannot be decoded gets no unit."""
     prefix = make_parent_prefix(file.topic)
     rows: list[int] = []
     keys: list[int] = []
@@ -132,9 +132,9 @@ def extract_units(
 
 
 def read_from_tier(file: FlatMessageFile, begin: int, end: int, pending: PendingUnits) -> int:
-    """Read messages of a parent topic's queue from the tier, from `begin` on, up to about 8 MiB,
-    and add their units. Returns the queue offset after the last of these messages. A message that
-    cannot be read is left out. Raises Unavailable."""
+    """Read messages in a queue of a parent topic from the tier, and add their units. Reads about 8
+    MiB, starting at `begin`, and omits messages that cannot be read. Returns the queue offset after
+    the last message. Raises Unavailable."""
     valid = file.next_valid_offset(begin)
     if valid > begin:
         until = min(valid, end)

@@ -1,5 +1,5 @@
-"""Copies of the deletions in runs, in the state directory of the writer. A start takes the
-deletions from them if a run is lost or damaged, or the tier is an older copy."""
+"""Copies of the deletions in runs, in the state directory of the writer. They are used at startup
+if a run is lost or damaged, or the tier is an older copy."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ _log = logging.getLogger(__name__)
 
 
 class LeftDeletions:
-    """Copies of the deletions in runs, in files with the names of the runs. `is_known`: whether no
-    store with another state directory has written to the tier since. Otherwise present copies do
-    not count."""
+    """Copies of the deletions in runs, in files named like the runs. `is_known`: whether no store
+    with another state directory has written to the tier since. Otherwise the copies are ignored."""
 
     def __init__(self, state: Path, *, is_known: bool) -> None:
         self._folder = state / FOLDER
         self._is_known = is_known
 
     def find(self, runs: Iterable[BackupName]) -> dict[int, int]:
-        """Return the deletions of all runs except `runs`, by key. A damaged file is left out.
-        Raises Unavailable."""
+        """Return the deletions of all runs except `runs`, by key. Damaged files are skipped. Raises
+        Unavailable."""
         tables: list[Table] = []
         for name in sorted(self._list() - {*runs}) if self._is_known else ():
             path = self._folder / str(name)
@@ -52,7 +51,7 @@ class LeftDeletions:
         return find_deletions(tables)
 
     def keep(self, name: BackupName, names: Table) -> None:
-        """Write the copy for one run, synced. `names`: names of the run. Raises Unavailable."""
+        """Write and sync the copy for one run. `names`: names in the run. Raises Unavailable."""
         if deleted := find_deletions([names]):
             content = sort_units(np.zeros(0, np.uint64), np.zeros(0, UNIT_DTYPE), deleted)
             path = self._folder / str(name)
@@ -61,7 +60,7 @@ class LeftDeletions:
                 FILES.replace_file(path, encode_run(RunNotes(), content))
 
     def keep_only(self, runs: Mapping[BackupName, Table]) -> None:
-        """Write the copies that are missing, and delete those of other runs. `runs`: names of each
+        """Write the copies that are missing, and delete those of other runs. `runs`: names in each
         run. Raises Unavailable."""
         present = self._list()
         with wrap_os_errors("delete", self._folder):

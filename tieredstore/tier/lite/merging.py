@@ -1,4 +1,4 @@
-"""Decides which runs of lite topics are merged and which have expired, and merges them."""
+"""Merges and expires runs of lite topics."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ PART_UNITS: Final = 1 << 19
 
 
 class ChosenRuns(NamedTuple):
-    """Runs to merge, as their objects. `level`: level of the result. `keeps_deleted`: whether the
-    result must repeat the deletions of light queues, because other runs may have messages of these
-    queues."""
+    """Runs to merge. `level`: level of the result. `keeps_deleted`: whether the result must repeat
+    the deletions of light queues, because other runs may have messages of these queues."""
 
     runs: list[LiteRun]
     level: int
@@ -46,13 +45,13 @@ def choose_runs(directory: LiteDirectory) -> ChosenRuns | None:
 
 
 def count_parts(runs: Iterable[LiteRun]) -> int:
-    """Return the number of parts into which a run with the units of these runs is divided."""
+    """Return the number of parts for a run with the units of all these runs."""
     return max(-(-sum(run.unit_count for run in runs) // PART_UNITS), 1)
 
 
 def find_key_range(part: int, parts: int) -> tuple[int, int]:
-    """Return the range [low, high) of the keys of light queues in part number `part`. The parts are
-    equal ranges of all 64-bit keys."""
+    """Return the range [low, high) of light queue keys in part number `part`. The parts divide the
+    64-bit keys equally."""
     return (part << 64) // parts, ((part + 1) << 64) // parts
 
 
@@ -60,7 +59,7 @@ def merge_part(
     chosen: ChosenRuns, log_begins: Mapping[tuple[int, int], int], part: int, parts: int
 ) -> RunContent:
     """Merge the light queues of one part (`find_key_range`). Messages that are no longer in the
-    tier (`log_begins`) are left out. Raises Unavailable, Corrupt."""
+    tier (`log_begins`) are omitted. Raises Unavailable, Corrupt."""
     contents = [run.read_keys(*find_key_range(part, parts)) for run in chosen.runs]
     merged = merge_contents(contents)
     return drop_dead_units(merged, log_begins, keeps_deleted=chosen.keeps_deleted)
@@ -69,8 +68,8 @@ def merge_part(
 def find_log_begins(
     runs: Iterable[LiteRun], flat_files: FlatFileStore
 ) -> dict[tuple[int, int], int]:
-    """Return the position at which the commit log begins, for each queue of which the runs have
-    messages, by topic id and queue id. Deleted queues are left out."""
+    """Return where the commit log of each queue with messages in the runs begins, by topic id and
+    queue id. Deleted queues are omitted."""
     begins: dict[tuple[int, int], int] = {}
     for run in runs:
         for one in run.notes.covered:
@@ -83,8 +82,8 @@ def find_log_begins(
 
 
 def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
-    """Return whether the tier may still have messages of a range. This is also true for a queue
-    that cannot be opened."""
+    """Return whether the tier may still have messages of a range. True if the queue cannot be
+    opened."""
     entry = flat_files.metadata.topic(one.topic)
     if entry is None or entry.topic_id != one.topic_id:
         return False
@@ -99,9 +98,8 @@ def is_covered_alive(one: CoveredRange, flat_files: FlatFileStore) -> bool:
 def find_dead_runs(
     directory: LiteDirectory, flat_files: FlatFileStore, *, keeps_deleted: bool
 ) -> list[LiteRun]:
-    """Return the objects of runs whose messages are all gone from the tier. A run that has
-    deletions of light queues is kept while another run has units of the deleted messages, and with
-    `keeps_deleted`."""
+    """Return the runs whose messages are all gone from the tier. A run with deletions of light
+    queues is kept while another run has units of the deleted messages, and with `keeps_deleted`."""
     dead: list[LiteRun] = []
     for group in directory.list_groups().values():
         covered = [one for run in group for one in run.notes.covered]

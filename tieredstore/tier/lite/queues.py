@@ -1,4 +1,4 @@
-"""LightQueues: light queues of lite topics, over the local store and the tier."""
+"""Light queues of lite topics, over the local store and the tier."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 class LightQueues:
-    """Reads of light queues. Messages come from the local store if it has them. Earlier messages
-    come from the tier. Thread-safe. `executor`: runs the blocking parts of coroutines.
-    `unreadable`: remembers the damaged messages at which consumers wait."""
+    """Reads of light queues. Messages come from the local store if it has them, otherwise from the
+    tier. Thread-safe. `executor`: runs the blocking parts of coroutines. `unreadable`: damaged
+    messages at which consumers wait."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class LightQueues:
         return result
 
     def _take(self, request: GetRequest) -> Steps[Taken | None]:
-        """Take messages from the tier. If the tier lacks the requested message, no message is
-        returned, and the next offset is the first one that the local store or the tier has. Raises
+        """Take messages from the tier. If the tier lacks the requested message, the result has no
+        message, and its next offset is the first one in the local store or the tier. Raises
         Unavailable, Corrupt."""
         offset = request.offset
         taken = yield from self._reader.take(request)
@@ -133,8 +133,8 @@ class LightQueues:
         return taken
 
     def _is_complete(self, queue: str) -> bool:
-        """Return whether the runs have all messages of a light queue's parent topic that the local
-        store no longer has."""
+        """Return whether the runs have all messages of a light queue's parent topic that are no
+        longer in the local store."""
         lite = parse_lite_topic(queue)
 
         def find_kept(queue_id: int) -> int:
@@ -144,7 +144,8 @@ class LightQueues:
         return lite is None or not self._service.is_behind(lite.parent, find_kept)
 
     def _find_held(self, key: QueueKey, begin: int, end: int) -> int | None:
-        """Return the first offset in [begin, end) whose message the local store has, or None."""
+        """Return the first offset in [begin, end) that the local store has a message for, or
+        None."""
         low = max(self._next_store.get_min_offset_in_queue(*key), begin)
         offsets = range(low, min(self._next_store.get_max_offset_in_queue(*key), end))
         first = bisect.bisect_left(offsets, True, key=lambda n: self._source.is_in_store(key, n))
@@ -166,8 +167,8 @@ class LightQueues:
         return local_low, local_high
 
     def find_min_offset(self, queue: str) -> int:
-        """Return the offset of the first message. This message may have expired since the last
-        merge of runs. The tier is not read."""
+        """Return the offset of the first message, which may have expired since the last merge of
+        runs. The tier is not read."""
         return self._find_range(queue)[0]
 
     def find_max_offset(self, queue: str) -> int:
@@ -176,7 +177,7 @@ class LightQueues:
         return local if local > 0 else self._service.find_end(queue)
 
     def find_time(self, queue: str, offset: int) -> int:
-        """Return the store time of a message, epoch ms, or -1. The time of the last message needs
+        """Return the store time of a message (epoch ms), or -1. The time of the last message needs
         no request. Raises Unavailable, Corrupt."""
         found = self._next_store.get_message_store_timestamp(queue, 0, offset)
         if found >= 0:
@@ -192,7 +193,8 @@ class LightQueues:
         return int(units["time_ms"][0]) if is_it else -1
 
     def find_earliest_time(self, queue: str) -> int:
-        """Return the first message's store time, epoch ms, or -1. Raises Unavailable, Corrupt."""
+        """Return the store time of the first message (epoch ms), or -1. Raises Unavailable,
+        Corrupt."""
         if self._service.find(queue):
             units = run(self._reader.find_units(queue, 0, 1))
             if len(units):
@@ -200,7 +202,7 @@ class LightQueues:
         return self._next_store.get_earliest_message_time(queue, 0)
 
     def find_offset(self, queue: str, timestamp_ms: int, boundary: BoundaryType) -> int:
-        """Return the offset for a time, as `MessageStore.get_offset_in_queue_by_time` does. Raises
+        """Return the offset for a time, like `MessageStore.get_offset_in_queue_by_time`. Raises
         Unavailable, Corrupt."""
         is_lower = boundary is BoundaryType.LOWER
         local = self._next_store.get_offset_in_queue_by_time(queue, 0, timestamp_ms, boundary)
@@ -226,8 +228,8 @@ class LightQueues:
 
 
 def _refuse(offset: int, low: int, high: int) -> GetMessageResult:
-    """Return the answer to a get at an offset without a message, for a light queue that the local
-    store does not have."""
+    """Return the result of a get at an offset without a message, for a light queue that is not in
+    the local store."""
     if offset < low < high:
         return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
     if offset > high:

@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Bytes [begin, end) of the commit log of a parent topic's queue, which are read together.
-    `rows`: indices of the units whose messages are in it."""
+    """Bytes [begin, end) of the commit log of a parent topic's queue that are read together.
+    `rows`: indices of the units whose messages are in the range."""
 
     file: FlatMessageFile
     begin: int
@@ -50,7 +50,7 @@ class _Range:
 
 
 class LiteReader:
-    """Gets of light queues from the tier. Thread-safe. `executor`: runs all reads of a fetch, with
+    """Reads of light queues from the tier. Thread-safe. `executor`: runs the reads of a fetch, with
     up to READ_THREADS threads. `cache`: keeps fetched messages for the next get."""
 
     def __init__(
@@ -67,9 +67,9 @@ class LiteReader:
 
     def take(self, request: GetRequest) -> Steps[Taken | None]:
         """Return messages of a light queue, starting at the requested offset. If the tier lacks the
-        message at this offset, no message is returned, and the next offset is the first offset that
-        the tier has. None if the tier has no message at or after the offset. Raises Unavailable,
-        Corrupt."""
+        message at this offset, the result has no message, and its next offset is the first one in
+        the tier. Returns None if the tier has no message at or after the offset. Raises
+        Unavailable, Corrupt."""
         queue, offset = request.topic, request.offset
         block = self._cache.find(request.key, offset, self._service)
         if block is None:
@@ -95,8 +95,8 @@ class LiteReader:
         return taken
 
     def find_units(self, queue: str, offset: int, count: int) -> Steps[Table]:
-        """Return the units of the first messages at or after `offset` that are in the tier, at most
-        `count`. Raises Unavailable, Corrupt."""
+        """Return the units of up to `count` messages in the tier, starting at `offset`. Raises
+        Unavailable, Corrupt."""
         units = yield from self._read_units(queue, offset, self._service.find(queue), count)
         return units
 
@@ -119,8 +119,8 @@ class LiteReader:
     def _read_units(
         self, queue: str, offset: int, found: Sequence[FoundUnits], wanted: int = FETCHED_UNITS
     ) -> Steps[Table]:
-        """Read the units of the first messages at or after `offset` that are in the tier, in the
-        order of their offsets."""
+        """Read the units of the first messages in the tier at or after `offset`, ordered by
+        offset."""
         found = [one for one in found if one.end > offset]
         limits = [one.limit(offset, wanted) for one in found]
         try:
@@ -198,8 +198,8 @@ class LiteReader:
         )
 
     def _plan(self, queue: str, units: Table) -> list[_Range]:
-        """Return the ranges of commit log bytes to read for the messages of the given units.
-        Messages that are close together share a range."""
+        """Return the commit log ranges to read for the messages of these units. Messages that are
+        close together share a range."""
         lite = parse_lite_topic(queue)
         parent = "" if lite is None else lite.parent
         ranges: list[_Range] = []
@@ -228,8 +228,8 @@ class LiteReader:
 
 
 def _decode(queue: str, unit: np.void, data: memoryview, begin: int) -> StoredMessage:
-    """Return the message of a unit. Raises Corrupt if the tier has another message at the position
-    of the unit."""
+    """Return the message of a unit. Raises Corrupt if another message is at the position of the
+    unit."""
     at = int(unit["position"]) - begin
     piece = bytes(data[at : at + int(unit["size"])])  # a copy: the rest is of other readers
     message = decode_record(piece)

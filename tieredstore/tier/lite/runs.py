@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 class FoundUnits(NamedTuple):
     """Units of one light queue in one run. `first`, `end`: offset of the first unit, and the offset
-    after the last unit. `row`: index of the first unit among all units of the run. `size`: number
-    of units."""
+    after the last one. `row`: index of the first unit among all units of the run. `size`: number of
+    units."""
 
     run: LiteRun
     row: int
@@ -50,15 +50,16 @@ class FoundUnits(NamedTuple):
     time_ms: int
 
     def limit(self, offset: int, wanted: int) -> tuple[int, int]:
-        """Return the rows [begin, end) that have the first `wanted` units at or after `offset`. The
-        result may have more rows, because some offsets may have no unit."""
+        """Return the rows [begin, end) that contain the first `wanted` units at or after `offset`.
+        There may be more rows than units, because some offsets may have no unit."""
         most = min(max(offset - self.first, 0), self.size)  # units before the offset
         least = max(self.size - max(self.end - offset, 0), 0)
         return self.row + least, self.row + min(most + wanted, self.size)
 
 
 class LiteRun:
-    """One object of a run. Its list of light queues is in memory, its units are in the tier."""
+    """One object of a run. The list of its light queues is in memory, and the units are in the
+    tier."""
 
     __slots__ = ("_bases", "_broker", "_checksums", "_place", "keys", "name", "names", "notes")
 
@@ -76,8 +77,8 @@ class LiteRun:
 
     @classmethod
     def open(cls, place: RangedBackups, broker: str, name: BackupName) -> LiteRun | None:
-        """Read the head of a run, in one request or two. Returns None for a run that does not
-        exist. Raises Corrupt, Invalid for a newer format, Unavailable."""
+        """Read the head of a run in one or two requests. Returns None if the run does not exist.
+        Raises Corrupt, Unavailable, or Invalid for a newer format."""
         data = place.read_backup_range(broker, name, 0, FIRST_READ_BYTES)
         if data is None:
             return None
@@ -91,7 +92,7 @@ class LiteRun:
 
     @classmethod
     def of(cls, place: RangedBackups, broker: str, name: BackupName, data: bytes) -> LiteRun:
-        """Create the object from the bytes of a run that were just written."""
+        """Create the object for a run that was just written, from its bytes."""
         head = data[: measure_head(data, str(name))]  # a copy, which does not hold the units
         return cls(place, broker, name, decode_head(head, str(name)))
 
@@ -113,8 +114,8 @@ class LiteRun:
         )
 
     def read_rows(self, begin: int, end: int) -> Table:
-        """Read the units of rows [begin, end), in one request. Raises Corrupt for damaged blocks.
-        Raises Unavailable, for example if the run has been merged since."""
+        """Read the units of rows [begin, end) in one request. Raises Corrupt for damaged blocks,
+        and Unavailable, for example if the run has been merged since."""
         if begin >= end:
             return np.zeros(0, UNIT_DTYPE)
         first, last = begin // BLOCK_UNITS, -(-end // BLOCK_UNITS)
@@ -130,8 +131,8 @@ class LiteRun:
         return units[begin - first * BLOCK_UNITS : end - first * BLOCK_UNITS]
 
     def read_keys(self, low: int, high: int) -> RunContent:
-        """Read the units of the light queues whose keys are in [low, high), in one request. Raises
-        the errors of `read_rows`."""
+        """Read the units of the light queues with keys in [low, high), in one request. Raises the
+        errors of `read_rows`."""
         begin = int(np.searchsorted(self.keys, np.uint64(low)))
         end = len(self.keys)
         if high < 1 << 64:
@@ -142,7 +143,7 @@ class LiteRun:
 
 @dataclass(frozen=True)
 class LiteDirectory:
-    """All runs of a broker at one moment. An object never changes, so readers need no lock."""
+    """Immutable list of all runs of a broker at one moment. Readers need no lock."""
 
     runs: tuple[LiteRun, ...] = ()
     covered: dict[tuple[int, int], list[CoveredRange]] = field(init=False)
@@ -156,7 +157,7 @@ class LiteDirectory:
 
     @property
     def topic_ids(self) -> dict[str, int]:
-        """Return the newest id of each parent topic that the runs have."""
+        """Return the newest id of each parent topic in the runs."""
         ids: dict[str, int] = {}
         for ranges in self.covered.values():
             for one in ranges:
@@ -164,8 +165,8 @@ class LiteDirectory:
         return ids
 
     def find(self, key: int) -> tuple[list[FoundUnits], int]:
-        """Return where each run has the units of a light queue, and the queue offset below which
-        the messages of the queue are deleted."""
+        """Return the units of a light queue in each run, and the queue offset below which its
+        messages are deleted."""
         found: list[FoundUnits] = []
         deleted = 0
         for run in self.runs:
@@ -177,13 +178,13 @@ class LiteDirectory:
         return [one for one in found if one.end > deleted], deleted
 
     def find_end(self, key: int) -> int:
-        """Return the offset after the last message of a light queue, or after its last deleted
-        message. 0 for an unknown queue."""
+        """Return the offset after the last message of a light queue, even if deleted, or 0 for an
+        unknown queue."""
         found, deleted = self.find(key)
         return max((one.end for one in found), default=deleted)
 
     def list_groups(self) -> dict[str, list[LiteRun]]:
-        """Return the objects of each run, by the name of the run, oldest run first."""
+        """Return the objects of each run by name of the run, oldest run first."""
         groups: dict[str, list[LiteRun]] = {}
         for run in sorted(self.runs, key=lambda one: one.name):
             groups.setdefault(run.notes.group or str(run.name), []).append(run)
@@ -191,13 +192,14 @@ class LiteDirectory:
 
 
 def is_whole(group: Sequence[LiteRun]) -> bool:
-    """Return whether all objects of a run exist. A large run has several objects (parts)."""
+    """Return whether all objects of a run exist. A large run consists of several objects
+    (parts)."""
     return {run.notes.part for run in group} == set(range(group[0].notes.parts))
 
 
 class LoadedRuns(NamedTuple):
-    """Result of `load_runs`. `useless`: objects that can be deleted: they were merged, are damaged,
-    or belong to a run that was never finished."""
+    """Result of `load_runs`. `useless`: objects that can be deleted, because they were merged, are
+    damaged, or belong to an unfinished run."""
 
     directory: LiteDirectory
     useless: list[BackupName]
@@ -209,9 +211,9 @@ def load_runs(
     names: Sequence[BackupName] | None = None,
     known: Iterable[LiteRun] = (),
 ) -> LoadedRuns:
-    """Open all runs of a broker. A damaged run is left out. The messages that were in it are read
-    from the parent topics again. `names`: names of all backups of the broker, if they were listed.
-    `known`: runs that are open already. Raises Unavailable, Invalid for a newer format."""
+    """Open all runs of a broker. A damaged run is skipped, and its messages are read from the
+    parent topics again. `names`: names of all backups of the broker, if they were listed. `known`:
+    runs that are already open. Raises Unavailable, or Invalid for a newer format."""
     place = find_layer(provider, RangedBackups)
     if place is None:
         return LoadedRuns(LiteDirectory(), [])
@@ -247,7 +249,7 @@ def load_runs(
 
 
 def join_covered(ranges: Iterable[CoveredRange]) -> tuple[CoveredRange, ...]:
-    """Join the ranges of each queue that overlap or are adjacent, and return the result."""
+    """Merge overlapping and adjacent ranges of each queue."""
     joined: list[CoveredRange] = []
     for one in sorted(ranges, key=lambda it: (it.topic_id, it.queue_id, it.begin, it.end)):
         last = joined[-1] if joined else None
@@ -266,7 +268,7 @@ def join_covered(ranges: Iterable[CoveredRange]) -> tuple[CoveredRange, ...]:
 
 
 def find_uncovered(ranges: Iterable[CoveredRange], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first range of offsets in [begin, end) that is not covered, or None. `ranges`:
+    """Return the first range of offsets in [begin, end) that is not covered, or None. `ranges`: the
     covered ranges of one queue."""
     for one in sorted(ranges, key=lambda it: it.begin):
         if one.begin > begin:

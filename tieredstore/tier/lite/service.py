@@ -1,4 +1,4 @@
-"""LiteService: writes, merges and expires the runs of lite topics of one broker."""
+"""Writes, merges and expires the runs of lite topics of one broker."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def is_light(topic: str) -> bool:
 
 
 class LiteService:
-    """Writes, merges and finds the runs of one broker. Thread-safe. Call `load` first, `stop` last.
-    Only a writer calls `start`. `find_lite_topics`: function that returns the parent topics.
-    `find_ranges`: function that returns the queues of a parent topic in the local store.
-    `forget_deletions`: function that is called with the light queues whose deletion is finished."""
+    """Writes, merges and finds the runs of one broker. Thread-safe. Call `load` first and `stop`
+    last. Only a writer calls `start`. `find_lite_topics`: callable that returns the parent topics.
+    `find_ranges`: callable that returns the queues of a parent topic in the local store.
+    `forget_deletions`: called with the light queues whose deletion is finished."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class LiteService:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether this broker has light queues, and its tier can keep runs."""
+        """Whether this broker has light queues and its tier can store runs."""
         return self._place is not None
 
     # Life
 
     def load(self, writer: TierWriter | None) -> None:
         """Read the heads of all runs. `writer`: writer of the tier, or None if this process only
-        reads. Raises Unavailable, Invalid for a newer format."""
+        reads. Raises Unavailable, or Invalid for a newer format."""
         if self._place is None:
             return
         self._writer = writer
@@ -149,7 +149,7 @@ class LiteService:
             self._note_ends()
 
     def find_runs(self) -> LiteDirectory:
-        """Return the current runs of the tier, which another process writes. Raises Unavailable."""
+        """Return the current runs of a tier that another process writes. Raises Unavailable."""
         if self._place is None:
             return self.directory
         try:
@@ -178,21 +178,21 @@ class LiteService:
             self.delete(self._left.find(run.name for run in kept))
 
     def catch_up(self) -> None:
-        """Write runs for all messages of parent topics that are not in a run yet. A new local store
-        needs this, because its light queues continue at the ends that the runs have. Raises
-        Unavailable, Fenced."""
+        """Write runs for all messages of parent topics that are not yet in a run. A new local store
+        needs this, because its light queues continue where the runs end. Raises Unavailable,
+        Fenced."""
         while self._writer is not None and self._has_gap():
             self._read_back()
             self._write()
 
     def start(self) -> None:
-        """Start the loop, which writes a run every INTERVAL_MS."""
+        """Start the loop that writes a run every INTERVAL_MS."""
         if self._place is not None and self._writer is not None:
             self._loop.start()
 
     def stop(self) -> None:
-        """Stop the loop, and write a run for the messages that wait for one. Errors are only
-        logged, because the next start reads these messages back from the tier. Idempotent."""
+        """Stop the loop and write the last run. Errors are only logged, because the next start
+        reads the messages back from the tier. Idempotent."""
         self._loop.stop()
         if self._writer is not None and self._fenced is None:
             try:
@@ -213,7 +213,7 @@ class LiteService:
     # Changes
 
     def note(self, file: FlatMessageFile, batches: Sequence[RecordBatch]) -> None:
-        """Receive committed messages of a queue of any topic, for the next run."""
+        """Collect committed messages of a queue of any topic for the next run."""
         try:
             if self._writer is None or file.topic not in self._find_lite_topics():
                 return
@@ -231,23 +231,23 @@ class LiteService:
             self._loop.wake()
 
     def delete(self, ends: Mapping[str, int] | Mapping[int, int]) -> None:
-        """Delete light queues. `ends`: offset after the last message of each, by name or key. On
-        return, readers no longer find these messages. The next run records the deletion in the
-        tier. Later runs repeat it until all messages that it deletes are in a run."""
+        """Delete light queues. `ends`: offset after the last message of each, by name or key.
+        Readers no longer find these messages when this returns. The next run records the deletion
+        in the tier. Later runs repeat it until all deleted messages are in a run."""
         with self._lock:
             self._pending.delete(ends)
 
     # Questions
 
     def find_key(self, queue: str) -> int | None:
-        """Return the key of a light queue, or None if the tier does not have its parent."""
+        """Return the key of a light queue, or None if its parent is not in the tier."""
         lite = parse_lite_topic(queue)
         entry = None if lite is None else self._flat_files.metadata.topic(lite.parent)
         return None if entry is None else make_queue_key(entry.topic_id, queue)
 
     def find(self, queue: str) -> list[FoundUnits]:
-        """Return where each run has the units of a light queue. Runs that have only deleted
-        messages of the queue are left out."""
+        """Return the units of a light queue in each run, without the runs that have only deleted
+        messages of it."""
         return self._look_up(queue)[0]
 
     def find_deleted_end(self, queue: str) -> int:
@@ -255,22 +255,22 @@ class LiteService:
         return self._look_up(queue)[1]
 
     def find_end(self, queue: str) -> int:
-        """Return the offset after the last message of a light queue in the tier, or after its last
-        deleted message. 0 for an unknown queue."""
+        """Return the offset after the last message of a light queue in the tier, even if deleted,
+        or 0 for an unknown queue."""
         found, deleted = self._look_up(queue)
         return max((one.end for one in found), default=0) or deleted
 
     def find_range(self, queue: str) -> tuple[int, int]:
-        """Return the range [first, end) of offsets of a light queue in the tier. Some of the first
-        messages may have expired. Reads nothing."""
+        """Return the offset range [first, end) of a light queue in the tier, without reading it.
+        Some of the first messages may have expired."""
         found, deleted = self._look_up(queue)
         if not found:
             return 0, 0
         return max(min(one.first for one in found), deleted), max(one.end for one in found)
 
     def _look_up(self, queue: str) -> tuple[list[FoundUnits], int]:
-        """Return the results of `find` and `find_deleted_end`. Both are determined under the lock,
-        so that a deletion is not missed while it is being written into a run."""
+        """Return the results of `find` and `find_deleted_end`. Both are read under the lock, so
+        that a deletion is not missed while it is written to a run."""
         key = self.find_key(queue)
         with self._lock:
             found, deleted = ([], 0) if key is None else self.directory.find(key)
@@ -281,7 +281,7 @@ class LiteService:
 
     def is_behind(self, parent: str, find_kept: Callable[[int], int]) -> bool:
         """Return whether the tier has messages of a parent topic that are neither in a run nor in
-        the local store. `find_kept`: function that returns the first offset of a queue in the local
+        the local store. `find_kept`: callable that returns the first offset of a queue in the local
         store."""
         is_reader = self._writer is None
         if not is_reader and parent not in self._find_lite_topics():
@@ -307,7 +307,7 @@ class LiteService:
     # Rounds
 
     def run_once(self) -> None:
-        """Run one round: write a run, merge, expire, delete merged runs. Raises Unavailable,
+        """Run one round: write a run, merge, expire and delete merged runs. Raises Unavailable,
         Fenced."""
         if self._fenced is not None or self._writer is None:
             return
@@ -356,8 +356,8 @@ class LiteService:
         self._ends = {file.path: file.consume_queue_commit_offset for file in self._list_files()}
 
     def _read_back(self) -> None:
-        """Read messages from the tier that are not in a run, to collect their units. There are such
-        messages after a crash, or if a Java broker has written them."""
+        """Read messages that are not in a run from the tier, and collect their units. Such messages
+        exist after a crash, or if a Java broker wrote them."""
         left = READ_BACK_BYTES
         for file in self._list_files():
             while left > 0 and not self._is_ending() and not file.is_closed:
@@ -391,7 +391,7 @@ class LiteService:
         return find_uncovered(ranges, begin, end)
 
     def _find_covered(self, file: FlatMessageFile) -> list[CoveredRange]:
-        """Return the ranges of a queue whose messages are in a run and may still be in the tier."""
+        """Return the ranges of a queue that are in a run and may still be in the tier."""
         ranges = self.directory.covered.get((file.topic_id, file.queue_id), ())
         return [one for one in ranges if is_covered_alive(one, self._flat_files)]
 
@@ -425,8 +425,7 @@ class LiteService:
         return {key: found.max_offset for key, found in self._find_ranges(parent).items()}
 
     def _finish_deletions(self) -> None:
-        """Forget the deletions of light queues whose deleted messages are all in runs, because
-        later runs need not repeat these deletions."""
+        """Forget the deletions whose messages are all in runs. Later runs need not repeat them."""
         batches: dict[tuple[str, int], list[str]] = {}
         for queue, (_, ends) in self._unfinished.items():
             batches.setdefault((find_parent(queue), id(ends)), []).append(queue)
@@ -437,8 +436,7 @@ class LiteService:
                     del self._unfinished[queue]
 
     def _is_covered(self, parent: str, ends: Mapping[int, int]) -> bool:
-        """Return whether runs have all messages of a parent topic before these offsets of its
-        queues."""
+        """Return whether the runs have all messages of a parent topic below `ends`."""
         kept = self._find_ranges(parent)
         files = {file.queue_id: file for file in self._list_files() if file.topic == parent}
         for queue_id, end in ends.items():
@@ -466,13 +464,13 @@ class LiteService:
         return LiteRun.of(place, self._broker, name, data)
 
     def _publish(self, new: Sequence[LiteRun], merged: Sequence[LiteRun]) -> None:
-        """Make written runs visible after a fence check, and hide the runs that they replace."""
+        """Make new runs visible after a fence check, and hide the runs that they replace."""
         assert self._writer is not None
         self._writer.confirm()
         self._hide({run.name for run in merged}, new)
 
     def _merge(self) -> None:
-        """Merge runs of one level, and repeat this while a level has enough runs."""
+        """Merge the runs of one level, and repeat this while a level has enough runs."""
         while not self._is_ending() and (found := choose_runs(self.directory)) is not None:
             if not found.keeps_deleted:  # messages in no run may be of deleted queues, too
                 found = found._replace(keeps_deleted=self._has_gap())

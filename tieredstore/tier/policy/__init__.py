@@ -1,1 +1,1 @@
-"""Decisions of an operator about a tier: its topics, and the rate at which it is used."""
+"""Settings of an operator for a tier: its topics, and the rate at which it is used."""

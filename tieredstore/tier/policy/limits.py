@@ -1,7 +1,5 @@
-"""Limits on the bytes and requests per second that a broker writes to its tier and reads from it. A
-request is a call of a segment. For an object store, one call may be several requests or parts.
-Maintenance of the object store (merging, garbage) is not counted. Listings and deletions are not
-limited."""
+"""Limits on the bytes per second that a broker writes to its tier and reads from it. Maintenance of
+the object store (merging, garbage) is not counted. Listings and deletions are not limited."""
 
 from __future__ import annotations
 
@@ -30,12 +28,11 @@ LOOK_MS: Final = 500
 
 
 class TokenBucket:
-    """Limits a rate to `rate` units per second. After a pause, at most the units of one second are
-    available. A caller may take any amount as soon as one unit is available, so requests are never
-    split. If the amount is larger than what is available, the next caller waits until the
-    difference has become available. Thread-safe. A waiting caller does not hold the lock. `rate`:
-    function that returns the units per second, called each time. 0 means no limit. `is_stopping`:
-    event that ends all waits."""
+    """Token bucket that holds at most one second's worth of tokens. A caller may take any amount as
+    soon as the bucket is not empty, so requests are never split. A debt makes the next callers wait
+    until it is paid off. Thread-safe. A waiting caller does not hold the lock. `rate`: callable
+    that returns the tokens per second (0: no limit). `is_stopping`: event that wakes up all waiting
+    callers."""
 
     def __init__(self, rate: Callable[[], int], clock: Clock, is_stopping: threading.Event) -> None:
         self._rate = rate
@@ -46,25 +43,25 @@ class TokenBucket:
         self._seen_ms: int | None = None
 
     def take(self, amount: int) -> int:
-        """Wait until this amount may be taken, and take it. Returns the waiting time, ms. A stop
-        ends the wait, and the amount is taken."""
+        """Wait until the bucket is not empty, then take `amount`. Returns the waiting time (ms). A
+        stop ends the wait without taking anything."""
         begin_ms = self._clock.monotonic_ms()
         while (wait_ms := self._try(amount)) and not self._is_stopping.is_set():
             self._clock.wait(self._is_stopping, min(wait_ms, LOOK_MS))
         return self._clock.monotonic_ms() - begin_ms
 
     def take_now(self, amount: int) -> bool:
-        """Take this amount if no wait is needed. Returns whether it was taken."""
+        """Take `amount` if this needs no wait. Returns whether it was taken."""
         return self._try(amount) == 0
 
     def give_back(self, amount: int) -> None:
-        """Give back an amount that was taken and not used."""
+        """Refund an amount that was taken but not used."""
         with self._lock:
             self._level += amount
 
     def _try(self, amount: int) -> int:
-        """Take the amount and return 0, if any unit is available. Otherwise return the approximate
-        time (ms) to wait."""
+        """Take `amount` and return 0 if the bucket is not empty. Otherwise return the approximate
+        waiting time (ms)."""
         rate = self._rate()
         if rate <= 0:
             self._seen_ms = None  # a limit that is set later begins without a debt
@@ -108,19 +105,17 @@ class Limit:
             self._metrics.count(LIMIT_WAITS, waited_ms, operation=self._operation)
 
     def give_back(self, size_bytes: int) -> None:
-        """Give back the bytes of a request that transferred no bytes."""
+        """Refund the bytes of a failed request."""
         self._bytes.give_back(size_bytes)
 
     def passes_now(self, size_bytes: int) -> bool:
-        """Take the bytes of a request if no wait is needed. Returns whether they were taken."""
+        """Take the bytes of a request if this needs no wait. Returns whether they were taken."""
         return self._bytes.take_now(size_bytes)
 
 
 class LimitedProvider(WrapperProvider):
-    """Provider that throttles the reads and writes of all segments that it opens. The calling
-    thread waits: a thread that uploads, or a thread in which a read waits for the backend. During a
-    stop of the store, nothing waits. `config`: has the limits, and is read each time, so they may
-    change at any time."""
+    """Provider that throttles the reads and writes of all its segments. The calling thread waits,
+    except while the store stops. `config`: has the limits, which may change at any time."""
 
     def __init__(
         self,
@@ -177,8 +172,8 @@ class LimitedSegment(WrapperSegment):
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """If the wrapped segment is a PairedSegment, write the bytes of both segments together.
-        Otherwise write only the bytes of this segment."""
+        """Write both segments together if the wrapped segment is a PairedSegment. Otherwise write
+        only this segment."""
         if not isinstance(self.wrapped, PairedSegment):
             return self.write(position, buffers), None
         self._writes.wait(_count_bytes(buffers) + _count_bytes(companion.buffers))
@@ -197,8 +192,8 @@ class LimitedSegment(WrapperSegment):
             raise
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return bytes that can be read at once, within the limits. Return None if the caller must
-        wait, in a blocking read."""
+        """Return bytes that can be read immediately and within the limits. Returns None if the
+        caller must use a blocking read."""
         found = self.wrapped.read_nowait(position, length)
         if found is None or not self._reads.passes_now(length):
             return None

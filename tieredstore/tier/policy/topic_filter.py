@@ -19,15 +19,15 @@ each time."""
 
 
 class TopicPatterns:
-    """Selects topics by two lists of patterns: included and excluded topics. Thread-safe. The lists
-    are settings that may change at any time. Results for earlier lists are discarded."""
+    """Selects topics by patterns of included and excluded topics. Thread-safe. The patterns are
+    settings that may change at any time."""
 
     def __init__(self) -> None:
         self._known = _Compiled("", "")
 
     def admit(self, topic: str, included: str, excluded: str) -> bool:
-        """Return whether a topic is included (an empty list includes all) and not excluded. The
-        lists have comma-separated, case-sensitive shell patterns."""
+        """Return whether a topic is included and not excluded. An empty `included` includes all
+        topics. Both are comma-separated, case-sensitive shell patterns."""
         if not included and not excluded:
             return True
         known = self._known
@@ -55,7 +55,7 @@ class _Compiled:
 
 
 def _compile(patterns: str) -> re.Pattern[str] | None:
-    """Return one regular expression for a list of shell patterns, or None for an empty list."""
+    """Compile a list of shell patterns into one regular expression, or None for an empty list."""
     words = [word for word in (word.strip() for word in patterns.split(",")) if word]
     return re.compile("|".join(map(translate, words))) if words else None
 
@@ -67,7 +67,7 @@ BY_LEVEL = "its storage level is DISABLE"
 
 @lru_cache(_MOST_NAMES)
 def _judge_name(topic: str) -> str | None:
-    """Return why no topic of the given name is ever in a tier, or None."""
+    """Return why a topic with this name is never in a tier, or None."""
     if not topic.strip():
         return "blank name"
     if is_system_topic(topic):
@@ -78,14 +78,16 @@ def _judge_name(topic: str) -> str | None:
 
 
 class TopicFilter:
-    """Decides which topics are uploaded. Thread-safe. There are three kinds of topics that are not
-    uploaded: topics that never have messages in a tier (`is_filtered`): system topics, light
-    queues, the topics named like the broker and the cluster, and topics excluded at run time with a
-    reason, such as a queue type that the tier's format cannot hold (BatchCQ, compaction: D25). The
-    local store alone answers reads of them; topics whose storage level is DISABLE (`take_levels`).
-    The local store alone answers reads of these topics, too, although the tier may have messages of
-    them; topics that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` exclude. Their
-    messages in the tier are read until they expire."""
+    """Decides which topics are uploaded. Thread-safe. Three kinds of topics are not uploaded:
+
+    - Topics that are never in a tier (`is_filtered`): system topics, light queues, topics named
+      like the broker or the cluster, and topics excluded at run time. An example is a queue type
+      that the tier's format does not support (BatchCQ, compaction: D25).
+    - Topics whose storage level is DISABLE (`take_levels`). Like those above, they are read only
+      from the local store, even if the tier has messages of them.
+    - Topics excluded by `tieredStoreExcludeTopics` or `tieredStoreIncludeTopics`. Their messages in
+      the tier can be read until they expire.
+    """
 
     def __init__(self, config: StoreConfig, metrics: Metrics | None = None) -> None:
         self._config = config
@@ -104,20 +106,20 @@ class TopicFilter:
         return self.reason(topic) is not None
 
     def reason(self, topic: str) -> str | None:
-        """Return why no message of a topic is ever uploaded, or None."""
+        """Return why a topic is never uploaded, or None."""
         if topic in self._own_names:
             return "topic of the broker or the cluster"
         return _judge_name(topic) or self._excluded.get(topic)
 
     def exclude(self, topic: str, reason: str) -> None:
-        """Exclude a topic from the tier from now on. Its segments stay."""
+        """Exclude a topic from the tier. Its segments are kept."""
         with self._lock:
             self._excluded = {**self._excluded, topic: reason}
             self.version += 1
             self._report(reason)
 
     def include(self, topic: str) -> None:
-        """Undo an exclusion of a topic."""
+        """Undo the exclusion of a topic."""
         with self._lock:
             excluded = dict(self._excluded)
             reason = excluded.pop(topic, None)
@@ -133,8 +135,8 @@ class TopicFilter:
     # Policies
 
     def take_levels(self, levels: Mapping[str, StorageLevel]) -> bool:
-        """Set the storage levels of topics that have their own level. Returns whether these levels,
-        or the patterns in the configuration, have changed since the last call."""
+        """Set the storage levels of topics with a level of their own. Returns whether these levels
+        or the configured patterns have changed since the last call."""
         self._levels = dict(levels)
         policies = (self._config.include_topics, self._config.exclude_topics, self._levels)
         with self._lock:
@@ -149,14 +151,14 @@ class TopicFilter:
         return self._policies == (config.include_topics, config.exclude_topics, self._levels)
 
     def find_level(self, topic: str) -> StorageLevel:
-        """Return the storage level of a topic: its own, or else the broker's. If the broker's level
-        is DISABLE, all topics have DISABLE."""
+        """Return the storage level of a topic: its own or the broker's. If the broker's level is
+        DISABLE, it applies to all topics."""
         level = self._config.storage_level
         return level if level is StorageLevel.DISABLE else self._levels.get(topic, level)
 
     def find_read_level(self, topic: str) -> StorageLevel:
-        """Return the storage level by which a topic is read. The level is DISABLE for a topic that
-        is never in a tier."""
+        """Return the storage level for reads of a topic. DISABLE if the topic is never in a
+        tier."""
         return StorageLevel.DISABLE if self.reason(topic) is not None else self.find_level(topic)
 
     def is_uploaded(self, topic: str) -> bool:
@@ -174,7 +176,7 @@ class TopicFilter:
 
     @property
     def has_policies(self) -> bool:
-        """Return whether a policy may currently exclude a topic."""
+        """Return whether any policy may exclude topics."""
         config = self._config
         return bool(config.include_topics or config.exclude_topics or self._levels)
 

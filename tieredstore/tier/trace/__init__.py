@@ -1,1 +1,1 @@
-"""Record of puts and reads, for the advice on settings (`docs/formats/trace.md`)."""
+"""Record of puts and reads, for recommending settings (`docs/formats/trace.md`)."""

@@ -1,6 +1,5 @@
-"""Encodes and decodes blocks of a trace. A block has the arrivals and reads of a few seconds. The
-format is in `docs/formats/trace.md`. Blocks are independent, so a damaged or torn block affects no
-other block."""
+"""Encodes and decodes the blocks of a trace. A block has the arrivals and reads of a few seconds
+(`docs/formats/trace.md`). Blocks are independent, so a damaged or torn block affects no other."""
 
 from __future__ import annotations
 
@@ -57,9 +56,9 @@ _LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceBlock:
-    """Arrivals and reads between two times, epoch ms. `dropped`: number of rows that were lost.
-    `puts`, `gets`: arrays of PUT_DTYPE and GET_DTYPE, which name queues and groups by their index
-    in `queues` and `groups`."""
+    """Arrivals and reads between two times (epoch ms). `dropped`: number of lost rows. `puts`,
+    `gets`: arrays of PUT_DTYPE and GET_DTYPE, which refer to queues and groups by their index in
+    `queues` and `groups`."""
 
     begin_ms: int
     end_ms: int
@@ -102,7 +101,7 @@ def encode_block(block: TraceBlock) -> bytes:
 
 def find_blocks(data: bytes) -> tuple[list[TraceBlock], int]:
     """Decode the blocks in the bytes of a file. Also returns how often other content was found,
-    such as a block that was not completely written."""
+    such as an incomplete block."""
     blocks: list[TraceBlock] = []
     damaged = position = 0
     while 0 <= position < len(data):
@@ -152,7 +151,7 @@ def _check_numbers(block: TraceBlock, position: int) -> None:
 
 
 def _join_columns(rows: Rows) -> bytes:
-    """Concatenate the columns of the rows. Similar values next to each other compress better."""
+    """Concatenate the columns of the rows, which compresses better than rows."""
     names = rows.dtype.names or ()
     return b"".join(np.ascontiguousarray(rows[name]).tobytes() for name in names)
 

@@ -1,5 +1,5 @@
-"""TraceService: writes the recorded trace at intervals while tracing is enabled. No other service
-waits for it. A block that cannot be written, for example on a full disk, is dropped and counted."""
+"""Writes the recorded trace at intervals while tracing is enabled. No other service waits for it. A
+block that cannot be written, for example because the disk is full, is dropped and counted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Numbers(dict[T, int]):
 
 
 class TraceRecorder:
-    """Recorder of puts and gets. Thread-safe, except that only one thread calls `take`. `is_on`:
+    """Recorder of puts and gets. Thread-safe, except that only one thread may call `take`. `is_on`:
     whether gets are recorded. `TraceService` decides whether messages are recorded."""
 
     def __init__(self, clock: Clock) -> None:
@@ -66,7 +66,7 @@ class TraceRecorder:
         self._dropped: deque[int] = deque()
 
     def begin(self) -> None:
-        """Begin to record. Earlier events are discarded."""
+        """Begin recording. Earlier events are discarded."""
         self._begin_ms = self._now_ms()
         self.is_on = True
 
@@ -82,7 +82,7 @@ class TraceRecorder:
         self._runs.append(runs)
 
     def get(self, request: GetRequest, result: GetMessageResult, *, from_tier: bool) -> None:
-        """Record the answer of a get that returned or filtered messages."""
+        """Record a get that returned or filtered messages."""
         end = result.next_begin_offset
         if end <= request.offset or result.status not in _LOOKED_AT:
             return
@@ -166,8 +166,8 @@ _FILES: Final = 8
 
 
 class TraceFiles:
-    """Appends blocks to files in a folder. Used by one thread at a time. Each process begins a new
-    file. `limit_bytes`: maximum size of all files together."""
+    """Appends blocks to files in a folder. Not thread-safe. Each process begins a new file.
+    `limit_bytes`: maximum total size of the files."""
 
     def __init__(self, folder: Path, limit_bytes: int, files: FileOperations = FILES) -> None:
         self._folder = folder
@@ -178,8 +178,8 @@ class TraceFiles:
         self._size = 0
 
     def append(self, block: bytes, now_ms: int) -> bool:
-        """Append a block. Returns False for a block that is larger than half of the limit. After an
-        OSError the open file stays unchanged."""
+        """Append a block. Returns False if the block is larger than half of the limit. After an
+        OSError, the open file is unchanged."""
         limit = self._limit_bytes
         if len(block) > limit // 2:
             return False
@@ -222,7 +222,7 @@ class TraceFiles:
 
 
 def list_trace_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, oldest first. Yields nothing if the folder does not exist."""
+    """Yield the files of a folder, oldest first, or nothing if the folder does not exist."""
     with suppress(FileNotFoundError):
         yield from sorted(
             path
@@ -232,9 +232,8 @@ def list_trace_files(folder: Path) -> Iterator[Path]:
 
 
 def read_trace_files(path: Path) -> Iterator[tuple[Path, list[blocks.TraceBlock], int]]:
-    """Read a trace file, or all trace files of a folder or of a store's folder. Yields each file
-    with its blocks, and with the number of unreadable parts. Raises Invalid if there is no file,
-    Unavailable."""
+    """Read a trace file, or all trace files of a folder or store. Yields each file with its blocks
+    and its number of unreadable parts. Raises Unavailable, or Invalid if there is no file."""
     folders = path, path / TRACE_FOLDER
     paths = [path] if path.is_file() else [p for f in folders for p in list_trace_files(f)]
     if not paths:
@@ -288,7 +287,7 @@ class TraceService:
         self._loop = ServiceThread("tiered-trace", self.run_round, INTERVAL_MS, clock=loop_clock)
 
     def start(self, source: DispatchSource) -> None:
-        """Start to check the configuration, and to record gets and the changes of a source."""
+        """Start checking the configuration, and recording gets and the changes of a source."""
         self._source = source if isinstance(source, ObservedSource) else None
         self._loop.start()
 

@@ -1,5 +1,5 @@
-"""Rules for the time that the first waiting message of a queue waits for further messages (commit
-interval), and for the sizes of uploads."""
+"""Rules for upload sizes and for the commit interval: how long the first waiting message of a queue
+waits for further messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DEFERRED_BYTES: Final = 1 << 20
 
 
 def goes_at_once(config: StoreConfig, waiting_messages: int) -> bool:
-    """Return whether `waiting_messages` messages are uploaded at once, whatever their age."""
+    """Return whether this number of waiting messages is uploaded immediately, whatever their
+    age."""
     return not config.group_commit or waiting_messages > config.group_commit_count
 
 
@@ -23,8 +24,8 @@ def is_gathered(size_bytes: int, preferred_bytes: int) -> bool:
 
 
 def is_deferred(size_bytes: int, *, is_last: bool) -> bool:
-    """Return whether a write waits for a fence check that it shares with other writes. `is_last`:
-    whether the queue has no further messages."""
+    """Return whether a write waits for a fence check that it shares with others. `is_last`: whether
+    the queue has no further messages."""
     return is_last and size_bytes <= DEFERRED_BYTES
 
 
@@ -35,9 +36,9 @@ the next scan, a message waits less than a minute."""
 
 @dataclass(frozen=True, slots=True)
 class CommitInterval:
-    """The commit interval of a queue. `shortest_ms`, `longest_ms`: bounds. `preferred_bytes`: size
-    from which a write is worth its price. 0 means that all sizes are equally good, so that each
-    interval is the shortest."""
+    """Commit interval of a queue. `shortest_ms`, `longest_ms`: bounds. `preferred_bytes`: write
+    size that is worth waiting for. If 0, all sizes are equally good, and the interval is always the
+    shortest."""
 
     shortest_ms: int
     longest_ms: int
@@ -48,7 +49,7 @@ class CommitInterval:
         cls, config: StoreConfig, preferred_bytes: int, *, gathers: bool = False
     ) -> CommitInterval:
         """Create the interval from the configuration. `gathers`: whether small writes of many
-        queues are stored together, so that long waits have no advantage."""
+        queues are stored together, so that long waits have no benefit."""
         shortest_ms = config.group_commit_timeout_ms
         longest_ms = max(config.adaptive_commit_max_interval_ms, shortest_ms)
         if gathers:
@@ -62,8 +63,8 @@ class CommitInterval:
         return self.preferred_bytes > 0
 
     def interval_ms(self, bytes_per_s: float) -> int:
-        """Return the time that a queue waits if it grows at the given rate. A rate of 0 or less
-        means unknown."""
+        """Return how long a queue waits if it grows at the given rate. A rate of 0 or less means
+        unknown."""
         if not self.is_adaptive:
             return self.shortest_ms
         if bytes_per_s <= 0:
@@ -72,12 +73,12 @@ class CommitInterval:
         return int(min(max(wanted_ms, self.shortest_ms), self.longest_ms))
 
     def rate(self, size_bytes: int, span_ms: int) -> float:
-        """Return the bytes per second of a batch whose store times span `span_ms`. A span below the
-        shortest interval is replaced by the shortest interval."""
+        """Return the rate (bytes per second) of a batch whose store times span `span_ms`. A span
+        below the shortest interval counts as the shortest interval."""
         return size_bytes * 1000 / max(span_ms, self.shortest_ms, 1)
 
     def is_due(self, age_ms: int, waiting_bytes: int, bytes_per_s: float) -> bool:
-        """Return whether a queue must be uploaded if its oldest waiting message has this age."""
+        """Return whether a queue is due for upload if its oldest waiting message has this age."""
         if age_ms < -self.shortest_ms:
             return True  # the clock was set back, and would hold it until it is there again
         if self.is_adaptive and waiting_bytes >= self.preferred_bytes:

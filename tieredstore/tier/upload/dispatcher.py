@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 
 class MessageStoreDispatcher:
-    """Copies the messages of the local store into the tier, queue by queue. `on_committed`: as in
-    `QueueUpload`. Thread-safe. One thread at a time uploads a queue. After a Fenced error nothing
-    is uploaded."""
+    """Copies the messages of the local store to the tier, queue by queue. Thread-safe. Only one
+    thread at a time uploads a queue. After a Fenced error, nothing is uploaded. `on_committed`: as
+    in `QueueUpload`."""
 
     def __init__(
         self,
@@ -94,8 +94,7 @@ class MessageStoreDispatcher:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether this broker uploads. A SLAVE does not upload, and neither does a broker whose
-        tier is switched off."""
+        """Whether this broker uploads. False for a SLAVE, and while the tier is disabled."""
         return (
             self._config.broker_role != "SLAVE"
             and self._config.storage_level is not StorageLevel.DISABLE
@@ -103,22 +102,22 @@ class MessageStoreDispatcher:
 
     @property
     def failing_queues(self) -> dict[QueueKey, str]:
-        """The queues whose last upload round failed, with the errors."""
+        """Queues whose last upload round failed, with the errors."""
         return {key: text for key, (text, _) in dict(self._failing).items()}
 
     @property
     def lacks_keys(self) -> bool:
-        """Whether the index may lack keys of any queue that had an upload round."""
+        """Whether the index may lack keys of any queue that was uploaded."""
         is_wanted = self._find_keys() is not None
         return is_wanted and not all(state.indexed for state in self._states.values())
 
     @property
     def fenced_reason(self) -> str | None:
-        """Reason why this broker was fenced and uploads nothing. None while it uploads."""
+        """Reason why this broker is fenced and uploads nothing, or None."""
         return None if self._fenced is None else str(self._fenced)
 
     def forget_topics(self, topics: Collection[str]) -> None:
-        """Forget the state of topics that were deleted."""
+        """Forget the state of deleted topics."""
         for known in (self._states, self._failing):
             for key in [key for key in list(known) if key.topic in topics]:
                 known.pop(key, None)
@@ -126,8 +125,8 @@ class MessageStoreDispatcher:
     # Life
 
     def start(self) -> None:
-        """Start the loop, which scans for messages to upload every `tieredStoreDispatchInterval`.
-        The flat files must have a writer. Raises Fenced, Unavailable."""
+        """Start the loop that scans for messages to upload every `tieredStoreDispatchInterval`. The
+        flat files must have a writer. Raises Fenced, Unavailable."""
         if self._loop.is_running or not self.is_enabled:
             return
         self._flat_files.check_writer()
@@ -142,21 +141,20 @@ class MessageStoreDispatcher:
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of the background loop. `failing_queues` names the queues that are not
-        uploaded."""
+        """Return the health of the background loop. `failing_queues` has the queues that fail."""
         return [self._loop.health()]
 
     def finish(self) -> None:
-        """Stop the loop. If it was running, upload waiting messages (`drain`)."""
+        """Stop the loop, and upload waiting messages if it was running (`drain`)."""
         was_running = self._loop.is_running
         self.stop()
         if was_running:
             self.drain()
 
     def drain(self) -> list[DispatchOutcome]:
-        """Upload waiting messages after `stop`, if messages may wait for others longer than
-        `tieredStoreGroupCommitTimeout`. Messages whose upload fails or takes longer than FINISH_MS
-        are uploaded after the next start."""
+        """Upload waiting messages after `stop`, if messages may wait longer than
+        `tieredStoreGroupCommitTimeout`. Messages that fail, or take longer than FINISH_MS, are
+        uploaded after the next start."""
         if self._fenced is not None or not self._upload.is_adaptive:
             return []
         self._deadline_ms = self._clock.now_ms() + FINISH_MS
@@ -170,8 +168,8 @@ class MessageStoreDispatcher:
             self._stopping.set()
 
     def retention_guard(self, key: QueueKey) -> int | None:
-        """Return the lowest queue offset that the tier still needs from the local store, or None if
-        it needs none. The local store calls this before it deletes messages."""
+        """Return the lowest queue offset that the tier still needs from the local store, or None.
+        The local store calls this before it deletes messages."""
         if not self.is_enabled or not self._is_durable:
             return None
         if not self._topic_filter.is_uploaded(key.topic):
@@ -188,9 +186,9 @@ class MessageStoreDispatcher:
     # Scans
 
     def scan(self, force: bool = False) -> list[DispatchOutcome]:
-        """Run an upload round for each queue that needs one. Returns the outcomes. `force`: flush
-        the local store first, and do not wait for a batch to fill. Raises Fenced when epoch
-        ownership is lost."""
+        """Run an upload round for each queue that needs one, and return the outcomes. `force`:
+        flush the local store first, and do not wait for batches to fill. Raises Fenced if the epoch
+        is lost."""
         if not self.is_enabled:
             return []
         self._check_fenced()
@@ -243,14 +241,14 @@ class MessageStoreDispatcher:
                 self._gauge_backlog(key, 0, 0)
 
     def _order(self, key: QueueKey) -> int:
-        """Return the sort key of queues whose uploads are stored together."""
+        """Return the sort key for queues whose uploads are stored together."""
         if not self._capabilities.gathered_bytes:
             return 0
         return order_in_groups(queue_path(self._config.broker_name, *key))
 
     def _finish_deletions(self) -> TieredStoreError | None:
-        """Retry failed deletions of topics, because recreated topics wait for them. Returns the
-        reason if a deletion fails again."""
+        """Retry failed topic deletions, because recreated topics wait for them. Returns the error
+        if a deletion fails again."""
         until_ms = self._clock.monotonic_ms() + _DELETION_MS
         try:
             self._flat_files.finish_deletions(
@@ -265,9 +263,9 @@ class MessageStoreDispatcher:
     def _prepare(
         self, queue_keys: list[QueueKey], undeleted: TieredStoreError | None
     ) -> tuple[list[QueueKey], list[DispatchOutcome]]:
-        """Leave out the queues of topics that are not deleted yet, and register all new queues in
-        one write. Returns the queues to upload, and the outcomes of the queues that were left out.
-        `undeleted`: reason why a deletion failed, or None while another thread deletes."""
+        """Skip the queues of topics that are not deleted yet, and register all new queues in one
+        write. Returns the queues to upload, and the outcomes of the skipped ones. `undeleted`:
+        error of a failed deletion, or None while another thread is deleting."""
         held = {key for key in queue_keys if self._flat_files.is_leaving(key.topic)}
         status = DispatchStatus.BUSY if undeleted is None else DispatchStatus.FAILED
         failed = [DispatchOutcome(key, status, error=undeleted) for key in held]
@@ -310,8 +308,8 @@ class MessageStoreDispatcher:
         return True
 
     def _roll(self, full: Mapping[QueueKey, int], rounds: UploadRounds) -> None:
-        """Begin new segments for queues that need them, then continue the uploads of these queues.
-        `full`: number of bytes that each queue needs."""
+        """Begin new segments for queues that need them, then continue their uploads. `full`: number
+        of bytes that each queue needs."""
         self._flat_files.check_writer()
         registered = roll_together(full, self._flat_files)
         for key in registered.ready:
@@ -345,9 +343,9 @@ class MessageStoreDispatcher:
         self, key: QueueKey, force: bool = False, *, max_bytes: int | None = None
     ) -> DispatchOutcome:
         """Upload the due messages of one queue, blocking. Errors are in the outcome. `force`: flush
-        the local store first, wait for the queue if another thread is uploading it, and do not wait
-        for a full batch. `max_bytes`: stop after about this number of bytes. If messages are left
-        then, `more` of the outcome is set."""
+        the local store first, wait if another thread is uploading the queue, and do not wait for a
+        full batch. `max_bytes`: stop after about this many bytes, and set `more` in the outcome if
+        messages are left."""
         if force and self._find_refusal(key) is None:
             self._flush_source()
         return self._run_round(key, RoundOptions(force, max_bytes))
@@ -357,7 +355,7 @@ class MessageStoreDispatcher:
         return self._stopping.is_set() or self._clock.now_ms() > self._deadline_ms
 
     def _find_refusal(self, key: QueueKey) -> DispatchStatus | None:
-        """Return why no upload round may run for a queue, or None if it may."""
+        """Return why a queue must not be uploaded, or None."""
         if self._stopping.is_set() or self._fenced is not None:
             return DispatchStatus.STOPPED
         if not self.is_enabled:
@@ -431,7 +429,8 @@ class MessageStoreDispatcher:
             _log.warning("messages that are not on disk yet are not uploaded: %s", error)
 
     def _find_keys(self) -> KeyUpload | None:
-        """Return what puts keys into the index, or None while `messageIndexEnable` is off."""
+        """Return the object that puts keys into the index, or None while `messageIndexEnable` is
+        off."""
         return self._keys if self._config.message_index_enable else None
 
     # Reports

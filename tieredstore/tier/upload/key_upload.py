@@ -1,7 +1,7 @@
-"""Puts the keys of uploaded messages into the index, and puts the keys that the index lacks after a
-crash. The index has a watermark for each queue: the commit log offset below which its keys are in
-the index (`find_indexed_end`). The watermark is on disk before a queue gets its first byte. After a
-crash the keys above it are put again, from messages that are read back from the tier."""
+"""Indexes the keys of uploaded messages, including keys that the index lacks after a crash. The
+index has a watermark for each queue: the commit log offset below which its keys are in the index
+(`find_indexed_end`). The watermark is on disk before the first byte of a queue is written. After a
+crash, the messages above it are read back from the tier and indexed again."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class KeyIndex(Protocol):
     def checkpoint(self) -> None: ...
 
     def check_takes_keys(self) -> None:
-        """Raise Unavailable or Invalid if the index would refuse keys now."""
+        """Raise Unavailable or Invalid if the index currently rejects keys."""
 
 
 def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
     """Set the watermarks of queues that are new to this index to the ends of their messages in the
-    tier, because the writer of those messages has indexed them. On return the watermarks are on
-    disk."""
+    tier. The writer of those messages has already indexed them. The watermarks are on disk on
+    return."""
     unknown = [
         file for file in files if index.find_indexed_end(file.topic_id, file.queue_id) is None
     ]
@@ -80,8 +80,8 @@ def put_batch(index: KeyIndex, file: FlatMessageFile, batch: RecordBatch) -> Non
 
 
 def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
-    """Index committed messages above the queue's watermark, from the tier, up to about `max_bytes`.
-    Returns whether all messages are indexed. Raises the errors of `read_missing` and of the
+    """Index committed messages above the queue's watermark, reading about `max_bytes` from the
+    tier. Returns whether all messages are indexed. Raises the errors of `read_missing` and of the
     index."""
     left = max_bytes
     while left > 0:
@@ -94,10 +94,10 @@ def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
 
 
 def read_missing(index: KeyIndex, file: FlatMessageFile) -> RecordBatch | None:
-    """Read the next committed messages above the queue's watermark from the tier, up to about 16
-    MiB. Returns None if all messages are indexed. If bytes are lost, the watermark is set to the
-    end, so that new keys can be indexed. `rebuild index` later indexes the skipped messages that
-    can be read. Raises Unavailable."""
+    """Read the next committed messages above the queue's watermark from the tier (about 16 MiB).
+    Returns None if all messages are indexed. If bytes are lost, the watermark is moved to the end,
+    so that new keys can be indexed. `rebuild index` can index the skipped messages later. Raises
+    Unavailable."""
     mark = index.find_indexed_end(file.topic_id, file.queue_id)
     if mark is not None and mark >= file.commit_log_commit_offset:
         return None  # nearly all queues after a start: nothing is read to find that out
@@ -118,8 +118,8 @@ def read_missing(index: KeyIndex, file: FlatMessageFile) -> RecordBatch | None:
 def read_batch(
     file: FlatMessageFile, offset: int, most_units: int, most_bytes: int, *, as_found: bool = False
 ) -> RecordBatch:
-    """Read committed messages from the tier, at least one. `as_found`: whether bytes of damaged
-    blocks are returned unchanged. Raises Corrupt, Unavailable."""
+    """Read at least one committed message from the tier. `as_found`: whether to return the bytes of
+    damaged blocks unchanged. Raises Corrupt, Unavailable."""
     units = run(file.read_units(offset, most_units))
     if not len(units):
         raise Corrupt(f"{file.path}: no unit at queue offset {offset}", path=file.path)
@@ -147,8 +147,8 @@ def read_batch(
 def _find_hashes(
     buffer: memoryview, starts: npt.NDArray[np.int64], file: FlatMessageFile
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Return the hashes of the keys of the messages at `starts`. A message that cannot be decoded
-    has no keys."""
+    """Return the key hashes of the messages at `starts`. A message that cannot be decoded has no
+    keys."""
     try:
         return key_hashes(buffer, starts, file.topic)
     except Corrupt as error:
@@ -166,9 +166,9 @@ def _find_hashes(
 
 
 class KeyUpload:
-    """Puts the keys of a queue's messages into the index, in the order of its commit log. Keys that
-    cannot be put are put later, and their messages are then read from the tier. This is expensive,
-    so it is tried at growing intervals, and never while the index refuses keys."""
+    """Puts the keys of a queue's messages into the index, in commit log order. If this fails, the
+    messages are later read back from the tier. Because this is expensive, it is tried at growing
+    intervals, and never while the index rejects keys."""
 
     def __init__(self, index: KeyIndex, clock: Clock, metrics: Metrics) -> None:
         self.index = index
@@ -184,7 +184,7 @@ class KeyUpload:
         return True
 
     def is_due(self, state: QueueState) -> bool:
-        """Return whether to read messages of a queue from the tier now, for their missing keys."""
+        """Return whether missing keys of a queue are due to be read back from the tier."""
         return (
             not state.indexed
             and self._backoff.is_over
@@ -195,7 +195,7 @@ class KeyUpload:
     def put_batches(
         self, file: FlatMessageFile, batches: Sequence[RecordBatch], state: QueueState
     ) -> None:
-        """Put the keys of committed messages. All keys of earlier messages must be in the index."""
+        """Put the keys of committed messages. All earlier keys must be in the index."""
         try:
             for batch in batches:
                 put_batch(self.index, file, batch)
@@ -213,9 +213,9 @@ class KeyUpload:
         is_ending: Callable[[], bool],
         give_way: Callable[[], None],
     ) -> bool:
-        """Put keys that the index lacks, for up to about REINDEX_BYTES of messages. `force`:
-        whether to try even soon after a failure. `give_way`: function that is called between two
-        batches. Returns whether more keys can be put immediately."""
+        """Put keys that the index lacks, for about REINDEX_BYTES of messages. `force`: whether to
+        try even soon after a failure. `give_way`: called between two batches. Returns whether more
+        keys can be put immediately."""
         if state.indexed:
             return False
         if not self.is_due(state) and not (force and self._takes_keys()):
@@ -247,7 +247,7 @@ class KeyUpload:
         is_own: bool = False,
     ) -> None:
         """Record that keys could not be put. `is_own`: whether the failure concerns only this
-        queue. Any error other than Unavailable also counts as such a failure."""
+        queue. Any error except Unavailable is treated as such."""
         _log.warning("%s: keys not indexed, tried again later: %s", file.path, error)
         self._metrics.count(INDEX_FAILURES_METRIC, 1, topic=file.topic, queue_id=file.queue_id)
         if is_own or not isinstance(error, Unavailable):

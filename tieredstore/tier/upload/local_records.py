@@ -1,4 +1,4 @@
-"""Reads an upload's batches of records from the local store, without damaged records."""
+"""Reads batches of records to upload from the local store, skipping damaged records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SEARCHED_MESSAGES: Final = 1 << 16
 
 
 class DamagedRecord(Corrupt):
-    """Raised if the record at queue offset `offset` cannot be read, or does not match its unit."""
+    """Raised if the record at queue offset `offset` cannot be read or does not match its unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Messages [first_offset, until_offset) of a queue that are omitted from the tier, because
-    their local records are damaged. `error`: error of the first message."""
+    """Messages [first_offset, until_offset) of a queue that are not uploaded, because their local
+    records are damaged. `error`: error of the first message."""
 
     first_offset: int
     until_offset: int
@@ -42,7 +42,7 @@ class LeftOut:
 def read_units(
     source: DispatchSource, key: QueueKey, offset: int, count: int
 ) -> npt.NDArray[np.void]:
-    """Read up to `count` units, at least one. Raises Corrupt if the queue has no unit at
+    """Read at least one unit, and up to `count`. Raises Corrupt if the queue has no unit at
     `offset`."""
     units = source.read_units(key, offset, count)
     if not len(units):
@@ -59,9 +59,9 @@ def read_units(
 def read_batch(
     source: DispatchSource, key: QueueKey, offset: int, count: int, size_bytes: int
 ) -> tuple[npt.NDArray[np.void], Sequence[memoryview]]:
-    """Read messages from `offset`, with their units: at most `count`, with fewer than `size_bytes`
-    in total, but at least one. The batch ends before a damaged record. Raises DamagedRecord if the
-    first record is damaged, and the errors of the source."""
+    """Read messages with their units, starting at `offset`. Returns at most `count` messages with
+    fewer than `size_bytes` in total, but at least one. The batch ends before a damaged record.
+    Raises DamagedRecord if the first record is damaged, and the errors of the source."""
     units = read_units(source, key, offset, count)
     if add_up(units["size"]) >= size_bytes:
         ends = units["size"].cumsum(dtype=np.int64)
@@ -85,8 +85,8 @@ def find_good_record(
     source: DispatchSource, key: QueueKey, begin: int, end: int, is_ending: Callable[[], bool]
 ) -> tuple[int | None, int]:
     """Return the first queue offset in [begin, end) with a readable record, or None, and the offset
-    at which the search ended. The search ends early if the caller stops, or if units are missing.
-    Raises the errors of the source except damage."""
+    where the search ended. The search ends early if the caller stops or units are missing. Raises
+    the errors of the source, except for damage."""
     at = begin
     while at < end and not is_ending():
         units = source.read_units(key, at, min(SEARCHED_AT_ONCE, end - at))
@@ -103,7 +103,7 @@ def find_good_record(
 
 
 class LocalCopies:
-    """Copies of the messages of one broker's queues in its local store."""
+    """Local copies of the messages of a broker's tiered queues."""
 
     def __init__(self, source: DispatchSource, broker_name: str) -> None:
         self._source = source
@@ -112,8 +112,8 @@ class LocalCopies:
     def read(
         self, path: str, first_offset: int, count: int, commit_log_offset: int
     ) -> tuple[Buffer, Buffer] | None:
-        """Return `count` messages of a queue starting at `first_offset`, as the tier's commit log
-        has them, and their units. Returns None if some messages are missing. See
+        """Return `count` messages of a queue from `first_offset` on, in the format of the tier's
+        commit log, and their units. Returns None if some messages are missing. See
         `contracts.gathering.LocalCopy`."""
         _, topic, queue_id = path.split("/")
         key = QueueKey(topic, int(queue_id))
@@ -165,7 +165,7 @@ def check_last_message(
     source: DispatchSource, key: QueueKey, file: FlatMessageFile, available: QueueRange
 ) -> None:
     """Raise Corrupt unless the last message in the tier equals the local message at its offset. If
-    one of them cannot be read, their units are compared."""
+    one cannot be read, their units are compared."""
     offset = file.consume_queue_commit_offset - 1
     if not available.min_offset <= offset < available.max_offset:
         return
@@ -198,8 +198,8 @@ def check_last_message(
 
 
 def find_position(source: DispatchSource, key: QueueKey, offset: int, available: QueueRange) -> int:
-    """Return the position in the local log of the message at a queue offset, or -1 if the queue has
-    no message there."""
+    """Return the position of a message in the local log by its queue offset, or -1 without a
+    message."""
     if not available.min_offset <= offset < available.max_offset:
         return -1
     units = source.read_units(key, offset, 1)
@@ -217,6 +217,5 @@ def _describe_way_on(key: QueueKey) -> str:
 def _have_same_message(
     tiered_units: npt.NDArray[np.void], local_units: npt.NDArray[np.void]
 ) -> bool:
-    """Return whether two units describe the same message: all fields are equal except the
-    position."""
+    """Return whether two units are equal except for the position."""
     return all(tiered_units[name][0] == local_units[name][0] for name in ("size", "tags_code"))

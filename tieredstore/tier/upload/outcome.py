@@ -51,8 +51,8 @@ class Backoff:
 
 class DispatchStatus(enum.Enum):
     """Status of an upload round. UPLOADED: messages were committed. STORED: messages are stored,
-    and will be committed after the next fence check. HELD: messages wait for further messages, or
-    for the end of the commit interval. IDLE: no new messages. BUSY: another thread uploads the
+    and will be committed after the next fence check. HELD: messages wait for further messages or
+    for the end of the commit interval. IDLE: no new messages. BUSY: another thread is uploading the
     queue. FILTERED, DISABLED, UNKNOWN, STOPPED: nothing to do. FAILED: see the error."""
 
     UPLOADED = "uploaded"
@@ -70,8 +70,8 @@ class DispatchStatus(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
     """Upload that is stored and waits for a fence check. `ends`: ends of the stored bytes of the
-    queue's files. `batches`, `size_bytes`: its messages and their size. `keys`: object that puts
-    the keys of the messages into the index after the commit, or None."""
+    queue's files. `batches`, `size_bytes`: its messages and their size. `keys`: indexes the keys of
+    the messages after the commit, or None."""
 
     file: FlatMessageFile
     ends: StoredEnds
@@ -82,12 +82,12 @@ class StoredUpload:
 
 @dataclass(slots=True)
 class DispatchOutcome:
-    """Outcome of an upload round. `messages`, `size_bytes`: number and bytes of the messages that
-    the round has committed, even if an error ended it later. `hole`: [first missing, next existing)
-    queue offsets that the local store had deleted. `left_out`: messages whose local records are
-    damaged. `more`: whether more messages can be uploaded immediately. `stored`: with STORED, the
-    upload that `QueueUpload.finish` commits. `room_bytes`: if set, the queue first needs new
-    segments with room for this number of bytes (0: because of the age of the old ones)."""
+    """Outcome of an upload round. `messages`, `size_bytes`: number and size of the messages that
+    were committed, even if the round failed later. `hole`: [first missing, next existing) queue
+    offsets that the local store had deleted. `left_out`: messages whose local records are damaged.
+    `more`: whether more messages can be uploaded immediately. `stored`: upload that
+    `QueueUpload.finish` commits, if STORED. `room_bytes`: if set, the queue first needs new
+    segments with room for this many bytes (0: the old segments have reached their maximum age)."""
 
     key: QueueKey
     status: DispatchStatus
@@ -108,9 +108,9 @@ class QueueState:
     `position`: position of that message in the local log (bytes), or -1 if unknown. `indexed`:
     whether no key above the watermark is known to be missing. `oldest_offset`, `oldest_ms`: first
     message not uploaded, and its store time. `waiting_bytes`: size of the messages from the oldest
-    up to `weighed_offset`. `bytes_per_s`: rate of the last upload, 0 before the first upload.
-    `unconfirmed`: the last upload, while it is only stored. `damaged_until`: all local records from
-    the first that is not uploaded up to this queue offset are damaged. `index_backoff`: set while
+    up to `weighed_offset`. `bytes_per_s`: rate of the last upload, 0 before the first.
+    `unconfirmed`: the last upload while it is stored but not committed. `damaged_until`: end of the
+    damaged local records that begin at the first message not uploaded. `index_backoff`: set while
     missing keys of the queue cannot be read back."""
 
     file: FlatMessageFile

@@ -1,6 +1,6 @@
 """Upload rounds of one queue, from the local store to the tier and its key index.
-`docs/formats/tier-layout.md` describes the written data. Java's dispatcher determines when it is
-written. The differences are in `docs/differences.md` (D1 to D4, D21, D24)."""
+`docs/formats/tier-layout.md` describes the written data. Messages are uploaded when Java's
+dispatcher would upload them, with the differences in `docs/differences.md` (D1 to D4, D21, D24)."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
     """Options of an upload round. `force`: whether to upload without waiting for a full batch.
-    `max_bytes`: the round pauses after about this number of bytes. `defers`: whether the last
-    upload of the round, if it is small, is only stored, and later committed by `finish`.
-    `may_roll`: whether new segments may be begun. If not, the outcome reports that they are needed
-    (`room_bytes`)."""
+    `max_bytes`: pause the round after about this many bytes. `defers`: whether the last upload of
+    the round, if small, is only stored and later committed by `finish`. `may_roll`: whether new
+    segments may begin. If not, the outcome reports that they are needed (`room_bytes`)."""
 
     force: bool = False
     max_bytes: int | None = None
@@ -72,11 +71,11 @@ class RoundOptions:
 
 
 class Step(enum.Enum):
-    """Steps of an upload round. COMMIT: commit the messages that an earlier round has stored.
-    INDEX: put missing keys. CHECK: compare the end of the queue with the local store, and roll.
-    UPLOAD: upload one write. GIVE_WAY: let other threads use the queue. HOLD: end the round,
-    because nothing more is due. PAUSE: end it, although more is due. END: end it, because the
-    dispatcher must act next."""
+    """Steps of an upload round. COMMIT: commit the messages that an earlier round stored. INDEX:
+    put missing keys. CHECK: compare the end of the queue with the local store, and roll. UPLOAD:
+    upload one write. GIVE_WAY: let other threads use the queue. HOLD: end the round because nothing
+    more is due. PAUSE: end it although more is due. END: end it because the dispatcher must act
+    next."""
 
     BEGIN = enum.auto()
     COMMIT = enum.auto()
@@ -94,9 +93,9 @@ _LAST_STEPS = (Step.HOLD, Step.PAUSE, Step.END)
 
 @dataclass(slots=True)
 class UploadRound:
-    """One upload round of a registered queue. The caller holds the queue's lock exactly once.
-    `available`: range of the messages in the local store. `keys`: object that puts keys into the
-    index, or None. `done`: the last step that was executed."""
+    """One upload round of a registered queue. The caller must hold the queue's lock exactly once.
+    `available`: range of the messages in the local store. `keys`: puts keys into the index, or
+    None. `done`: the last step that was executed."""
 
     key: QueueKey
     file: FlatMessageFile
@@ -116,8 +115,8 @@ OnCommitted: TypeAlias = Callable[[FlatMessageFile, Sequence[RecordBatch]], obje
 
 class QueueUpload:
     """Uploads queues, one round at a time. The state of a queue is in its `QueueState`.
-    `on_committed`: function that is called with batches when they are committed, except some that
-    were committed just before an error or a stop."""
+    `on_committed`: called with committed batches, except some that were committed just before an
+    error or a stop."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class QueueUpload:
         return self._interval.is_adaptive
 
     def first_offset(self, key: QueueKey, available: QueueRange) -> int:
-        """Return the offset at which the upload of a new queue begins, according to
+        """Return the offset where the upload of a new queue begins, according to
         `tieredStoreBacklog`."""
         if self._config.backlog == "all":
             return available.min_offset
@@ -159,10 +158,9 @@ class QueueUpload:
     # A round: plan a step, execute it
 
     def run(self, round: UploadRound) -> DispatchOutcome:
-        """Upload the messages of a queue that are due. Between two writes, other threads may use
-        the queue. Returns the outcome, with the error that ended the round. Messages that were
-        committed before the error stay committed. The other messages are read again in the next
-        round."""
+        """Upload the due messages of a queue. Other threads may use the queue between two writes.
+        Returns the outcome, including the error that ended the round. Messages that were committed
+        before the error stay committed, and the others are read again in the next round."""
         outcome = round.outcome
         try:
             while round.done not in _LAST_STEPS:
@@ -182,7 +180,7 @@ class QueueUpload:
         return outcome
 
     def _plan(self, round: UploadRound) -> Step:
-        """Return the next step of a round, which depends on the result of the last step."""
+        """Return the next step of a round, depending on the result of the last one."""
         file, outcome, max_bytes = round.file, round.outcome, round.options.max_bytes
         if round.done is Step.BEGIN:
             return Step.COMMIT
@@ -235,9 +233,9 @@ class QueueUpload:
     def finish(
         self, outcome: DispatchOutcome, state: QueueState, problem: TieredStoreError | None = None
     ) -> None:
-        """Commit a STORED upload. The caller has made a fence check that began after the round.
-        `problem`: error of the check, if it failed. The next round then commits the stored bytes.
-        No-op for an upload that a later round has committed, or whose topic was deleted."""
+        """Commit a STORED upload after a fence check that began after the round. `problem`: error
+        of the check, if it failed. The next round then commits the stored bytes. No-op if a later
+        round has committed the upload, or its topic was deleted."""
         stored, outcome.stored = outcome.stored, None
         assert stored is not None
         committed = 0
@@ -282,8 +280,8 @@ class QueueUpload:
                 round.outcome.messages += file.consume_queue_commit_offset - committed
 
     def _give_way(self, round: UploadRound) -> None:
-        """Let waiting threads use the queue. Then commit what another round has stored, as at the
-        beginning of a round."""
+        """Let waiting threads use the queue. Then commit what another round has stored in
+        between."""
         round.file.give_way()
         if not round.file.is_closed:
             self._commit_stored(round)
@@ -365,7 +363,7 @@ class QueueUpload:
             keys.put_batches(file, batches, state)
 
     def _gather(self, round: UploadRound) -> list[RecordBatch]:
-        """Append batches to the queue's files until their bytes suffice for a write, the queue
+        """Append batches to the queue's files until there are enough bytes for a write, the queue
         ends, or a segment is full."""
         key, file, config = round.key, round.file, self._config
         batches: list[RecordBatch] = []
@@ -395,8 +393,8 @@ class QueueUpload:
         return batches
 
     def _write(self, round: UploadRound, size_bytes: int) -> StoredEnds | None:
-        """Commit the batches that were appended. Or only store them, and return the ends of the
-        files for a later fence check."""
+        """Commit the appended batches, or only store them and return the file ends for a later
+        fence check."""
         file = round.file
         is_last = file.consume_queue_max_offset >= round.available.max_offset
         ends: StoredEnds | None = None

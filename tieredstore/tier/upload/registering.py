@@ -1,4 +1,4 @@
-"""Registration of new queues and new segments in the metadata, many in one write."""
+"""Registration of new queues and segments in the metadata, many in one write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.tier.upload.rounds import GIVE_UP_AFTER
 @dataclass(slots=True)
 class Registered:
     """Result of registering queues. `ready`: queues that can be uploaded, with their files.
-    `failed`: outcomes of the queues that could not be registered."""
+    `failed`: outcomes of queues that could not be registered."""
 
     ready: list[QueueKey] = field(default_factory=list)
     files: list[FlatMessageFile] = field(default_factory=list)
@@ -31,10 +31,9 @@ def register_queues(
     is_ending: Callable[[], bool],
 ) -> Registered:
     """Register the queues that the metadata lacks, until `is_ending` returns True. `find_first`:
-    returns the queue offset at which a new queue begins. Each new queue may need a request to the
-    backend. If the backend was unavailable for GIVE_UP_AFTER new queues in a row, the other new
-    queues are registered in a later scan. Raises the errors of the metadata. After such an error
-    nothing is registered."""
+    returns the first queue offset of a new queue. Each new queue may need a request to the backend.
+    If the backend was unavailable for GIVE_UP_AFTER new queues in a row, the others are left for a
+    later scan. Raises the errors of the metadata, and then registers nothing."""
     registered = Registered()
     new: list[FlatMessageFile] = []
     unavailable = 0
@@ -83,9 +82,9 @@ def is_gone(source: DispatchSource, key: QueueKey) -> bool:
 
 
 def roll_together(full: Mapping[QueueKey, int], flat_files: FlatFileStore) -> Registered:
-    """Begin new segments of queues, and register all of them in one write of the metadata, because
-    in a tier that Java can open each write includes the whole metadata. `full`: number of bytes
-    that each queue needs. If the write fails, nothing is appended to any of the segments."""
+    """Begin new segments of queues, and register all of them in one write of the metadata. In a
+    tier that Java can open, each write includes the whole metadata. `full`: number of bytes that
+    each queue needs. If the write fails, nothing is appended to the segments."""
     files: dict[QueueKey, FlatMessageFile] = {}
     failed: dict[QueueKey, TieredStoreError] = {}
     try:
@@ -115,6 +114,6 @@ def roll_together(full: Mapping[QueueKey, int], flat_files: FlatFileStore) -> Re
 
 def _describe(key: QueueKey, error: TieredStoreError | None) -> DispatchOutcome:
     """Return the outcome of a queue that is not registered: FAILED with its error, or BUSY without
-    an error, because another thread uploads the queue."""
+    one, because another thread is uploading the queue."""
     status = DispatchStatus.BUSY if error is None else DispatchStatus.FAILED
     return DispatchOutcome(key, status, error=error)

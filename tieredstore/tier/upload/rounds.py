@@ -1,6 +1,6 @@
-"""Selection of the queues of a scan, and their distribution among its workers. Often only a few of
-100,000 queues have new messages since the last scan. If the local store reports changes, only
-queues that have changed are checked, and then in each scan until they have no more work."""
+"""Selects the queues of a scan and distributes them among its workers. Often only a few of 100,000
+queues have new messages. If the local store reports changes, a scan checks only the queues that
+have changed or still have work."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class _Need(enum.Enum):
 
 
 class PendingQueues:
-    """Finds the queues that need an upload round. Used by one caller at a time. `states`: the
-    dispatcher's states of queues that had a round."""
+    """Finds the queues that need an upload round. Not thread-safe. `states`: the dispatcher's
+    states of queues that had a round."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PendingQueues:
 
     def find(self, failing: Iterable[QueueKey], keys: KeyUpload | None) -> list[QueueKey]:
         """Return the queues that need a round now. `failing`: queues whose last round failed.
-        `keys`: object that puts keys into the index, or None while no keys are put."""
+        `keys`: puts keys into the index, or None while no keys are put."""
         failing = set(failing)
         candidates = self._take_candidates(keys is not None)
         candidates.update(dict.fromkeys(failing))
@@ -102,13 +102,12 @@ class PendingQueues:
 
 
 class UploadRounds:
-    """Upload rounds of one scan. Thread-safe. A queue with more work is moved to the end. A queue
-    that needs new segments waits until `take_full` returns it, and is added again with `retry`.
-    `failing`: queues whose last round failed, ordered by waiting time, longest first. These queues
-    are tried after all other queues, so that they delay no other queue. After a round that finds
-    the backend unavailable, the next queue is taken from another part of the list, so that the
-    queues of one broken topic do not end the scan. `gathered_bytes`: size of uploads that are
-    stored together, 0 if each is stored separately."""
+    """Upload rounds of one scan. Thread-safe. A queue with more work moves to the end. A queue that
+    needs new segments waits until `take_full` returns it, and is added again with `retry`.
+    `failing`: queues whose last round failed, longest waiting first. They come last, so that they
+    delay no other queue. If the backend is unavailable, the next queue comes from another part of
+    the list, so that the queues of one broken topic do not end the scan. `gathered_bytes`: size of
+    uploads that are stored together, or 0."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class UploadRounds:
 
     @property
     def given_up(self) -> bool:
-        """Whether the backend counts as unavailable, so that no more rounds begin."""
+        """Whether the backend is considered unavailable. No more rounds begin."""
         # It is not while it accepts messages of other queues than those that failed before.
         is_known = self._has_answered and self._failing_since_ms is not None
         return self._unavailable >= GIVE_UP_AFTER and not is_known
@@ -155,8 +154,8 @@ class UploadRounds:
             return self._failing.popleft()
 
     def put_stored(self, outcome: DispatchOutcome) -> list[DispatchOutcome]:
-        """Add a stored upload. If enough uploads are stored, returns all of them, and the caller
-        must confirm them now."""
+        """Add a stored upload. If there are enough, returns all stored uploads, which the caller
+        must confirm now."""
         with self._lock:
             self._stored.append(outcome)
             self._stored_bytes += outcome.stored.size_bytes if outcome.stored is not None else 0
@@ -176,8 +175,8 @@ class UploadRounds:
         return taken
 
     def take_full(self, *, at_once: bool) -> dict[QueueKey, int]:
-        """Take the queues that need new segments, with the bytes that each needs. Empty until one
-        of them has waited for ROLL_WAIT_MS, unless `at_once`."""
+        """Take the queues that need new segments, with the bytes that each needs. Returns none
+        until one has waited for ROLL_WAIT_MS, unless `at_once` is set."""
         with self._lock:
             waited_ms = self._clock.monotonic_ms() - self._full_since_ms
             if not self._full or (not at_once and waited_ms <= ROLL_WAIT_MS):
@@ -191,7 +190,7 @@ class UploadRounds:
             self._queue.append(key)
 
     def put_back(self, outcome: DispatchOutcome) -> None:
-        """Add the outcome of a round to the outcomes of earlier rounds of the scan."""
+        """Record the outcome of a round, and add it to earlier outcomes of the queue."""
         with self._lock:
             self._has_answered |= outcome.messages > 0
             before = self.outcomes.get(outcome.key)

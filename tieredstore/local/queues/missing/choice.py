@@ -1,4 +1,4 @@
-"""Chooses the log records without a unit whose units must be added to a queue."""
+"""Chooses the log records whose missing units must be added to a queue."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ def choose_units(
     late: int | None,
     spill: Spill,
 ) -> tuple[list[RebuiltQueue], list[Unread]]:
-    """Return the valid units, in runs. Also return the messages whose queue offsets contradict
-    other messages or the log. Units from before a deletion of the topic are left out. The log shows
-    the deletion by its message, or because the queue continues at a lower offset. But if the queue
-    offset of only one message is out of order, that offset is damaged, and the topic was not
-    deleted."""
+    """Return the valid units, in runs, and the messages whose queue offsets contradict other
+    messages or the log. Units from before a deletion of the topic are omitted. The log shows a
+    deletion by its message, or because the queue continues at a lower offset. If only one message
+    is out of order, however, its offset is damaged and the topic was not deleted."""
     runs: list[RebuiltQueue] = []
     misplaced: list[npt.NDArray[Any]] = []
     last = -1
@@ -90,8 +89,8 @@ def choose_units(
 
 
 def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
-    """Yield all rows in windows. Each window has a mask of the rows with a single queue offset that
-    is out of order (`_find_odd`)."""
+    """Yield all rows in windows, each with a mask of the single queue offsets out of order
+    (`_find_odd`)."""
     for begin in range(0, len(rows), _ROWS):
         end = min(begin + _ROWS, len(rows))
         low, high = max(begin - 1, 0), min(end + 1, len(rows))
@@ -101,10 +100,9 @@ def _read_windows(rows: SpilledRows) -> Iterator[tuple[Rows, Bools]]:
 
 
 def _find_odd(offsets: Int64s, *, is_whole: bool) -> Bools:
-    """Return a mask of single offsets that are out of order. An offset is out of order in two
-    cases. First, the offsets before and after this offset are consecutive. Second, this offset is
-    not higher than the offset before it, and the next offset does not continue it. `is_whole`:
-    whether `offsets` includes the queue's last offset."""
+    """Return a mask of single offsets that are out of order. Such an offset is between two
+    consecutive offsets, or is not higher than the offset before it and not continued by the next
+    one. `is_whole`: whether `offsets` includes the queue's last offset."""
     odd = np.zeros(len(offsets), np.bool_)
     steps = np.diff(offsets)
     odd[1:-1] = (steps[:-1] != 1) & (steps[:-1] + steps[1:] == 2)
@@ -121,8 +119,8 @@ def _find_fit(
     positions: Int64s,
 ) -> _Fit:
     """Find the messages that a queue lacks: before its units, after its units, and at offsets whose
-    unit is empty or does not name the message. A message that lies in the log before the message of
-    the first unit may be from before a deletion of the queue, so it contradicts no unit."""
+    unit is empty or does not name the message. A message before the first unit's message in the log
+    may be from before a deletion of the queue, so it does not contradict any unit."""
     first, last = queue.unit(queue.min_offset), queue.unit(queue.max_offset - 1)
     fit = _Fit(np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_))
     is_before, is_after = offsets < queue.min_offset, offsets >= queue.max_offset
@@ -149,7 +147,7 @@ def _find_fit(
 def _is_message(
     log: ForeignCommitLog, unit: tuple[int, int, int], key: QueueKey, offset: int
 ) -> bool:
-    """Return whether a unit names a record of the message at the queue offset `offset`."""
+    """Return whether a unit refers to a record of the message at the queue offset `offset`."""
     record = log.get(unit[0], unit[1])
     try:
         message = None if record is None else decode_record(record)
@@ -178,8 +176,8 @@ def _describe_misplaced(key: QueueKey, rows: npt.NDArray[Any]) -> list[Unread]:
 def _find_lost_begin(
     key: QueueKey, runs: list[RebuiltQueue], log: ForeignCommitLog
 ) -> list[Unread]:
-    """Report that the first messages of a queue are lost: the log has all its bytes, but its first
-    message of the queue does not have queue offset 0."""
+    """Report that the first messages of a queue are lost. This is the case if the log has all its
+    bytes, but its first message of the queue is not at queue offset 0."""
     unit = runs[0].unit(runs[0].min_offset) if runs else None
     if unit is None or log.min_offset or not runs[0].min_offset:
         return []

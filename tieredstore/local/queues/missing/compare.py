@@ -1,4 +1,4 @@
-"""Comparison of a store's consume queues with its log. Builds the missing units."""
+"""Compares a store's consume queues with its log, and builds the missing units."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Built:
 
 class JointSpan(NamedTuple):
     """Batch records (records of several messages) of one queue. `first`, `last`: positions of the
-    first and the last of these records in the log (bytes). `from_offset`, `until_offset`: range of
-    the queue offsets of their messages."""
+    first and last record in the log (bytes). `from_offset`, `until_offset`: range of the queue
+    offsets of their messages."""
 
     first: int
     last: int
@@ -62,12 +62,12 @@ class JointSpan(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """Messages that the log of a store has and its queues lack. `built`: runs of units built from
-    the log. `unreadable`: queues whose units cannot be read, so only the records of the log are
-    used. `unread`: parts of the log without records, where messages may have been. `deleted`:
-    topics that have messages, but no queue and no entry among the topics. `joint_topics`: topics
-    with records of several messages, or with units of another form. `joints`: positions of such
-    records without a unit. `late`: messages with a store time after the limit."""
+    """Messages that are in the log of a store but not in its queues. `built`: runs of units built
+    from the log. `unreadable`: queues whose units cannot be read, so that only the log is used.
+    `unread`: parts of the log without records, where messages may have been. `deleted`: topics that
+    have messages, but neither a queue nor an entry among the topics. `joint_topics`: topics with
+    records of several messages or with units in another format. `joints`: positions of such records
+    without a unit. `late`: messages with a store time after the limit."""
 
     built: list[Built] = field(default_factory=list)
     unreadable: dict[QueueKey, TieredStoreError] = field(default_factory=dict)
@@ -102,11 +102,11 @@ def compare_queues(
     scratch: Path | None = None,
 ) -> Comparison:
     """Compare the queues with the log, up to the log offset `end`, and up to the first message with
-    a store time after `limit_ms`. `has_topic`: returns whether the broker has a topic. By default
-    all topics exist. `is_special`: returns whether the units of a topic have another form.
-    `is_plain`: returns whether the units of a topic certainly have the plain form. `scratch`:
-    folder for units that exceed memory, as in `Spill`. Raises Unavailable, and Exhausted if space
-    is missing."""
+    a store time after `limit_ms`. `has_topic`: returns whether the broker has a topic (default:
+    always). `is_special`: returns whether the units of a topic have another format. `is_plain`:
+    returns whether the units of a topic certainly have the plain format. `scratch`: folder for
+    units that exceed memory, as in `Spill`. Raises Unavailable, and Exhausted if there is no
+    space."""
     found = Comparison()
     while True:
         opened = _open_queues(queues, found, is_special)
@@ -249,9 +249,9 @@ def _collect(
 
 
 def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[records.Unread]:
-    """Remove the batch records of topics that cannot contain batches from `found`, and return these
-    records as unread parts of the log. If they stayed in `found`, no other message of their topic
-    would be found missing."""
+    """Remove the batch records of topics that cannot contain batches from `found`, and return them
+    as unread parts of the log. Otherwise, no other missing message of their topic would be
+    found."""
     unexpected = []
     for key in [key for key in found.joints if key.topic in plain]:
         first, last, _, _ = found.joints.pop(key)
@@ -291,9 +291,8 @@ def _find_first_late(groups: dict[QueueKey, SpilledRows], limit_ms: int) -> int 
 def _find_deletions(
     messages: list[StoredMessage], opened: dict[QueueKey, ConsumeQueueReader], log: ForeignCommitLog
 ) -> Callable[[str], int]:
-    """Return a function that takes a topic, and returns the position of its last deletion in the
-    log (bytes), or -1 without a deletion. `messages`: messages that record deletions and have no
-    unit."""
+    """Return a function that maps a topic to the log position of its last deletion (bytes), or -1.
+    `messages`: deletion messages without a unit."""
     skipped = SkippedRecords()
     ends = {
         deletion.topic: one.physical_offset
@@ -308,7 +307,7 @@ def _find_deletions(
 
 @dataclass(eq=False)
 class ComparedQueues:
-    """`ForeignQueues` of a store, completed with the missing units from its log."""
+    """`ForeignQueues` of a store, completed with missing units from its log."""
 
     _queues: ForeignQueues
     _found: Comparison
@@ -320,7 +319,7 @@ class ComparedQueues:
         return {key for key in found if key.topic not in joint}
 
     def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
-        """Open one queue, or return None. Raises Corrupt for an unreadable queue without
+        """Open one queue, or return None. Raises Corrupt if the queue is unreadable and has no
         messages in the log."""
         runs = self._found.runs.get(key)
         error = self._found.unreadable.get(key)

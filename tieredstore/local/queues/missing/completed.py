@@ -1,4 +1,4 @@
-"""Consume queue completed with units from the log."""
+"""Consume queue that is completed with units from the log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class _Part(NamedTuple):
 
 
 class CompletedQueue:
-    """`ConsumeQueueReader` over a queue of the store (None for a missing or unreadable queue) and
-    runs of units from the log. These runs take precedence over the queue's units. If neither has a
-    unit, the log no longer has the message, or the message cannot be read there. The unit of such a
-    message is empty (size 0), so a read of the message reports the fault."""
+    """`ConsumeQueueReader` over a queue of the store (None if missing or unreadable) and runs of
+    units from the log, which take precedence. If neither has a unit, the message is not in the log
+    or cannot be read there. Its unit is then empty (size 0), so that a read of the message reports
+    the fault."""
 
     def __init__(
         self, queue: ConsumeQueueReader | None, runs: list[ConsumeQueueReader], place: str
@@ -49,7 +49,7 @@ class CompletedQueue:
 
     @property
     def min_offset(self) -> int:
-        """First offset whose message the log still has."""
+        """First offset whose message is still in the log."""
         for part in self._parts:
             if part.reader is not None:
                 first = max(part.begin, min(part.reader.min_offset, part.end))
@@ -85,8 +85,8 @@ class CompletedQueue:
         return None if not len(units) else units[0].item()
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
-        """Return the store time (epoch ms) of one message, or of the next existing message if this
-        one is missing. Return -1 for an offset outside the queue."""
+        """Return the store time (epoch ms) of a message, or of the next existing one if it is
+        missing. Returns -1 for an offset outside the queue."""
         part = self._find(offset)
         if part is None:
             return -1

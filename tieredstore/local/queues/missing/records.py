@@ -1,4 +1,4 @@
-"""Records in a span of a commit log, and the units that these records require."""
+"""Records in a span of a commit log, and the units that they require."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Uncovered(NamedTuple):
-    """Bytes [begin, end) of one file of a log, in which some records may have no unit, or in which
-    the log may end. `starts`: positions of the records with units, in order."""
+    """Bytes [begin, end) of one log file, in which some records may have no unit or the log may
+    end. `starts`: positions of the records with units, in order."""
 
     begin: int
     end: int
@@ -36,7 +36,7 @@ class Uncovered(NamedTuple):
 
 
 class UnreadableQueues(Exception):
-    """Raised if the units of some queues cannot be read. The comparison of log and queues is then
+    """Raised if the units of some queues cannot be read, which makes the comparison with the log
     invalid. `errors`: errors by queue."""
 
     def __init__(self, errors: dict[QueueKey, TieredStoreError]) -> None:
@@ -47,8 +47,8 @@ class UnreadableQueues(Exception):
 def find_uncovered(
     log: ForeignCommitLog, queues: Iterable[ConsumeQueueReader], end: int
 ) -> Iterator[Uncovered]:
-    """Find the spans before the log offset `end` that have no units, file by file. Raises
-    UnreadableQueues at the end, Unavailable."""
+    """Yield the spans before the log offset `end` that have no units, file by file. Raises
+    Unavailable, and UnreadableQueues at the end."""
     walks = [_UnitWalk(queue) for queue in queues]
     errors: dict[QueueKey, TieredStoreError] = {}
     for base in log.run.offsets:
@@ -93,7 +93,7 @@ def _find_spans(
 
 
 class _UnitWalk:
-    """Iterator over the units of one queue, in the order of the queue and of the log."""
+    """Walk over the units of one queue, in the order of the queue and of the log."""
 
     def __init__(self, queue: ConsumeQueueReader) -> None:
         self.key = QueueKey(queue.topic, queue.queue_id)
@@ -103,8 +103,8 @@ class _UnitWalk:
         self._ahead: npt.NDArray[Any] = np.empty((0, 2), dtype=np.int64)
 
     def take_before(self, stop: int) -> npt.NDArray[Any]:
-        """Take the next units of the queue whose messages begin before the log offset `stop`.
-        Returns (physical offset, size) of each unit: int64[n, 2]."""
+        """Take the next units whose messages begin before the log offset `stop`. Returns (physical
+        offset, size) of each unit: int64[n, 2]."""
         taken = []
         while True:
             ahead = self._ahead
@@ -133,8 +133,8 @@ _LEAST: Final = 8
 
 
 class Unread(NamedTuple):
-    """Bytes [begin, end) of a log without records, and the reason. Messages in these bytes may have
-    been lost."""
+    """Bytes [begin, end) of a log without records, and the reason. Messages there may have been
+    lost."""
 
     begin: int
     end: int
@@ -142,8 +142,8 @@ class Unread(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Record of several messages. Its unit is in a batch consume queue. `position`: position of the
-    record in the log (bytes). `from_offset`, `until_offset`: queue offsets of its messages."""
+    """Record of several messages, whose unit is in a batch consume queue. `position`: position of
+    the record in the log (bytes). `from_offset`, `until_offset`: queue offsets of its messages."""
 
     key: QueueKey
     position: int
@@ -158,8 +158,8 @@ def find_records(
     log: ForeignCommitLog, span: Uncovered, delays_ms: tuple[int, ...]
 ) -> Iterator[Found]:
     """Yield the contents of a span except records with units: results of `find_units`, records of
-    several messages, and bytes that are not a record. After such bytes the search continues at the
-    next record that has a unit, or that contains its own position. Raises Unavailable."""
+    several messages, and bytes that are not a record. After such bytes, the search continues at the
+    next record that has a unit or contains its own position. Raises Unavailable."""
     position = span.begin
     while position < span.end:
         piece = _read_piece(log, position, span.end)
@@ -178,8 +178,8 @@ def find_records(
 
 
 def _find_next(log: ForeignCommitLog, span: Uncovered, position: int) -> int:
-    """Return the position of the next record after `position`, or the end of the span. The caller
-    has found that no record begins at `position` itself."""
+    """Return the position of the next record after `position`, where no record begins, or the end
+    of the span."""
     row = int(span.starts.searchsorted(position, side="right"))
     if row < len(span.starts):
         return int(span.starts[row])
@@ -194,8 +194,7 @@ def _name(stop: Stop) -> str:
 
 
 def _read_piece(log: ForeignCommitLog, position: int, end: int) -> memoryview | None:
-    """Read bytes starting at the record at `position`. The result contains at least the whole
-    record, if it exists."""
+    """Read bytes from `position` on, including at least the whole record there, if it exists."""
     length = min(_PIECE_BYTES, end - position)
     while True:
         piece = log.get(position, length)

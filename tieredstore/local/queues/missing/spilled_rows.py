@@ -1,5 +1,4 @@
-"""Rows built from a commit log. They are in memory up to a limit, and beyond it in unnamed
-files."""
+"""Rows built from a commit log, kept in memory up to a limit and then in unnamed files."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ _MOST_ROWS: Final = 1 << 16
 
 
 class Spill:
-    """Space for rows, in memory and files. The space is freed after the last use. Not thread-safe.
-    `folder`: folder for the files. Default: the folder for temporary files."""
+    """Space for rows in memory and files, freed after the last use. Not thread-safe. `folder`:
+    folder for the files (default: the folder for temporary files)."""
 
     def __init__(self, folder: Path | None = None, memory_bytes: int | None = None) -> None:
         self._folder = folder
@@ -38,8 +37,8 @@ class Spill:
         self._chunk: memoryview = memoryview(b"")
 
     def make_room(self, dtype: np.dtype[np.void], count: int) -> Rows:
-        """Allocate space for rows. Raises Exhausted if there is no space, Invalid if no folder is
-        writable, Unavailable."""
+        """Allocate space for rows. Raises Unavailable, Exhausted if there is no space, or Invalid
+        if no folder is writable."""
         size = dtype.itemsize * count
         if size <= self._memory_bytes:
             self._memory_bytes -= size
@@ -63,7 +62,7 @@ class Spill:
 
 
 class SpilledRows:
-    """Rows of one kind, in the order of their addition."""
+    """Rows of one kind, in the order in which they were added."""
 
     def __init__(self, spill: Spill, dtype: np.dtype[np.void]) -> None:
         self._spill = spill
@@ -120,7 +119,7 @@ class SpilledRows:
 
 class Late(NamedTuple):
     """Messages of one queue that may not be served yet, because their store time is after a limit.
-    `until_offset`: the queue offset after the last of these messages."""
+    `until_offset`: queue offset after the last of them."""
 
     held_back: HeldBack
     until_offset: int
@@ -141,8 +140,8 @@ def find_late(rows: SpilledRows, position: int) -> Late | None:
 def count_without_unit(
     late: Mapping[QueueKey, Late], find_end: Callable[[QueueKey], int]
 ) -> dict[QueueKey, HeldBack]:
-    """Return, for each queue, the messages in `late` that lie after the end of the queue's files.
-    `find_end`: returns the end of a queue's files, or 0 for a queue without files."""
+    """Return, for each queue, the messages in `late` that are after the end of the queue's files.
+    `find_end`: returns the end of a queue's files, or 0 without files."""
     found = {}
     for key, (held_back, until_offset) in late.items():
         count = min(until_offset - find_end(key), held_back.messages)
@@ -154,8 +153,8 @@ def count_without_unit(
 def add_held_back(
     found: Mapping[QueueKey, HeldBack], others: Mapping[QueueKey, HeldBack]
 ) -> dict[QueueKey, HeldBack]:
-    """Return the sum of two tables of messages that are not served yet, by queue. The messages in
-    `found` are earlier than those in `others`."""
+    """Add two tables of messages that are not served yet, by queue. The messages in `found` are
+    earlier than those in `others`."""
     joined = dict(found)
     for key, other in others.items():
         known = joined.get(key, other._replace(messages=0))

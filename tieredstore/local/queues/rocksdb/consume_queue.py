@@ -1,4 +1,4 @@
-"""Reads of consume queues in a database: positions of each queue's messages, in order."""
+"""Reads of consume queues in a database: the positions of each queue's messages, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LMQ: Final = LMQ_PREFIX.encode()
 
 
 class LogMinimum:
-    """Start of the commit log in bytes. All queues of a store share this object."""
+    """Start of the commit log in bytes, shared by all queues of a store."""
 
     __slots__ = ("offset",)
 
@@ -38,8 +38,8 @@ class LogMinimum:
 
 class RocksDBConsumeQueue:
     """Reads of one queue, for its owner and for other processes. Offsets are queue offsets. If the
-    log no longer has the queue's first message, a read searches the new minimum. The owner of the
-    store sets `last` and `first`. `last` is None for a queue without messages."""
+    first message is no longer in the log, a read searches the new minimum. The owner of the store
+    sets `last` and `first`. `last` is None for a queue without messages."""
 
     __slots__ = ("_prefix", "database", "first", "last", "log_minimum", "queue_id", "topic")
 
@@ -56,8 +56,7 @@ class RocksDBConsumeQueue:
         return QueueKey(self.topic, self.queue_id)
 
     def load(self) -> bool:
-        """Read the first and the last message. Returns whether the queue exists. Raises
-        Corrupt."""
+        """Read the first and the last message. Returns whether the queue exists. Raises Corrupt."""
         key = self.key
         last = self.database.get_offset(layout.pack_max_key(key))
         if last is None:
@@ -67,8 +66,7 @@ class RocksDBConsumeQueue:
         return self.last is not None
 
     def set_places(self, last: bytes, first: bytes | None) -> None:
-        """Set the first and the last message from values of the database's offset family. Raises
-        Corrupt."""
+        """Set the first and the last message from values of the offset family. Raises Corrupt."""
         place = layout.unpack_place(last, "last message of", self.key)
         self.last = place if place.offset >= 0 else None
         self.first = (
@@ -93,8 +91,8 @@ class RocksDBConsumeQueue:
         return 0 if value is None else value[0] + value[1]
 
     def find_first(self, min_physical_offset: int) -> layout.Place:
-        """Return the first message at or after `min_physical_offset`, or the end of the queue if
-        there is none. A missing unit counts as the unit of an earlier message."""
+        """Return the first message at or after `min_physical_offset`, or the end of the queue. A
+        missing unit counts as one of an earlier message."""
         last, low = self.last, self.first.offset
         if last is None:
             return layout.Place(min_physical_offset, low)
@@ -147,8 +145,8 @@ class RocksDBConsumeQueue:
         return None if value is None else value[:3]
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read up to `count` units, starting at `offset`, at most MAX_READ_UNITS. Returns none for
-        an offset outside [min_offset, max_offset). Raises Corrupt for a missing unit."""
+        """Read up to `count` units from `offset` on, at most MAX_READ_UNITS. Returns none for an
+        offset outside [min_offset, max_offset). Raises Corrupt for a missing unit."""
         if count <= 0 or not self._has(offset):
             return np.empty(0, dtype=UNIT_DTYPE)
         count = min(count, self.max_offset - offset, MAX_READ_UNITS)
@@ -197,7 +195,7 @@ class RocksDBConsumeQueue:
 
 
 class QueueReads:
-    """Queues of a database. Thread-safe. A queue is opened on demand."""
+    """Queues of a database, opened on demand. Thread-safe."""
 
     def __init__(self, database: QueueDatabase) -> None:
         self._database = database
@@ -207,9 +205,8 @@ class QueueReads:
         self._checkpoint = 0 if value is None else layout.unpack_number(value, name)
 
     def read_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
-        """Read the beginning and the end of a queue. Return None if the queue does not exist.
-        Raises Invalid for the one queue that cannot be used, because its keys would equal the keys
-        of the checkpoint."""
+        """Read the beginning and the end of a queue. Returns None if the queue does not exist.
+        Raises Invalid for the one queue whose keys would equal those of the checkpoint."""
         fault = layout.find_checkpoint_fault(key)
         if fault is not None:
             raise Invalid(fault, topic=key.topic, queue_id=key.queue_id)
@@ -236,9 +233,9 @@ class QueueReads:
     def find_lasts_after(
         self, physical_offset: int
     ) -> tuple[Iterator[QueueKey], Iterator[QueueKey]]:
-        """Find the queues whose last message begins at or after `physical_offset`. Among the other
-        queues, find the one whose last message is the newest. These are several queues if light
-        queues share that message."""
+        """Find the queues whose last message begins at or after `physical_offset`, and the queue
+        with the newest last message before it. The latter are several queues if light queues share
+        that message."""
         border, best = layout.pack_number(physical_offset), b""
         behind: list[bytes] = []
         before: list[bytes] = []
@@ -259,20 +256,21 @@ class QueueReads:
         )
 
     def list_queues(self) -> Iterator[QueueKey]:
-        """List the queues that have, or had, messages, in the order of the database."""
+        """List the queues that have or had messages, in the order of the database."""
         for key, _ in self.scan_lasts():
             yield key
 
     def list_topic_queues(self) -> Iterator[QueueKey]:
-        """List the queues that are no light queues. Skips the light queues as a whole."""
+        """List the queues that are not light queues. Light queues are skipped without being
+        read."""
         for start in self._list_starts():
             light = start + LMQ
             for first, end in ((start, light), (light + _LAST, start + _LAST)):
                 yield from (key for key, _ in self.scan_lasts(first, end))
 
     def list_light_queues(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
-        """List the topics that begin with `prefix`, each with the end of its queue, from the one
-        after `after`. Skips other topics as a whole."""
+        """List the topics that begin with `prefix`, starting after `after`, each with the end of
+        its queue. Other topics are skipped without being read."""
         begin = layout.pack_topic_end(after) if after else b""
         for start in self._list_starts(begin):
             first = start + prefix.encode()
@@ -291,8 +289,8 @@ class QueueReads:
         return Counter(find_parent(name.decode(errors="replace")) for name in names)
 
     def _list_starts(self, begin: bytes = b"") -> Iterator[bytes]:
-        """Yield the common start of the keys of topics of one length, for each length, from a key
-        on."""
+        """Yield the common start of the keys of all topics of one length, for each length,
+        beginning at a key."""
         start: bytes | None = begin or None
         while (found := next(self._database.scan_offsets(start), None)) is not None:
             yield layout.pack_start(found[0])
@@ -300,7 +298,7 @@ class QueueReads:
 
     @property
     def dispatch_from(self) -> int:
-        """Position in the commit log up to which all records were put in the queues."""
+        """Position in the commit log up to which all records are in the queues."""
         return self._checkpoint
 
     def correct_min_offset(self, min_physical_offset: int) -> None:

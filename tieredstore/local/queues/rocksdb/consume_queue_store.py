@@ -57,9 +57,9 @@ class OwnedQueue(RocksDBConsumeQueue):
 
 
 class RocksDBConsumeQueueStore:
-    """`ConsumeQueueStoreInterface` in RocksDB. `directory`: folder of the database. All units of
-    one dispatch pass are one write, which is durable after the next `sync`. Queues are opened on
-    demand, so unused queues cost nothing."""
+    """`ConsumeQueueStoreInterface` in RocksDB. All units of a dispatch pass are one write, which is
+    durable after the next `sync`. Queues are opened on demand. `directory`: folder of the
+    database."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -70,7 +70,7 @@ class RocksDBConsumeQueueStore:
         self._is_open = False
 
     def load(self) -> None:
-        """Open the database, or create it. Raises Corrupt, Fenced, Invalid or Unavailable."""
+        """Open or create the database. Raises Corrupt, Fenced, Invalid or Unavailable."""
         finish_replacement(self._directory)
         self._database = open_database(self._directory)
         self._is_open = True
@@ -83,12 +83,12 @@ class RocksDBConsumeQueueStore:
         self._checkpoint = self._written_checkpoint = self._reads.dispatch_from
 
     def load_kept(self) -> LogSpan | None:
-        """Return None: opening the database is always necessary, and queues are opened on
+        """Return None, because the database must be opened anyway and its queues are opened on
         demand."""
         return None
 
     def keep(self, log: LogSpan) -> None:
-        """Do nothing: the database has everything."""
+        """Do nothing, because the whole state is in the database."""
 
     def get(self, key: QueueKey) -> OwnedQueue | None:
         queue = self._queues.get(key)
@@ -101,7 +101,7 @@ class RocksDBConsumeQueueStore:
         return queue
 
     def _keep_open(self, queue: OwnedQueue) -> OwnedQueue:
-        """Keep a queue open, and forget the one that was opened first if there are too many."""
+        """Keep a queue open, and close the one that was opened first if there are too many."""
         if len(self._queues) >= MAX_OPEN:
             del self._queues[next(iter(self._queues))]
         self._queues[queue.key] = queue
@@ -190,8 +190,8 @@ class RocksDBConsumeQueueStore:
         return self._checkpoint
 
     def find_last_message(self) -> tuple[int, int] | None:
-        """Return (physical offset, size) of the last message in the log for which any queue has a
-        unit, or None."""
+        """Return (physical offset, size) of the newest message in the log that has a unit in any
+        queue, or None."""
         _, last = self._reads.find_lasts_after(_LAST_BYTE)
         for queue in self._read_queues(last):
             unit = queue.unit(queue.max_offset - 1)
@@ -221,7 +221,7 @@ class RocksDBConsumeQueueStore:
         self._reads.correct_min_offset(min_physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Set the beginning of the log, and delete the units before each queue's minimum. Returns
+        """Set the beginning of the log, and delete the units below each queue's minimum. Returns
         the number of queues that lost units. Raises Exhausted or Unavailable."""
         self.correct_min_offset(min_physical_offset)
         deleted = 0
@@ -280,7 +280,7 @@ class RocksDBConsumeQueueStore:
         return [key.queue_id for key, _ in scan]
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before `offset`. If no unit is left, the queue is deleted
+        """Drop the units of a queue before `offset`. If no unit is left, delete the queue
         completely."""
         with self._lock:
             queue = self.get(key)
@@ -306,9 +306,8 @@ class RocksDBConsumeQueueStore:
         self._is_dirty = True
 
     def sync(self, least_pages: int = 0) -> None:  # noqa: ARG002 - one log for all queues
-        """Sync the write-ahead log. On return all units that were put before the call are on disk.
-        Costs nothing if there are no new units. Raises Unavailable, or Exhausted if nothing was
-        synced."""
+        """Sync the write-ahead log, if there are new units. All units put before the call are then
+        on disk. Raises Unavailable, or Exhausted if nothing was synced."""
         with self._lock:
             if not self._is_dirty:
                 return
@@ -333,8 +332,8 @@ class RocksDBConsumeQueueStore:
 
 
 class _Round:
-    """Changes by one pass of the dispatch: the first message of each new queue, and the last
-    message of each changed queue."""
+    """Changes of one dispatch pass: the first message of each new queue and the last message of
+    each changed queue."""
 
     def __init__(self) -> None:
         self.queues: dict[QueueKey, OwnedQueue] = {}
@@ -343,8 +342,8 @@ class _Round:
 
 
 def _check_same(queue: RocksDBConsumeQueue, group: QueueUnits) -> None:
-    """Raise Corrupt if the queue already has another message at the first offset of `group`,
-    because an append would lose that message."""
+    """Raise Corrupt if the queue already has another message at the first offset of `group`. An
+    append would lose that message."""
     known = queue.unit(group.offset)
     new = int(group.units["physical_offset"][0])
     if known is not None and known[0] != new:
@@ -367,9 +366,9 @@ def _cut(batch: Batch, queue: RocksDBConsumeQueue, end: int) -> tuple[Place, Pla
 
 
 def _put_empty(batch: Batch, key: QueueKey, offset: int) -> tuple[Place, Place | None]:
-    """Make a queue without units begin at `offset`. At offset 0 the queue is deleted completely.
-    Returns the first and the last message that the database records for the empty queue. Both are
-    placeholders without a record in the log. The last message has the offset before the first."""
+    """Make a queue without units begin at `offset`. At offset 0, the queue is deleted completely.
+    Returns the first and the last message recorded for the empty queue. Both are placeholders
+    without a record in the log. The last one has the offset before the first."""
     if not offset:
         batch.delete_offset(pack_max_key(key))
         batch.delete_offset(pack_min_key(key))

@@ -1,4 +1,4 @@
-"""Database of consume queues with both column families, for its owner or for reading only."""
+"""Database of consume queues with both column families, for its owner or read-only."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def translate_rocksdb_error(
     is_sync: bool = False,
     is_closed: bool = False,
 ) -> TieredStoreError:
-    """Convert an error of the library: Exhausted, Fenced, Corrupt, Invalid or else Unavailable.
-    `action`: the failed action, as in "cannot <action>". `is_sync`: a sync failed. A failed sync is
-    never Exhausted (`tieredstore.disk.errors`). `is_closed`: no other process has the database
-    open, so a missing file is lost."""
+    """Convert an error of the library to Exhausted, Fenced, Corrupt, Invalid or else Unavailable.
+    `action`: the failed action, as in "cannot <action>". `is_sync`: whether a sync failed, which is
+    never Exhausted (`tieredstore.disk.errors`). `is_closed`: whether no other process has the
+    database open, so that a missing file is lost."""
     text = str(error)
     kind: type[TieredStoreError] = Unavailable
     if any(reason in text for reason in _EXHAUSTED) and not is_sync:
@@ -76,8 +76,7 @@ _LOG_BYTES: Final = 16 << 20
 
 
 def import_rocksdict() -> Any:
-    """Import the library. Raises Invalid if the library is not installed. The error names the extra
-    of this package that installs it."""
+    """Import the library. Raises Invalid, naming the extra to install, if it is not installed."""
     try:
         import rocksdict
     except ImportError as error:
@@ -86,8 +85,7 @@ def import_rocksdict() -> Any:
 
 
 def family_options(*, may_create: bool, max_open_files: int = _MAX_OPEN_FILES) -> dict[str, object]:
-    """Return the options of both column families. The options of `default` are also the database's
-    options."""
+    """Return the options of both column families. Those of `default` also apply to the database."""
     library = import_rocksdict()
     cache = library.Cache(CACHE_BYTES)
     units, offsets = (_common_options(library, cache, may_create=may_create) for _ in range(2))
@@ -159,7 +157,7 @@ def _refuse_in_forked_child(directory: Path) -> None:
 
 
 class Batch:
-    """Changes of both families, written together as a whole or not at all."""
+    """Changes of both families that are written atomically."""
 
     def __init__(self, units: object, offsets: object) -> None:
         self._changes = import_rocksdict().WriteBatch(raw_mode=True)
@@ -167,21 +165,21 @@ class Batch:
         self._offsets = offsets
 
     def release(self) -> None:
-        """Release the batch's reference to the database. Otherwise any object that refers to the
-        batch, such as the traceback of an error, would keep the database open."""
+        """Release the batch's reference to the database. Otherwise any reference to the batch, for
+        example from a traceback, would keep the database open."""
         self._units = self._offsets = self._changes = None
 
     @property
     def changes(self) -> object:
-        """The library's batch object. It can be written once."""
+        """The library's batch object, which can be written once."""
         return self._changes
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def put_units(self, prefix: bytes, numbers: bytes, values: bytes) -> None:
-        """Add units of one queue. `prefix`: prefix of their keys. `numbers`: the next 8 bytes of
-        each key. `values`: VALUE_SIZE bytes for each unit."""
+        """Add units of one queue. `prefix`: prefix of their keys. `numbers`: next 8 bytes of each
+        key. `values`: VALUE_SIZE bytes per unit."""
         put, family = self._changes.put, self._units
         value_from = 0
         for number_from in range(0, len(numbers), 8):
@@ -202,10 +200,10 @@ class Batch:
 
 
 class QueueDatabase:
-    """Reads and writes of one open database, with errors of `tieredstore.errors`. Thread-safe.
-    Close it once. After a write that failed for lack of space or descriptors, the library refuses
-    all writes. Once space is free, the next write opens the database again, with everything that
-    was written before. Until then the database is readable."""
+    """One open database, whose errors are those of `tieredstore.errors`. Thread-safe. Close it
+    once. If a write fails for lack of space or descriptors, the library rejects all further writes,
+    but reads continue. Once space is free, the next write reopens the database, with everything
+    that was written before."""
 
     def __init__(self, directory: Path, open_it: Callable[[], Any]) -> None:
         self.directory = directory
@@ -263,8 +261,8 @@ class QueueDatabase:
     def scan_offsets(
         self, first: bytes | None = None, end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items of the offset family, or those with keys in [first, end), in key
-        order."""
+        """Yield the items of the offset family with keys in [first, end), in key order. Default:
+        all items."""
         action, offsets = "read the offsets", self._offsets
         last: bytes | None = None
         for item in self._call(action, _items, offsets, first, end):
@@ -274,7 +272,7 @@ class QueueDatabase:
         self._call(action, _check_end, offsets, first if last is None else last, end)
 
     def make_batch(self) -> Batch:
-        """Return an empty batch. Opens the database again if needed, and may raise the errors of
+        """Return an empty batch. Reopens the database if needed, and may raise the errors of
         `open_database`."""
         with self._lock:
             if self._is_stuck:
@@ -282,8 +280,8 @@ class QueueDatabase:
         return Batch(self._units_handle, self._offsets_handle)
 
     def write(self, batch: Batch) -> None:
-        """Write a batch as a whole or not at all. Durable after the next `sync`. Raises Exhausted
-        without space, Unavailable for other errors."""
+        """Write a batch atomically. It is durable after the next `sync`. Raises Exhausted if the
+        disk is full, and Unavailable for other errors."""
         try:
             self._call("write", self._database.write, batch.changes)
         except Exhausted:
@@ -293,9 +291,8 @@ class QueueDatabase:
             batch.release()
 
     def sync(self) -> None:
-        """Sync the write-ahead log. Everything written is on disk on return. Raises Unavailable.
-        Raises Exhausted if an earlier write has failed for lack of space. Nothing is then
-        synced."""
+        """Sync the write-ahead log. Everything written is then on disk. Raises Unavailable. Raises
+        Exhausted, and syncs nothing, if an earlier write failed for lack of space."""
         with self._lock:
             if self._is_stuck:
                 self._open_again()
@@ -319,8 +316,8 @@ class QueueDatabase:
         self._is_stuck = False
 
     def _check_room(self) -> None:
-        """Raise Exhausted if the disk has no space to open the database, because opening writes the
-        content of the write-ahead log once more."""
+        """Raise Exhausted if the disk has no space to open the database, which writes the content
+        of the write-ahead log once more."""
         with wrap_os_errors("look for room", self.directory):
             needed = _OPEN_BYTES + sum(path.stat().st_size for path in self.directory.glob("*.log"))
             usage = shutil.disk_usage(self.directory)
@@ -333,7 +330,7 @@ class QueueDatabase:
             )
 
     def close(self) -> None:
-        """Close the database. Idempotent. Unwritten data stay in the write-ahead log."""
+        """Close the database. Unwritten data stays in the write-ahead log. Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
@@ -372,10 +369,10 @@ def _check_end(family: Any, last: bytes | None, end: bytes | None) -> None:
 
 
 def open_database(directory: Path) -> QueueDatabase:
-    """Open the database of a store that this process owns, or create it. Raises Fenced if another
-    process has the database open, Corrupt for missing or damaged files. Raises Invalid for other
-    column families (a fork that maps topics to numbers), in a process that was forked from a user
-    of RocksDB, and without rocksdict."""
+    """Open or create the database of a store that this process owns. Raises Fenced if another
+    process has it open, and Corrupt for missing or damaged files. Raises Invalid for other column
+    families (a fork that maps topics to numbers), without rocksdict, or in a process that was
+    forked from a user of RocksDB."""
     library = import_rocksdict()
     _refuse_in_forked_child(directory)
     with wrap_os_errors("make the folder", directory):
@@ -397,10 +394,9 @@ def open_database(directory: Path) -> QueueDatabase:
 
 class ReadOnlyDatabase(QueueDatabase):
     """Database of a store without an owner, in its state at opening. Nothing is written to its
-    folder. The library writes a file of its own beside each database that it opens. The database is
-    therefore opened in a temporary folder with links to the files. All files are opened together
-    with the database, so the folder is not needed afterwards, and files stay readable after a later
-    owner deletes them."""
+    folder. Because the library writes a file beside each database that it opens, the database is
+    opened in a temporary folder with links to its files. All files are opened at once, so they stay
+    readable after the folder, or a file that a later owner deletes, is gone."""
 
     def __init__(self, directory: Path) -> None:
         library = import_rocksdict()

@@ -1,8 +1,8 @@
 """Keys and values of the consume queue database (`docs/formats/rocksdb-consume-queue.md`).
 
-Column family `default` has a unit for each message. Column family `offset` has the first and the
-last offset of each queue, and the end of the dispatched records in the commit log. All numbers are
-big-endian, so keys sort like units.
+Column family `default` has a unit for each message. Column family `offset` has the first and last
+offset of each queue, and the end of the dispatched records in the commit log. All numbers are
+big-endian, so that keys sort like units.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Place(NamedTuple):
 
 
 class OffsetKey(NamedTuple):
-    """Key of the offset family. `is_max`: whether it is the key of the queue's last message.
-    Otherwise it is the key of the queue's first message."""
+    """Key of the offset family. `is_max`: whether it is the key of the queue's last message,
+    instead of the first."""
 
     queue: QueueKey
     is_max: bool
@@ -62,19 +62,18 @@ def pack_topic_end(topic: str) -> bytes:
 
 
 def pack_start(key: bytes) -> bytes:
-    """Return the common start of the keys of topics that are as long as the topic of `key`."""
+    """Return the common start of the keys of all topics that are as long as that of `key`."""
     return key[: _INT.size] + _CTRL_1
 
 
 def pack_next_start(key: bytes) -> bytes:
-    """Return the first key that a longer topic than that of `key` can have."""
+    """Return the first possible key of a topic that is longer than that of `key`."""
     length = int.from_bytes(key[: _INT.size].ljust(_INT.size, b"\0"))
     return (length + 1).to_bytes(_INT.size + 1)[1:] if length < 0xFFFFFFFF else b"\xff" * 300
 
 
 def pack_unit_prefix(key: QueueKey) -> bytes:
-    """Return the prefix of the keys of a queue's units. In a key, the queue offset follows the
-    prefix."""
+    """Return the prefix of the keys of a queue's units. The queue offset follows it."""
     return pack_topic(key.topic) + _INT.pack(key.queue_id) + _CTRL_1
 
 
@@ -84,7 +83,7 @@ def pack_unit_end(key: QueueKey) -> bytes:
 
 
 def unpack_unit_key(data: bytes) -> tuple[QueueKey, int]:
-    """Read the queue and the queue offset of a unit's key. Raises Corrupt."""
+    """Read the queue and the queue offset from a unit's key. Raises Corrupt."""
     length = _INT.unpack_from(data)[0] if len(data) >= _INT.size else -1
     end = 5 + length
     if length < 0 or len(data) != end + 14 or data[4:5] + data[end : end + 1] != _CTRL_1 * 2:
@@ -98,12 +97,12 @@ def unpack_unit_key(data: bytes) -> tuple[QueueKey, int]:
 
 
 def pack_number(number: int) -> bytes:
-    """Pack a number into 8 bytes: the end of a unit's key, or the checkpoint's value."""
+    """Pack a number into 8 bytes, for the end of a unit's key or the checkpoint's value."""
     return _LONG.pack(number)
 
 
 def unpack_number(data: bytes, name: str) -> int:
-    """Unpack a number from a value of 8 bytes. Raises Corrupt."""
+    """Unpack a number from an 8-byte value. Raises Corrupt."""
     if len(data) != _LONG.size:
         raise Corrupt(f"{name}: expected 8 bytes, found {len(data)}")
     return int(_LONG.unpack(data)[0])
@@ -125,8 +124,8 @@ CHECKPOINT_KEY: Final = pack_max_key(QueueKey(CHECKPOINT_TOPIC, 0))
 
 
 def is_max_key(data: bytes) -> bool:
-    """Return whether a key of the offset family belongs to a last message. The key itself is
-    checked by `unpack_offset_key`."""
+    """Return whether a key of the offset family belongs to a last message. Use `unpack_offset_key`
+    to check the key itself."""
     return data[-8:-5] == _MAX
 
 
@@ -155,7 +154,7 @@ def pack_place(place: Place) -> bytes:
 
 
 def unpack_place(data: bytes, what: str, key: QueueKey) -> Place:
-    """Unpack a value of the offset family. `what`: meaning of the value, for the error. Raises
+    """Unpack a value of the offset family. `what`: meaning of the value, for errors. Raises
     Corrupt."""
     if len(data) != _PLACE.size:
         raise Corrupt(
@@ -181,8 +180,8 @@ def pack_numbers(first: int, count: int) -> bytes:
 
 
 def find_checkpoint_fault(key: QueueKey) -> str | None:
-    """Return why a queue cannot be used, or None. Only one queue cannot be used, because its keys
-    would equal the keys of the checkpoint."""
+    """Return why a queue cannot be used, or None. This applies only to the queue whose keys would
+    equal those of the checkpoint."""
     if key != (CHECKPOINT_TOPIC, 0):
         return None
     return (

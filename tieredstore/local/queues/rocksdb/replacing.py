@@ -1,9 +1,8 @@
-"""Replaces a damaged database by a new one. The dispatch fills the new database from the commit
-log.
+"""Replaces a damaged database with a new one, which the dispatch fills from the commit log.
 
 If the log has lost all messages of a queue, only the damaged database has the queue's end. The new
-database is created beside the old one with these ends, and replaces it by two renames. After a stop
-between the renames, `finish_replacement` continues.
+database is created beside the old one with these ends, and replaces it by two renames. If the
+process stops between the renames, `finish_replacement` continues.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ _log = logging.getLogger(__name__)
 def replace_database(
     directory: Path, log_min_offset: int, unbuilt: frozenset[str] = frozenset()
 ) -> Path | None:
-    """Replace a damaged database by a new one. No process may have the damaged database open. The
-    damaged database stays beside the new one. The new database gets the queues that the dispatch
-    does not fill: queues without messages in the log at or after `log_min_offset`, and queues of
-    the topics `unbuilt`. These queues keep their ends, if the ends can be read. Returns the new
-    location of the damaged database, or None without a database. Raises Unavailable, Exhausted,
-    Invalid."""
+    """Replace a damaged database with a new one. No process may have it open. The damaged database
+    is kept beside the new one. Queues that the dispatch does not fill keep their ends, if these can
+    be read. They are the queues without messages in the log at or after `log_min_offset`, and those
+    of the topics `unbuilt`. Returns the new location of the damaged database, or None without a
+    database. Raises Unavailable, Exhausted, Invalid."""
     if not directory.is_dir() or not any(directory.iterdir()):
         return None
     ends = _find_ends(directory)
@@ -109,9 +107,9 @@ def _make_database(directory: Path, lasts: dict[QueueKey, layout.Place]) -> None
 
 
 def _find_ends(directory: Path) -> dict[QueueKey, layout.Place]:
-    """Find the last message of each queue in a damaged database, from its list of queues and from
-    its units. Both are read from a folder of links to the database's files, after the library has
-    repaired this folder."""
+    """Find the last message of each queue in a damaged database, from its list of queues and its
+    units. Both are read after the library has repaired a folder with links to the database's
+    files."""
     library = import_rocksdict()
     ends: dict[QueueKey, layout.Place] = {}
     with make_temporary_folder("tieredstore-rocksdb-") as folder:
@@ -156,7 +154,7 @@ def _read_lasts(cursor: Any) -> Iterator[tuple[QueueKey, layout.Place]]:
 
 
 def _read_last_units(cursor: Any) -> Iterator[tuple[QueueKey, layout.Place]]:
-    """Yield the last message of each queue, from its units, with a few seeks for each queue."""
+    """Yield the last message of each queue from its units, with a few seeks per queue."""
     cursor.seek_to_first()
     while cursor.valid():
         cursor.seek_for_prev(layout.pack_unit_end(layout.unpack_unit_key(cursor.key())[0]))
