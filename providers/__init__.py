@@ -1,2 +1,2 @@
-"""Segment providers: the backends of a tier. They are named in configuration, and imported by no
-other module."""
+"""Segment providers: the backends of a tier. The configuration names the provider to load. Modules
+outside of this package import none of them."""

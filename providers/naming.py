@@ -1,6 +1,6 @@
-"""Names of segments as paths, as in Java: `docs/formats/tier-layout.md`. Java escapes nothing, so a
-name is used unchanged or refused (Invalid). The mapping from segments to paths therefore stays
-injective and never leaves the root."""
+"""Names of segments as paths, as in Java (`docs/formats/tier-layout.md`). Java escapes nothing. A
+name that would not be a safe path component is refused (Invalid), and all others are used
+unchanged."""
 
 from __future__ import annotations
 

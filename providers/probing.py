@@ -12,7 +12,7 @@ from tieredstore.errors import TieredStoreError
 
 
 class Finding(NamedTuple):
-    """Result that a probe function returns. `guard_probe` adds the name of the probe."""
+    """Result of a probe. `guard_probe` adds the name of the probe."""
 
     verdict: Verdict
     found: str
@@ -26,8 +26,7 @@ ok, info, note, unsafe, unknown = (partial(Finding, verdict) for verdict in Verd
 
 
 def guard_probe(name: str, probe: Probe) -> ProbeResult:
-    """Run a probe and return its result. A probe that fails reports its error, and does not stop
-    other probes."""
+    """Run a probe and return its result. If the probe raises, the result is its error."""
     try:
         return ProbeResult(name, *probe())
     except TieredStoreError as error:
@@ -63,8 +62,8 @@ def rate(size_bytes: int, milliseconds: Sequence[float]) -> str:
 
 
 def skew(difference_ms: int, *, whose: str) -> Finding:
-    """Return a probe's finding about a clock. `difference_ms`: its time minus the time of this
-    machine. `whose`: owner of the clock, for the text."""
+    """Return a finding about a clock. `difference_ms`: its time minus this machine's time. `whose`:
+    owner of the clock, for the text."""
     if abs(difference_ms) < 1000:
         return ok(f"{whose} clock is this machine's, within a second")
     found = f"{whose} clock is {difference_ms / 1000:+.1f} s off this machine's"

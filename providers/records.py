@@ -1,5 +1,5 @@
-"""Small records that a provider keeps beside its segments: recorded store times and backups. Each
-record is written once, into a folder of its broker."""
+"""Small records next to the segments of a provider: store times and backups. Each record is written
+once, into a folder of its broker."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ class RecordFolder(Protocol):
 
     def list(self, depth: int = 1) -> Iterable[str]:
         """Yield the names of the records, in any order. With a `depth` above 1, yield paths of at
-        least `depth` parts below this folder: paths of records in subfolders, or of the subfolders
-        themselves."""
+        least `depth` parts: records in subfolders, or the subfolders themselves."""
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a record, or None if it does not exist."""
 
     def read_range(self, name: str, position: int, length: int) -> bytes | None:
-        """Return up to `length` bytes of a record from `position` on. Fewer bytes are returned only
-        at the record's end. None if the record does not exist."""
+        """Return up to `length` bytes of a record from `position` on, and fewer only at its end.
+        Return None if the record does not exist."""
         ...
 
     def write(self, name: str, data: bytes) -> bool:
-        """Store a record as a whole or not at all. Returns False if the record exists already."""
+        """Store a record atomically. Returns False if it already exists."""
         ...
 
     def delete(self, names: Iterable[str]) -> None:
@@ -42,8 +41,8 @@ class RecordFolder(Protocol):
 
 
 class RecordingProvider(ABC):
-    """Base class of providers that store records of store times (`TimesPlace`) and backups
-    (`RangedBackups`) in the tier."""
+    """Base class of providers that store store times (`TimesPlace`) and backups (`RangedBackups`)
+    in the tier."""
 
     @abstractmethod
     def open_records(self, *names: str, is_secret: bool = False) -> RecordFolder:

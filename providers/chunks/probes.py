@@ -1,5 +1,5 @@
-"""Probes of any object store: tests of the store's real behaviour, through the ObjectClient that
-the tier uses."""
+"""Probes of any object store. They test the store's real behaviour through the tier's
+ObjectClient."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _NAMES = ("A", "Z", "a", "a!", "a-1", "b/1", "b/2", "c%20d", "c d", "zz", "é", 
 
 @runtime_checkable
 class ProbedClient(Protocol):
-    """Object client with additional probes of its own."""
+    """Object client that has probes of its own."""
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
-        """Yield the results of probes below `folder` (with a trailing slash), which the caller
-        removes."""
+        """Yield the results of probes below `folder` (with a trailing slash). The caller deletes
+        the folder's objects."""
 
 
 def probe_objects(
     client: ObjectClient, options: ProbeOptions, *, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[ProbeResult]:
-    """Run all probes below `.doctor/<random>/` of the tier, and remove that folder afterwards.
+    """Run all probes below `.doctor/<random>/` of the tier, and delete their objects afterwards.
     Raises Invalid and Unavailable if the tier cannot be listed."""
     folder = f"{FOLDER}/{uuid.uuid4().hex}/"
     _remove_abandoned(client)
@@ -66,7 +66,7 @@ def probe_objects(
 
 
 def _remove_abandoned(client: ObjectClient) -> None:
-    """Remove objects of earlier probes that were not deleted or arrived late."""
+    """Delete objects that earlier probes left behind."""
     found = list(client.list(f"{FOLDER}/"))
     before_ms = client.now_ms() - ABANDONED_MS
     with suppress(TieredStoreError):  # Reported at the end, if objects remain.
@@ -102,7 +102,7 @@ def _probe(
 
 
 def _clean(client: ObjectClient, folder: str) -> ProbeResult:
-    """Remove all objects of the probes, and report objects that remain. Idempotent."""
+    """Delete all objects of the probes, and report those that remain. Idempotent."""
     problem: TieredStoreError | None = None
     left: list[str] = []
     for _ in range(_CLEANINGS):
@@ -166,8 +166,8 @@ class _ObjectProbes:
         return ok("an existing object is not overwritten")
 
     def race(self) -> Finding:
-        """Check concurrent writers of one new key. Exactly one may succeed, and its bytes must be
-        stored."""
+        """Check that only one of several concurrent writers creates a new key, and that its bytes
+        are stored."""
         options = self._options
         if not self._client.limits.conditional:
             return note("not asked", "see conditional put")
@@ -203,7 +203,7 @@ class _ObjectProbes:
         return ok(found)
 
     def compose(self) -> Finding:
-        """Check a multipart upload with a copied part. Its completion must fail if the key
+        """Check a multipart upload with a copied part. It must fail to complete if the key
         exists."""
         limits = self._client.limits
         size = limits.min_part_bytes + 1
@@ -248,8 +248,8 @@ class _ObjectProbes:
         return ok("exact; cut at the end; none behind it")
 
     def listing(self) -> Finding:
-        """Check that a listing shows new objects immediately, in byte order, also if the listing
-        starts at a key."""
+        """Check that a listing shows new objects immediately and in byte order, from any start
+        key."""
         folder = self._folder + "list/"
         keys = sorted((folder + found for found in _NAMES), key=str.encode)
         for key in keys:

@@ -49,8 +49,8 @@ class ChunkProvider(RecordingProvider):
 
     `owner`: name of this writer in epochs and on objects (default: host, process, time and a random
     part). ASCII, no line breaks.
-    `maintenance_client`: client of the same objects, with separate limits, for merges and
-    deletions.
+    `maintenance_client`: client with limits of its own, for merges and deletions of the same
+    objects.
     """
 
     def __init__(
@@ -150,10 +150,9 @@ class ChunkProvider(RecordingProvider):
         return self.client.url
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """List the segments. `token` is the segment manifest (`SegmentManifest`). The size of a
-        segment with a hole is the end of its last object. Reading the hole raises Corrupt, with its
-        offsets. Acquiring an epoch lists the broker. The first call for this broker reuses that
-        listing."""
+        """List the segments. `token` is the segment manifest (`SegmentManifest`). A segment with a
+        hole has the size up to its last object. Reading the hole raises Corrupt with its offsets.
+        The first call after an epoch was acquired reuses the listing of that broker."""
         manifests = self._views.list_manifests(prefix, may_be_known=True)
         for id, manifest in manifests.items():  # noqa: A001 - the contract's name
             self._maintenance.notice_listed(id, manifest)
@@ -174,10 +173,10 @@ class ChunkProvider(RecordingProvider):
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> ChunkWriterEpoch:
-        """Acquire the epoch and start maintenance. An epoch that was claimed with this state
-        directory, or whose process has certainly ended, is taken over even without `take_over`. A
-        probe verifies once that the endpoint refuses to create an object twice. Otherwise a second
-        writer could not be fenced (Invalid)."""
+        """Acquire the epoch and start maintenance. An epoch of the same state directory, or of a
+        process that has certainly ended, is taken over even without `take_over`. The first call
+        checks that the endpoint refuses to create an object twice. Raises Invalid if it does not,
+        because a second writer could not be fenced."""
         if self.client.limits.conditional and not self._fencing_checked:
             check_fencing(self.client, f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}")
             self._fencing_checked = True
@@ -196,18 +195,17 @@ class ChunkProvider(RecordingProvider):
         return epoch
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Set queues at whose folders long listings of a broker may be divided, so that several
-        threads list in parallel."""
+        """Set queues at which a long listing of a broker may be split into parallel parts."""
         self._views.expect_queues(broker_name, paths)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
-        """Set the function that reads local copies of queues on this machine. Grouped bytes are
-        read from these copies when they are moved."""
+        """Set the function that reads a broker's queues from the local disk. Bytes in groups are
+        read from there when they are moved."""
         self._groups.use_local_copy(broker_name, read)
 
     def help_writer(self, broker_name: str, number: int) -> None:
-        """Write only under the given epoch, which another process holds. That process has listed
-        the tier, so the epoch manifest exists."""
+        """Write only under the given epoch, which another process holds. Its epoch manifest already
+        exists."""
         self._writers.help(broker_name, number)
 
     def find_last_writer(self, broker_name: str) -> str | None:
@@ -219,7 +217,7 @@ class ChunkProvider(RecordingProvider):
         return self._writers.read_mark(broker_name, since)
 
     def list_brokers(self) -> Iterator[str]:
-        """Yield the names of the brokers of the tier. Costs a LIST for each."""
+        """Yield the names of the brokers of the tier. Costs one LIST per broker."""
         return self._views.list_brokers()
 
     def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
@@ -231,19 +229,18 @@ class ChunkProvider(RecordingProvider):
         return ObjectFolder(self.client, "/".join((self._cluster_folder, *names)))
 
     def run_maintenance(self, *, sweep: bool = True) -> MaintenanceReport:
-        """Do all due maintenance (merges, seals, garbage collection) in this thread, for the
-        brokers whose epoch is held. With `sweep`, also clean up after former processes, and abort
-        old multipart uploads."""
+        """Run all due maintenance in this thread, for the brokers whose epoch is held. `sweep`:
+        also clean up after former processes, and abort old multipart uploads."""
         return self._maintenance.run(sweep=sweep)
 
     def make_request_model(self) -> ChunkRequestModel:
-        """Create the model of the requests to the object store."""
+        """Return the model of the requests to the object store."""
         from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 
         return ChunkRequestModel(self._settings, self.client.limits, self.capabilities)
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
-        """Read the objects of a segment that have a CRC, and compare their bytes with the CRC.
+        """Compare the objects of a segment with their CRCs. Objects without a CRC are skipped.
         Raises Corrupt, Unavailable, see `BlockChecked`."""
         return self.open(id, listing).check()
 
@@ -257,12 +254,12 @@ class ChunkProvider(RecordingProvider):
 
     def begin_stop(self) -> None:
         """Start the time limit of a stop. After half of `close_timeout_ms`, running requests are
-        ended, and no further requests are sent."""
+        aborted, and no further requests are sent."""
         self._stop_limit.begin()
 
     def close(self) -> None:
-        """End maintenance, renewals and reads, within the time limit of a stop. Call this method
-        after all epochs are released. Nothing continues in the background afterwards."""
+        """Stop maintenance, renewals and reads within the time limit of a stop. Call this method
+        after all epochs are released."""
         self._stop_limit.prepare()
         self._stop_limit.begin()
         self._maintenance.close()

@@ -1,6 +1,6 @@
-"""One budget for all retries of an operation, across all layers. A write of a segment, a read of a
-range or a merge needs several requests, and more than one layer retries. Without a common budget
-the attempts of the layers multiply while the object store fails."""
+"""One retry budget for all layers of an operation. A write, a read or a merge needs several
+requests, and more than one layer retries. Without a common budget, their attempts would
+multiply."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _current: ContextVar[_Budget | None] = ContextVar("retries", default=None)
 
 @contextmanager
 def limit_retries(count: int) -> Iterator[None]:
-    """Limit all calls in a `with` block to `count` retries in total. No-op inside the block of an
-    outer call."""
+    """Limit all calls in a `with` block to `count` retries in total. No-op inside another such
+    block."""
     if _current.get() is not None:
         yield
         return
@@ -45,13 +45,13 @@ def limit_retries(count: int) -> Iterator[None]:
 
 def take_retry() -> bool:
     """Take one retry from the operation's budget. Returns False if none is left. Outside of
-    `limit_retries`, only the attempts of each request are limited."""
+    `limit_retries`, there is no budget."""
     budget = _current.get()
     return budget is None or budget.take()
 
 
 def carry_budget(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a version of `call` that uses the current budget in other threads."""
+    """Wrap `call` so that it uses the current budget in other threads."""
     budget = _current.get()
     return call if budget is None else partial(_run_with, budget, call)
 

@@ -56,8 +56,8 @@ class SegmentServices:
 
 
 class ChunkFileSegment:
-    """Handle of one segment. Writes only append. The segment manifest is listed on demand, and
-    shared by all handles."""
+    """Handle of one append-only segment. The segment manifest is listed on demand and shared by all
+    handles."""
 
     def __init__(self, state: SegmentState, services: SegmentServices) -> None:
         self.state = state
@@ -74,10 +74,9 @@ class ChunkFileSegment:
         return self.state.list_manifest().size_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        """Append bytes. At a position below the size, the result is Written if this same write is
-        stored at the position, UnknownWrite for another write of this writer, and otherwise
-        FencedWrite. Raises Fenced if the writer epoch is lost, Corrupt for a segment with a
-        hole."""
+        """Append bytes. Below the current size, the result is Written if the same write is stored
+        there, UnknownWrite for another write of this writer, and otherwise FencedWrite. Raises
+        Fenced if the writer epoch is lost, Corrupt for a segment with a hole."""
         state = self.state
         checks.check_range(state.id, position, 0)
         authority = self.services.writers.get_authority(state.broker_name)
@@ -93,10 +92,9 @@ class ChunkFileSegment:
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Append messages and their units in one object, if possible. This segment must belong to a
-        commit log, and `companion` to the consume queue of the same queue. If one object is
-        impossible, only the messages are written, as by `write`. A write that may wait is accepted,
-        and the next confirmation stores it together with other writes. Raises Invalid for other
+        """Append messages to this commit log segment, and their units to `companion` of the same
+        queue, in one object. If one object is impossible, only the messages are written, as by
+        `write`. A write that may wait is stored by the next confirmation. Raises Invalid for other
         segments."""
         log, units = self.state, self._find_units(companion)
         for state, place in ((log, position), (units, companion.position)):
@@ -160,8 +158,7 @@ class ChunkFileSegment:
         raise problem or checks.make_short_read_error(state.id, position, length, 0)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return bytes from the caches of blocks and of recent writes, or None if a request is
-        needed."""
+        """Return bytes from the caches, or None if a request is needed."""
         state = self.state
         checks.check_range(state.id, position, length)
         incarnation, manifest = state.incarnation, state.manifest
@@ -173,8 +170,8 @@ class ChunkFileSegment:
         return memoryview(found) if found is not None else None
 
     def seal(self) -> None:
-        """Write the seal marker, after which no append succeeds. Maintenance later turns the
-        content into one object."""
+        """Write the seal marker, after which no append succeeds. Maintenance later combines the
+        content in one object."""
         state = self.state
         if self._is_sealed:
             return
@@ -197,8 +194,8 @@ class ChunkFileSegment:
         """No-op: a handle has no resources."""
 
     def _read_sound(self, manifest: SegmentManifest, position: int, length: int) -> bytes:
-        """Read damaged bytes again, because the damage may have occurred in transfer, or may be
-        outside of the requested range. Raises BlocksDamaged."""
+        """Read damaged bytes again. The damage may have occurred in transfer, or be outside of the
+        requested range. Raises BlocksDamaged."""
         try:
             return self._read_manifest(manifest, position, length)
         except ExtentsDamaged:
@@ -213,8 +210,8 @@ class ChunkFileSegment:
             ) from error
 
     def check(self) -> BlockCoverage:
-        """Read all extents with a CRC, and compare their bytes with the CRC. Raises Corrupt for a
-        missing segment, Unavailable."""
+        """Compare all extents with their CRCs. Extents without a CRC are skipped. Raises Corrupt
+        for a missing segment, Unavailable."""
         manifest = self.state.manifest
         problem: ObjectGone | None = None
         for _ in range(_MAX_LOOKS):

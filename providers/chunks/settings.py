@@ -18,8 +18,7 @@ CLOSE_TIMEOUT_MS = 20_000
 
 
 def boot_ms() -> int:
-    """Return the time in ms of a clock that is never set back. If the system supports it, the clock
-    includes sleep."""
+    """Return the time of a monotonic clock, ms. It includes sleep if the system supports this."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
 
@@ -28,15 +27,14 @@ def boot_ms() -> int:
 class ChunkSettings:
     """Sizes in bytes, times in ms.
 
-    `fencing`: refuse to write if the store cannot create conditionally.
+    `fencing`: refuse to write if the store has no conditional create.
     `take_over_epoch`: take over this epoch from any holder. 0 means none.
-    `take_over_after_ms`: take over an epoch that its owner has not renewed for this time, and renew
-    this process's epoch. 0 means never.
-    `grace_ms`: time for which an object stays after another object has the same bytes, which saves
-    readers a second listing.
+    `take_over_after_ms`: take over an epoch that was not renewed for this time, and renew this
+    process's epoch. 0 means never.
+    `grace_ms`: time that a replaced object is kept, so that readers need no second listing.
     `upload_age_ms`: age at which an open multipart upload counts as abandoned.
     `sweep_interval_ms`: interval of maintenance over all segments of its brokers.
-    `hedge`: send the same read again when it takes longer than 95 % of recent reads.
+    `hedge`: send a read again when it takes longer than 95 % of recent reads.
     `clock`: waits between attempts. `pause_ms`: first of these delays.
     """
 
@@ -73,9 +71,8 @@ class ChunkSettings:
     monotonic_ms: Callable[[], int] = boot_ms
 
     def attempts(self) -> Iterator[int]:
-        """Yield 0, 1, … below max_tries. The last attempt begins at most `tries_within_ms` after
-        the first, and within the operation's budget. A client with its own retries uses the same
-        budget."""
+        """Yield 0, 1, … below max_tries. Stop after `tries_within_ms`, or when the operation's
+        retry budget is used up."""
         begin_ms = self.monotonic_ms()
         for attempt in range(self.max_tries):
             if attempt and (
@@ -85,8 +82,8 @@ class ChunkSettings:
             yield attempt
 
     def limit_retries(self) -> AbstractContextManager[None]:
-        """Open the retry budget of one operation: `max_tries` attempts of a single request, or as
-        many retries over several requests."""
+        """Limit an operation to `max_tries` attempts of one request, or as many retries of
+        several."""
         return limit_retries(self.max_tries - 1)
 
     def pause(self, attempt: int = 0) -> None:

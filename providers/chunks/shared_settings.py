@@ -44,7 +44,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ours. Whether a read is sent again when it takes longer than 95 % of all reads."""
 
     def chunk_settings(self, **changes: Any) -> ChunkSettings:
-        """Return the settings of the chunk log. `changes` set the fields that have no configuration
+        """Return the settings of the chunk log. `changes`: values of fields without a configuration
         key."""
         return ChunkSettings(
             fencing=self.fencing != "none",

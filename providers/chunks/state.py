@@ -21,7 +21,7 @@ _incarnations = itertools.count(1)
 
 
 class Authority(Protocol):
-    """The owner of writes to a segment: a writer epoch, or a process without an epoch."""
+    """Writer of a segment: a writer epoch, or a process without an epoch."""
 
     @property
     def number(self) -> int:
@@ -32,8 +32,7 @@ class Authority(Protocol):
 
     @property
     def view(self) -> int | None:
-        """Epoch whose manifest applies to reads and writes. None before the authority has joined an
-        epoch."""
+        """Epoch whose manifest applies to reads and writes. None before the first `join`."""
 
     @property
     def generations(self) -> Generations: ...
@@ -50,11 +49,9 @@ class Authority(Protocol):
 
 class SegmentState:
     """State of one segment. `write_lock` serialises changes of the segment's end. `work_lock`
-    serialises merging, sealing and deletion. A thread that needs both takes `work_lock` first.
-    `manifest` is the segment manifest. It is read and replaced as a whole. Setting the manifest
-    means that this process changes the segment. A listing that began before the last change, or
-    that runs while the segment is deleted, is not cached. The manifest cached under a held epoch is
-    therefore exact."""
+    serialises merging, sealing and deletion, and is taken first. `manifest` is replaced as a whole.
+    Setting it means that this process changes the segment. A listing is not cached if it overlaps a
+    change or a deletion, so under a held epoch the cached manifest is exact."""
 
     __slots__ = (
         "__weakref__",
@@ -89,8 +86,7 @@ class SegmentState:
         return make_key(self.folder, name)
 
     def name(self, key: str) -> str:
-        """Return the name of an object, relative to the segment's folder. `key`: key of the
-        object."""
+        """Return the name of the object with this key, relative to the segment's folder."""
         return key.removeprefix(f"{self.folder}/")
 
     @property
@@ -110,8 +106,8 @@ class SegmentState:
     def change_manifest(
         self, change: Callable[[SegmentManifest], SegmentManifest | None]
     ) -> SegmentManifest | None:
-        """Replace a known segment manifest by the result of `change`, unless the result is None.
-        Other threads cannot change it during the call. Returns the current manifest."""
+        """Replace a known manifest by the result of `change`, unless the result is None. Return the
+        current manifest. Other threads cannot change it during the call."""
         with self._manifest_lock:
             changed = change(self._manifest) if self._manifest is not None else None
             if changed is not None:
@@ -120,9 +116,8 @@ class SegmentState:
             return self._manifest
 
     def note_write(self, extent: Extent) -> None:
-        """Add a stored write to the end of the segment manifest. A manifest that does not end where
-        the write begins is discarded. If no manifest is known afterwards, the next use of the
-        segment lists it."""
+        """Add a stored write to the end of the manifest. If the manifest does not end where the
+        write begins, discard it, so that the next use lists the segment."""
         with self._manifest_lock:
             manifest = self._manifest
             if manifest is not None:
@@ -134,8 +129,8 @@ class SegmentState:
             self._changed_at = self._views.count_change()
 
     def list_manifest(self) -> SegmentManifest:
-        """List the segment manifest. Cache the result unless the cached manifest changed in the
-        meantime. Raises Unavailable."""
+        """List the segment manifest. It is cached unless the cached one changed in the meantime.
+        Raises Unavailable."""
         former = self._manifest
         manifest = self._views.list_manifest(self.id, self.folder)
         with self._manifest_lock:
@@ -152,14 +147,13 @@ class SegmentState:
                 self._replace(manifest)
 
     def announce_change(self) -> None:
-        """Make this object the source of the segment's manifest for the cached view of the tier.
-        Call this method before a request that may change the segment."""
+        """Make this object the source of the segment's manifest in the view of the tier. Call this
+        method before a request that may change the segment."""
         self._views.note_change(self)
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """Keep the segment out of the cache while it is deleted. If the block succeeds, the segment
-        is gone."""
+        """Keep the segment out of the cache while it is deleted. On success it is gone."""
         self._is_leaving = True
         try:
             yield
@@ -169,8 +163,8 @@ class SegmentState:
             self.manifest = None
 
     def look_again_for_garbage(self, listed: SegmentManifest) -> None:
-        """Discard the manifest if another listing shows garbage of a late writer that the manifest
-        lacks. The next use lists the segment again."""
+        """Discard the manifest if another listing shows a late writer's garbage that it lacks. The
+        next use lists the segment again."""
         with self.write_lock:
             known = {found.name for found in self.manifest.garbage} if self.manifest else set()
             if self.manifest is not None and any(f.name not in known for f in listed.garbage):
@@ -184,8 +178,8 @@ class SegmentState:
         return manifest
 
     def forget(self) -> None:
-        """Discard the manifest, and give the segment a new incarnation number, so that blocks that
-        were cached before are not used any longer."""
+        """Discard the manifest, and change the incarnation number so that cached blocks are not
+        used any longer."""
         self.manifest = None
         self.incarnation = next(_incarnations)
 
@@ -204,7 +198,7 @@ class SegmentState:
 
 
 class SegmentStates:
-    """The states that are in use, by folder of their segment."""
+    """States in use, by segment folder."""
 
     def __init__(self, cluster_folder: str, views: Views) -> None:
         self._cluster_folder = cluster_folder

@@ -11,8 +11,8 @@ from tieredstore.service_thread import WakeEvent
 
 
 class StopLimit:
-    """Interrupts running requests by calling `end` when half of `close_timeout_ms` has passed since
-    `begin`. During the other half, callers wait for these requests to finish."""
+    """Calls `end` to interrupt running requests when half of `close_timeout_ms` has passed since
+    `begin`. Callers have the other half to wait for these requests."""
 
     def __init__(self, settings: ChunkSettings, end: Callable[[], None]) -> None:
         self._monotonic_ms = settings.monotonic_ms
@@ -25,8 +25,8 @@ class StopLimit:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Start the thread that waits for `begin`. Afterwards `begin` may be called from a signal
-        handler. Idempotent."""
+        """Start the thread that waits for `begin`, so that a signal handler can call `begin`.
+        Idempotent."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, name="tiered-stop-limit", daemon=True)
@@ -41,11 +41,11 @@ class StopLimit:
             self._begun.set()
 
     def left_ms(self) -> int:
-        """Return the remaining time for requests, ms. Before `begin` this is the whole limit."""
+        """Return the time left for requests, ms. Before `begin` this is the whole limit."""
         return self._snapshot_of(self._limit_ms)
 
     def left_to_wait_ms(self) -> int:
-        """Return the remaining time to wait for running requests, ms."""
+        """Return the time left to wait for running requests, ms."""
         return self._snapshot_of(2 * self._limit_ms)
 
     def _snapshot_of(self, time_ms: int) -> int:
@@ -54,7 +54,7 @@ class StopLimit:
         return max(0, time_ms - (self._monotonic_ms() - self._begin_ms))
 
     def finish(self) -> None:
-        """Remove the time limit because all work has ended. Idempotent."""
+        """Cancel the time limit, because all work has ended. Idempotent."""
         self._over.set()
         self._begun.set()
 

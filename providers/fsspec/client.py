@@ -1,7 +1,6 @@
 """Objects of a chunk log on any fsspec filesystem (`docs/fsspec.md`). The client uses only features
-of every filesystem: whole objects, ranges, `info`, listings. The client never appends and never
-uses a listing cache. No conditional create is portable: `limits.conditional` is false, and there
-must be a single writer."""
+that every filesystem has: whole objects, ranges, `info`, and listings without a cache. No
+conditional create is portable, so `limits.conditional` is false and only one writer is allowed."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def find_secrets(options: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the values of storage options that no message may show, longest first."""
+    """Return the secret values in storage options, longest first. No message may show them."""
     found: set[str] = set()
 
     def look(value: object, is_secret: bool) -> None:
@@ -73,7 +72,8 @@ def find_secrets(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 class ErrorMapper:
-    """Translates errors of a filesystem into Invalid or Unavailable with the name of the object."""
+    """Translates errors of a filesystem into Invalid or Unavailable, with the name of the
+    object."""
 
     def __init__(self, url: str, secrets: tuple[str, ...] = ()) -> None:
         self._url = url
@@ -85,8 +85,8 @@ class ErrorMapper:
         return text
 
     def translate(self, error: Exception, operation: str, key: str) -> TieredStoreError:
-        """Return Invalid for an error that a retry cannot fix, otherwise Unavailable (the outcome
-        is unknown)."""
+        """Return Invalid for an error that a retry cannot fix. Otherwise return Unavailable,
+        because the outcome is unknown."""
         name = type(error).__name__
         text = self.redact(" ".join(str(error).split()))
         useless = isinstance(error, _USELESS_TO_RETRY) or name in _USELESS_NAMES
@@ -97,8 +97,8 @@ class ErrorMapper:
     def translate_errors(
         self, operation: str, key: str, answers: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """Translate the errors of the block. `answers`: errors that are valid answers, such as
-        ABSENT for a read. They are raised unchanged."""
+        """Translate the errors of the block. `answers`: errors to raise unchanged because they are
+        valid answers, such as ABSENT for a read."""
         try:
             yield
         except TieredStoreError:
@@ -122,8 +122,9 @@ class FsspecClient:
     """ObjectClient below `root` (a path, or a bucket with a prefix) of a filesystem.
 
     `options`: storage options of the filesystem. They never appear in a URL or a message.
-    `atomic_writes`: see `fsspec_writes.choose_writes`. Raises Invalid if the protocol is unknown or
-    its package is missing.
+    `atomic_writes`: see `fsspec_writes.choose_writes`.
+
+    Raises Invalid if the protocol is unknown or its package is missing.
     """
 
     def __init__(
@@ -148,19 +149,18 @@ class FsspecClient:
         return _LIMITS
 
     def now_ms(self) -> int:
-        """Return this machine's time in epoch ms, because fsspec does not report the server's
-        time."""
+        """Return this machine's time in epoch ms. fsspec does not report the server's time."""
         return self._clock.now_ms()
 
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
-        """Put an object. The operation is not atomic. Two concurrent writers may both get True, and
-        the later bytes stay."""
+        """Put an object. This is not atomic: two concurrent writers may both get True, and the
+        later bytes stay."""
         return self._put_object(key, buffers, total_bytes(buffers), metadata)
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
-        """Compose an object. The bytes of copied parts pass through this process in pieces."""
+        """Compose an object. The bytes of copied parts pass through this process."""
         size = sum(
             part.length if isinstance(part, CopiedPart) else total_bytes(part) for part in parts
         )
@@ -291,8 +291,7 @@ class FsspecClient:
         return f"{self._root}/{key}" if key else self._root or "/"
 
     def _key(self, path: str) -> str:
-        """Return the tier's key for a path. In some filesystems paths begin with a slash, in others
-        not."""
+        """Return the tier's key for a path, which may begin with a slash."""
         return path.strip("/").removeprefix(self._root.strip("/")).lstrip("/")
 
     def _info(

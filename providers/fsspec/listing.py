@@ -1,7 +1,6 @@
-"""Listing of an fsspec filesystem. A folder that cannot be listed is an error, and is never left
-out. `find` of fsspec's base class walks folder by folder, and silently skips a folder whose listing
-fails. `find` is used only where a filesystem has its own `find` (one flat listing). For other
-filesystems, this module walks the folders."""
+"""Listing of an fsspec filesystem. A folder that cannot be listed is an error. `find` of fsspec's
+base class silently skips such a folder. This module therefore calls `find` only if the filesystem
+has its own, and otherwise walks the folders itself."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "modified",
 
 
 def has_flat_find(filesystem: AbstractFileSystem) -> bool:
-    """Return whether the filesystem has its own `find`, instead of only the base class's walk."""
+    """Return whether the filesystem has a `find` of its own, not only the base class's walk."""
     kind = type(filesystem)
     if isinstance(filesystem, AsyncFileSystem):
         return kind._find is not AsyncFileSystem._find  # noqa: SLF001 - what subclasses override
@@ -27,8 +26,8 @@ def has_flat_find(filesystem: AbstractFileSystem) -> bool:
 
 
 def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[str, object]]:
-    """Yield fsspec's details of each file below a folder, in any order. A missing folder has no
-    files. Raises the errors of the filesystem, and Invalid if the bucket is missing."""
+    """Yield fsspec's details of each file below a folder, in any order. A missing folder is empty.
+    Raises the errors of the filesystem, and Invalid if the bucket is missing."""
     if not has_flat_find(filesystem):
         yield from _walk(filesystem, folder, is_top=True)
         return
@@ -47,9 +46,8 @@ def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[
 
 
 def _find(filesystem: AbstractFileSystem, folder: str) -> object:
-    """List with the filesystem's own `find`. fsspec's memory filesystem iterates over a dict of all
-    files. If another thread adds a file in the meantime, the call fails with RuntimeError. The call
-    is then retried."""
+    """List with the filesystem's own `find`. Retry if it fails because another thread has added a
+    file to fsspec's memory filesystem."""
     for _ in range(_FIND_TRIES):
         with suppress(RuntimeError):
             return filesystem.find(folder, detail=True, withdirs=False)
@@ -84,8 +82,8 @@ def require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
 
 
 def parse_modified_ms(details: Mapping[str, object]) -> int:
-    """Return the creation time of an object, epoch ms by the server's clock, or 0 if the details
-    lack it."""
+    """Return the creation time of an object by the server's clock (epoch ms), or 0 if it is
+    unknown."""
     for field in _TIME_FIELDS:
         value = details.get(field)
         if isinstance(value, str) and value:

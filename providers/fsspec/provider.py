@@ -1,7 +1,6 @@
-"""FsspecProvider: a tier on any fsspec filesystem, for a single writer. The tier uses the chunk log
-of S3, with features that every filesystem has. No filesystem offers a reliable conditional create,
-so a second writer cannot be fenced. Reading needs no special setting. Writing requires
-`fencing=none`."""
+"""Tier on any fsspec filesystem, for a single writer. It uses the same chunk log as S3. No
+filesystem offers a reliable conditional create, so a second writer cannot be fenced, and writing
+requires `fencing=none`."""
 
 from __future__ import annotations
 
@@ -50,13 +49,13 @@ class FsspecSettings(SharedSettings, frozen=True, kw_only=True):
         return f"FsspecSettings(place={protocol + separator + rest.rpartition('@')[2]!r})"
 
     def storage_options(self) -> dict[str, object]:
-        """Return the options as a mapping. Raises Invalid for a string that is not a JSON object.
-        The error omits the text."""
+        """Return the options as a mapping. Raises Invalid if the text is not a JSON object. The
+        error does not show the text."""
         return parse_options(self.options)
 
 
 def parse_options(text: str) -> dict[str, object]:
-    """Parse storage options from their JSON text. Raises Invalid. The error omits the text."""
+    """Parse storage options from JSON. Raises Invalid. The error does not show the text."""
     if not text:
         return {}
     try:
@@ -69,9 +68,9 @@ def parse_options(text: str) -> dict[str, object]:
 
 
 def url_options(query: Mapping[str, str], shown_url: str) -> dict[str, object]:
-    """Return the storage options among the parameters of a URL: `option.<name>=<value>`. true,
-    false, none and whole numbers are converted. Any other value is text. Raises Invalid for a
-    likely secret, because a URL must not contain secrets."""
+    """Return the storage options in the parameters of a URL: `option.<name>=<value>`. true, false,
+    none and integers are converted, and other values are text. Raises Invalid for a likely secret,
+    because a URL must not contain secrets."""
     found: dict[str, object] = {}
     for parameter, value in query.items():
         if not parameter.startswith(OPTION):
@@ -108,7 +107,7 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
-        """Return `config` with the tier at a URL of fsspec: the protocol, with or without
+        """Return `config` with the tier at an fsspec URL. The protocol may have the prefix
         `fsspec+`. Storage options are parameters `option.<name>`. Raises Invalid."""
         shown = str(url)
         query = {name: text for name, text in url.query.items() if not name.startswith(OPTION)}

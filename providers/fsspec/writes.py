@@ -1,7 +1,6 @@
-"""Writes of whole objects to an fsspec filesystem. Each object appears completely or not at all.
-fsspec does not define the result of an interrupted write. For each supported filesystem, this
-module uses a way of writing that is known to be safe. Tiers on all other filesystems are
-read-only."""
+"""Atomic writes of whole objects to an fsspec filesystem. fsspec does not define the result of an
+interrupted write, so this module uses a safe method for each supported filesystem. Tiers on all
+other filesystems are read-only."""
 
 from __future__ import annotations
 
@@ -38,22 +37,21 @@ class Writes(Protocol):
     def put(
         self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
-        """Create an object from `pieces`, which is iterated only once. Returns False if an object
-        with this name exists."""
+        """Create an object from `pieces`, which is iterated only once. Returns False if the object
+        exists."""
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
         """Return the metadata that was passed to `put`, or None if the filesystem stores none."""
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
-        """Remove the remains of unfinished writes below `folder`, at paths that begin with
-        `prefix`."""
+        """Remove unfinished writes below `folder`, at paths that begin with `prefix`."""
 
 
 def choose_writes(
     filesystem: AbstractFileSystem, protocol: str, *, atomic_writes: bool = False
 ) -> Writes:
-    """Return the writes that are safe for a protocol. `atomic_writes`: the caller guarantees that
-    an interrupted `pipe_file` or `put_file` leaves nothing behind."""
+    """Return the safe way to write for a protocol. `atomic_writes`: the caller guarantees that an
+    interrupted `pipe_file` or `put_file` leaves nothing behind."""
     if protocol in _LOCAL:
         return RenamedWrites(filesystem)
     if protocol == "memory":
@@ -66,11 +64,11 @@ def choose_writes(
 
 @dataclass(eq=False)
 class PipedWrites:
-    """Writes to object stores. An object appears when its upload has ended.
+    """Writes to object stores. An object appears when its upload is complete.
 
-    `creates`: whether the filesystem supports `mode="create"`, which creates an object only if the
-    name is free. Otherwise this class checks before the write whether the name is free. A second
-    writer is not excluded in either case, because a server may ignore the mode.
+    `creates`: whether the filesystem supports `mode="create"`. Otherwise this class checks first
+    whether the name is free. Neither excludes a second writer, because a server may ignore the
+    mode.
     """
 
     filesystem: AbstractFileSystem
@@ -136,7 +134,7 @@ def _spool_pieces(pieces: Iterable[Buffer]) -> Iterator[Path]:
 
 
 class RenamedWrites:
-    """Writes to local files. A file is written in the same folder under another name, and then
+    """Writes to local files. A file is written under another name in the same folder, and then
     linked."""
 
     def __init__(self, filesystem: AbstractFileSystem) -> None:
@@ -193,7 +191,7 @@ def is_unfinished(path: str) -> bool:
 
 
 class NoWrites:
-    """Refuses all writes to a filesystem, because an unfinished write might look complete."""
+    """Rejects all writes, because an unfinished write might look complete."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol

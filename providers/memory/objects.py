@@ -1,6 +1,6 @@
-"""MemoryObjectClient: an object store in this process's memory, for tests and experiments. The
-client keeps an object store's promises: atomic create if absent, strongly consistent listings in
-key order, read in pages, and multipart uploads that stay open after a crash of their client."""
+"""Object store in this process's memory, for tests and experiments. It has the guarantees of a real
+object store: atomic create if absent, strongly consistent paged listings in key order, and
+multipart uploads that survive a crash of the client."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ class _Store:
 
 
 class MemoryObjectClient:
-    """An object store in memory, as one client sees it. `now_ms`: the server's clock. `page_keys`:
-    function that returns the number of keys in the next page of a listing. `beside`: client whose
-    objects this client shares. A subclass overrides `request`, which runs before each request is
-    carried out, and `reply`, which runs after it. An error that they raise is the result of the
-    request. Operations: PUT, GET, HEAD, LIST (one for each page), DELETE, CREATE_UPLOAD, PUT_PART,
-    COPY_PART, COMPLETE_UPLOAD, LIST_UPLOADS, ABORT_UPLOAD."""
+    """Object store in memory, as one client sees it. `now_ms`: the server's clock. `page_keys`:
+    returns the number of keys in the next page of a listing. `beside`: client whose objects this
+    client shares. Subclasses override `request` and `reply`, which run before and after each
+    request and may raise its error. Operations: PUT, GET, HEAD, LIST (one for each page), DELETE,
+    CREATE_UPLOAD, PUT_PART, COPY_PART, COMPLETE_UPLOAD, LIST_UPLOADS, ABORT_UPLOAD."""
 
     def __init__(
         self,
@@ -65,12 +64,12 @@ class MemoryObjectClient:
         self._store: _Store = beside._store if beside is not None else _Store()  # noqa: SLF001
 
     def request(self, operation: str, key: str) -> None:
-        """Do nothing before a request is carried out. Subclasses override this method to intercept
-        requests. It runs without the lock of the objects."""
+        """Do nothing. Subclasses override this method to intercept requests before they are carried
+        out. It runs without the lock of the objects."""
 
     def reply(self, operation: str, key: str) -> None:
-        """Do nothing after a request was carried out. Subclasses override this method to intercept
-        replies. It runs without the lock of the objects."""
+        """Do nothing. Subclasses override this method to intercept replies. It runs without the
+        lock of the objects."""
 
     @property
     def url(self) -> str:

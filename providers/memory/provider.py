@@ -57,8 +57,8 @@ _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=False)
 
 
 class MemoryProvider(RecordingProvider):
-    """Tier in memory. It is lost when the process ends. For tests, and for Java's default
-    configuration."""
+    """Tier in memory, for tests and for Java's default configuration. Its content is lost when the
+    process ends."""
 
     def __init__(self) -> None:
         self._contents: dict[SegmentId, bytearray] = {}
@@ -157,7 +157,7 @@ class MemoryProvider(RecordingProvider):
         return MemoryFolder("/".join(("memory:", *names)), self._records)
 
     def close(self) -> None:
-        """No-op: the contents stay, because the same object may be used again."""
+        """No-op: the contents stay, because the provider may be used again."""
 
 
 @dataclass(eq=False)
@@ -178,7 +178,7 @@ class MemoryWriterEpoch:
             )
 
     def confirm(self) -> None:
-        """No-op: `check` already reads the current owner."""
+        """No-op: `check` reads the current owner."""
         self.check()
 
     def become_store(self) -> None:

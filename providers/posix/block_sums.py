@@ -1,6 +1,5 @@
-"""Checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`). A reader accepts a
-file of checksums after any crash: an entry that is torn, damaged or missing covers no bytes, and
-never contradicts the bytes of the segment."""
+"""Checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`). The file is
+readable after any crash. An entry that is torn, damaged or missing covers no bytes."""
 
 from __future__ import annotations
 
@@ -98,9 +97,8 @@ class BlockSums:
         return low, max(end, last.end) if last.length else end
 
     def find_piece(self, position: int, length: int) -> tuple[int, int, int, int] | None:
-        """Return the pieces of one block that contain the given bytes: position and size in bytes,
-        CRC-32 of the block's bytes before them, and CRC-32 up to their end. None if the pieces of
-        the block are not known."""
+        """Return the pieces of one block that contain the given bytes: position, size in bytes, and
+        the block's CRC-32 before and after them. Return None if the pieces are unknown."""
         index, start = divmod(position, BLOCK_BYTES)
         crcs = self.piece_crcs.get(index)
         if crcs is None or index >= len(self.lengths):
@@ -115,7 +113,7 @@ class BlockSums:
 
     def put(self, entries: Sequence[BlockEntry]) -> None:
         """Add the entries of consecutive blocks. Blocks between the last known block and these
-        blocks become unknown."""
+        become unknown."""
         for index, length, crc in entries:
             while len(self.lengths) <= index:
                 self.crcs.append(0)
@@ -129,10 +127,9 @@ class BlockSums:
         del self.crcs[keep:]
 
     def is_of(self, head: Buffer) -> bool:
-        """Return whether the checksums belong to a segment that begins with the bytes `head`. If
-        they do, bytes of the segment that differ from their checksum are damaged. The first bytes
-        of a segment contain times of a message or an index file, and these times identify the
-        segment."""
+        """Return whether the checksums belong to a segment that begins with the bytes `head`. These
+        contain times that identify the segment. If they match, bytes that differ from their
+        checksum are damaged."""
         pairs = zip(self.head, head, strict=False)
         differs = [at for at, (known, found) in enumerate(pairs) if known != found]
         return not differs or differs[-1] - differs[0] < 4
@@ -173,8 +170,7 @@ def entry_position(index: int) -> int:
 
 
 def decode_sums(data: bytes) -> BlockSums | None:
-    """Decode a file of checksums. Returns None for a header of another format, so that the file
-    covers no bytes."""
+    """Decode a file of checksums. Returns None for a header of another format."""
     if len(data) < HEADER_BYTES:
         return None
     magic, version, block_bytes, head_length, crc, head = _HEADER.unpack_from(data)
@@ -201,9 +197,9 @@ def decode_sums(data: bytes) -> BlockSums | None:
 
 
 def compute_piece_crcs(block: memoryview) -> array[int]:
-    """Return the CRC-32 of a block's bytes before each of its pieces, and of the whole block. With
-    these values some pieces can be verified alone: a CRC-32 that starts with the value before the
-    first piece and covers the pieces must equal the value before the next piece."""
+    """Return the CRC-32 of a block's bytes before each of its pieces, and of the whole block. A
+    CRC-32 that continues from the value before a piece must reach the value after it, so that
+    pieces can be verified alone."""
     crc = 0
     crcs = [crc]
     for start in range(0, block.nbytes, PIECE_BYTES):
@@ -213,7 +209,7 @@ def compute_piece_crcs(block: memoryview) -> array[int]:
 
 
 def _decode_few(data: bytes, count: int, sums: BlockSums) -> None:
-    """Decode entries like `_decode_many`. For a segment with few blocks this function is faster."""
+    """Decode entries like `_decode_many`, but faster for few blocks."""
     for index in range(count):
         length, crc, length_check, crc_check = _ENTRY.unpack_from(data, entry_position(index))
         is_good = length ^ length_check == crc ^ crc_check == _MASK and 0 < length <= BLOCK_BYTES
@@ -234,9 +230,9 @@ def _decode_many(data: bytes, slots: int, sums: BlockSums) -> None:
 def compute_entries(
     position: int, buffers: Sequence[Buffer], tail_crc: int
 ) -> tuple[list[BlockEntry], int]:
-    """Return the entries of the blocks that contain bytes written at `position`, and the CRC of the
-    last block if it is not full (0 if it is empty). `tail_crc`: CRC of the bytes before `position`
-    in its block."""
+    """Return the entries of the blocks that a write at `position` touches, and the CRC of the last
+    block if it is not full (else 0). `tail_crc`: CRC of the bytes before `position` in its
+    block."""
     entries: list[BlockEntry] = []
     index, length = divmod(position, BLOCK_BYTES)
     crc = tail_crc

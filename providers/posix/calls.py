@@ -1,5 +1,5 @@
 """System calls of the Posix provider, with fallbacks for Linux-only calls. Tests replace this
-object to inject faults. `PosixCalls(portable=True)` runs the fallbacks."""
+object to inject faults, and use `portable=True` to run the fallbacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _vector_limit() -> int:
 
 
 class PosixCalls(FileCalls):
-    """System calls, one per method. All methods raise OSError as the system does."""
+    """System calls, one per method. All methods raise OSError."""
 
     def __init__(self, *, portable: bool = not _LINUX) -> None:
         self.vector_limit = _vector_limit()
@@ -50,8 +50,7 @@ class PosixCalls(FileCalls):
             return None
 
     def note_cached_failure(self, error: OSError) -> None:
-        """Disable reads from the page cache if the error shows that the file system does not
-        support them."""
+        """Stop reading from the page cache if the file system does not support it."""
         if error.errno in _NOWAIT_UNSUPPORTED:
             self._nowait_flag = 0
 

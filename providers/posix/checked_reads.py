@@ -1,8 +1,7 @@
-"""Verified reads of a segment. Whole blocks are read, and the requested bytes are returned. The
-first small read of a block verifies the whole block and learns the checksums of its pieces. Later
-reads read only the pieces that they touch. A block that does not match is read again with new
-checksums, because the segment may have been cut, or deleted and recreated, since the checksums were
-read."""
+"""Verified reads of a segment. The first small read of a block verifies the whole block and
+computes the checksums of its pieces. Later reads verify only the pieces that they touch. If a block
+does not match, its checksums are read again, because the segment may have been truncated or
+recreated."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ _NOTHING = memoryview(b"")
 
 
 class CheckedReads:
-    """Reads of one segment that verify checksums. `read`: function that reads without
-    verification."""
+    """Reads of one segment that verify checksums. `read`: reads without verification."""
 
     __slots__ = ("_calls", "_files", "_id", "_path", "_read", "_sums")
 
@@ -134,8 +132,8 @@ class CheckedReads:
     def _find_bad(
         self, sums: BlockSums, position: int, end: int, data: memoryview, low: int
     ) -> list[DamagedBlock]:
-        """Return the result of `find_bad_blocks`. If a single block was read and is good, learn the
-        checksums of its pieces."""
+        """Return the result of `find_bad_blocks`. If only one block was read and it is good,
+        compute the checksums of its pieces."""
         index, start = divmod(low, BLOCK_BYTES)
         block = sums.entry(index)
         if not start and 0 < data.nbytes == block.length:
@@ -147,8 +145,7 @@ class CheckedReads:
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:
-    """Return a slice of the bytes, read-only. A short slice is copied, so that it does not keep the
-    whole buffer in memory."""
+    """Return a read-only slice of the bytes. A short slice is copied to free the whole buffer."""
     if start == 0 and data.nbytes == length:
         return data.toreadonly()
     found = data[start : start + length]

@@ -1,8 +1,6 @@
-"""Segments of a Posix tier, found by their names in one walk. Most folders of a tier hold one or
-two known folders and no other entry. Some file systems count a folder's subfolders in its number of
-links. On such a file system, one call shows that a folder has no other subfolders, while a read of
-the folder takes five calls. The folder is read if its number of links differs, or if the file
-system does not count subfolders."""
+"""Listing of the segments of a Posix tier. Most folders of a tier contain only one or two known
+folders. Some file systems count subfolders in a folder's number of links. There, one call shows
+that a folder has no others, instead of the five calls for reading it."""
 
 from __future__ import annotations
 
@@ -41,9 +39,9 @@ def list_segments(
     expected: Mapping[tuple[str, ...], Sequence[str]],
 ) -> Iterator[SegmentListing]:
     """Yield the segments below the folders `wanted` (broker, topic, queue id, as many as given).
+    Other files and folders are skipped. Raises Unavailable if an existing folder cannot be read.
 
-    `expected`: ids of the queues that probably exist, by broker and topic. Files and folders whose
-    names are not a segment's are skipped. Raises Unavailable if an existing folder cannot be read.
+    `expected`: ids of the queues that probably exist, by broker and topic.
     """
     # Folders to read, with their names from the broker's on. No nested generators, which would cost
     # time for each segment.
@@ -93,9 +91,8 @@ def _list_folder(
 def _read_expected(
     directory: str, queue_ids: Sequence[str], calls: PosixCalls
 ) -> list[tuple[str, FileSegmentType, list[os.DirEntry[str]]]] | None:
-    """List the files of a topic's expected queues. Only the folders that contain these files are
-    read, not the folders above them. Returns None if the topic may have other folders, or if a
-    folder cannot be read."""
+    """List the files of a topic's expected queues, without reading the folders above them. Return
+    None if the topic may have other folders, or if a folder cannot be read."""
     found = []
     try:
         if calls.stat(directory).st_nlink != _OWN_LINKS + len(queue_ids):
@@ -136,8 +133,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _find_file(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """Return the status of a file, or None if the entry is not a file or was deleted in the
-    meantime."""
+    """Return the status of a file, or None if the entry is not a file or no longer exists."""
     try:
         found = entry.stat()
     except FileNotFoundError:

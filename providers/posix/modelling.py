@@ -1,4 +1,4 @@
-"""Model of the requests to the files of a Posix tier. Requests to files have no price."""
+"""Model of the requests to the files of a Posix tier. They have no price."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
 class ModelledFiles(ModelledQueue):
-    """A queue as a series of commit log files and a series of consume queue files. Each write and
-    each read is one request."""
+    """Queue as a series of commit log files and consume queue files. Each write or read is one
+    request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ModelledFiles(ModelledQueue):
         self._files[file_type] += 1
 
     def record_times(self, *, lists: bool, deletes: bool) -> None:
-        """Count the write of a file with recorded times."""
+        """Count the write of a file of store times."""
         del lists, deletes
         self.requests["Write", "TIMES"] += 1
 
@@ -51,7 +51,7 @@ class ModelledFiles(ModelledQueue):
 
 
 class FileRequestModel(RequestModel):
-    """Request rules for files."""
+    """Request rules of files."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities

@@ -1,6 +1,6 @@
-"""Identity and writers of a broker's part of a Posix tier: the file `.tier` in its folder. The name
-begins with a dot, so it is not a topic, and Java ignores it. Only the holder of the lock replaces
-the file, always as a whole."""
+"""Identity and writers of a broker's part of a Posix tier: the file `.tier` in its folder. Java
+ignores the file because its name begins with a dot. Only the holder of the lock replaces it, always
+as a whole."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def read_identity(directory: str) -> PosixIdentity | None:
 
 
 def record_writer(directory: str, number: int, mark: WriterMark) -> None:
-    """Durably record the writer of a new epoch, whose lock is held. An existing identity stays. A
-    tier without an identity gets the identity in the mark. Raises Corrupt, Unavailable."""
+    """Durably record the writer of a new epoch, whose lock is held. A tier without an identity gets
+    the one in the mark. Raises Corrupt, Unavailable."""
     found = read_identity(directory)
     identity = found.identity if found is not None else mark.identity
     before = found.writers if found is not None else ()
@@ -100,7 +100,7 @@ def record_writer(directory: str, number: int, mark: WriterMark) -> None:
 
 
 def record_store(directory: str, number: int) -> None:
-    """Durably mark the writer of an epoch, whose lock is held, as a store. Raises Corrupt,
+    """Durably mark the writer of an epoch as a store. The epoch's lock is held. Raises Corrupt,
     Unavailable."""
     found = read_identity(directory)
     if found is None:
@@ -184,7 +184,7 @@ _MAX_FILE_BYTES = 65_536
 
 
 class PosixWriterEpoch:
-    """Writer epoch that is held until `release`, or until the process ends."""
+    """Writer epoch, held until `release` or the end of the process."""
 
     def __init__(self, directory: str, fd: int, owner: str, number: int) -> None:
         self._directory = directory
@@ -245,8 +245,8 @@ class PosixWriterEpoch:
         record_store(self._directory, self.number)
 
     def find_other_store(self) -> str | None:
-        """Return a description of another store that has acquired a later epoch, or None. Another
-        store can do this only after the lock file was removed or replaced."""
+        """Return a description of another store with a later epoch, or None. This is possible only
+        after the lock file was removed or replaced."""
         if self._fd is None or is_file_at(self._path, self._fd):
             return None
         found = read_identity(self._directory)
@@ -289,14 +289,12 @@ def find_newest_number(directory: str) -> int:
 
 
 def _make_unknown_mark() -> WriterMark:
-    """Return a new mark for a writer without a state directory. The mark says that the writer is a
-    job, because a store always has a state directory."""
+    """Return a new mark for a writer without a state directory. Such a writer is a job."""
     return WriterMark(uuid.uuid4().hex, uuid.uuid4().hex, WriterKind.JOB)
 
 
 def describe_last_writer(directory: str) -> str | None:
-    """Return a description of the current or last holder of a broker folder's lock, or None if
-    there was no holder."""
+    """Return a description of the current or last holder of a broker folder's lock, or None."""
     path = f"{directory}/{WRITER_FILE_NAME}"
     return _describe_owner(path) if _read_owner(path) else None
 

@@ -1,4 +1,4 @@
-"""Probes of the file system features that a Posix tier depends on."""
+"""Probes of the file system features that a Posix tier needs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _PosixProbes:
         return ok("as written, cut as asked")
 
     def sync(self) -> Finding:
-        """Check the sync of a file and of its folder. These syncs make a write durable."""
+        """Check the sync of a file and of its folder, which makes a write durable."""
         path = self._make_file("sync", b"x")
         fd = self._calls.open(path, os.O_RDWR)
         try:
@@ -135,7 +135,7 @@ class _PosixProbes:
         return ok(f"of files and folders. {quantiles(taken)}")
 
     def lock(self) -> Finding:
-        """Check an exclusive lock on a file. The writer epoch is such a lock."""
+        """Check an exclusive file lock, which the writer epoch uses."""
         path = self._make_file("lock", b"")
         first, second = (self._calls.open(path, os.O_RDWR) for _ in range(2))
         try:
@@ -153,8 +153,8 @@ class _PosixProbes:
         return unsafe("two locks on one file at once", text)
 
     def rename(self) -> Finding:
-        """Check a rename and a hard link. The rename replaces the metadata, and the hard link keeps
-        the previous version."""
+        """Check a rename, which replaces metadata, and a hard link, which keeps the previous
+        version."""
         old, new = self._make_file("old", b"old"), self._make_file("new", b"new")
         os.replace(new, old)  # noqa: PTH105
         if self._read_file(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110
@@ -166,7 +166,7 @@ class _PosixProbes:
         return ok("replaces a file in one step")
 
     def names(self) -> Finding:
-        """Check that file names are case-sensitive and may be long, as topic names are folder
+        """Check that file names are case-sensitive and may be long, because topics are folder
         names."""
         self._make_file("case", b"small")
         self._make_file("CASE", b"large")
@@ -205,7 +205,7 @@ class _PosixProbes:
         return ok(found)
 
     def clock(self) -> Finding:
-        """Check the clock of the file system. The files may be stored on another machine."""
+        """Check the clock of the file system, which may be on another machine."""
         changed = self._calls.stat(self._make_file("clock", b"x")).st_mtime_ns // 1_000_000
         return skew(changed - time.time_ns() // 1_000_000, whose="the file system's")
 

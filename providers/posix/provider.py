@@ -54,9 +54,9 @@ _BAD_NAME = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 class PosixProvider(RecordingProvider):
     """Tier below `root` on a file system. Only one process at a time may write to a broker prefix.
-    `fsync`: whether a write returns only after its bytes, and the folders of a new file, are synced
-    to disk. `checksums`: whether checksums are written to files next to segments. `max_open_files`:
-    limit of open descriptors for all segments."""
+    `fsync`: sync the bytes, and the folders of a new file, before a write returns. `checksums`:
+    write checksums to files next to segments. `max_open_files`: limit of open descriptors for all
+    segments."""
 
     def __init__(
         self,
@@ -81,8 +81,7 @@ class PosixProvider(RecordingProvider):
     @classmethod
     def from_config(cls, config: StoreConfig) -> PosixProvider:
         """Create the tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid, also if
-        the path is not set but a similar key is, because the tier would then be in the working
-        directory."""
+        only a similar key is set instead of the path."""
         if not config.tier_file_path:
             given = config.plugin_properties
             near = find_near_setting("tieredStoreFilePath", given)
@@ -125,9 +124,8 @@ class PosixProvider(RecordingProvider):
         return file_url(self._root)
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """List the segments in one walk over the files. Files whose names are not a segment's are
-        skipped. Raises Unavailable for an unreadable folder and for a missing root, because an
-        unmounted disk is not an empty tier."""
+        """List the segments. Other files are skipped. Raises Unavailable for an unreadable folder
+        and for a missing root, because an unmounted disk is not an empty tier."""
         parts = naming.parse_prefix(prefix)
         try:
             self.calls.stat(self._root)
@@ -152,9 +150,9 @@ class PosixProvider(RecordingProvider):
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> own_files.PosixWriterEpoch:
-        """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`. `take_over` and the
-        claims of `record` have no effect. The system releases a lock when its owner ends, so an
-        owner that the error names is alive and must be stopped."""
+        """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`. `take_over` and
+        `record` have no effect, because the system releases the lock when its owner ends. Raises
+        Fenced, naming an owner that must be stopped."""
         del take_over
         naming.check_name(broker_name, "broker name")
         directory = f"{self._cluster_directory}/{broker_name}"
@@ -229,7 +227,7 @@ class PosixProvider(RecordingProvider):
     # State that the segments of this provider share
 
     def make_directories(self, directory: str) -> None:
-        """Create a folder and its parent folders. Raises OSError."""
+        """Create a folder and its parents. Raises OSError."""
         try:
             self.calls.make_directory(directory)
         except FileExistsError:
@@ -246,8 +244,7 @@ class PosixProvider(RecordingProvider):
             self.calls.sync_directory(directory.rpartition("/")[0] or "/")
 
     def sync_entry(self, directory: str) -> None:
-        """Sync a new entry of `directory`, and the folders up to the root, to disk. Raises
-        OSError."""
+        """Sync a new entry of `directory`, and all folders up to the root. Raises OSError."""
         if not self.fsync:
             return
         self.calls.sync_directory(directory)
@@ -328,7 +325,7 @@ class PosixFileSegment:
                     self._sums.end_write()
 
     def read(self, position: int, length: int) -> memoryview:
-        """Read, and verify the blocks that have checksums. Raises BlocksDamaged."""
+        """Read bytes, and verify the blocks that have checksums. Raises BlocksDamaged."""
         checks.check_range(self.id, position, length)
         if not length:
             return memoryview(b"")
@@ -372,8 +369,8 @@ class PosixFileSegment:
                 raise self._error("check", error) from error
 
     def seal(self) -> None:
-        """End writes through this object, and sync the checksums. Java has no seal, so the
-        segment's file stays unchanged."""
+        """Reject later writes through this object, and sync the checksums. The file stays
+        unchanged, because Java has no seal."""
         with self._write_lock:
             if not self._sealed and self._provider.fsync:
                 try:
@@ -427,9 +424,8 @@ class PosixFileSegment:
             self._files.give_back(file)
 
     def _open_new(self, position: int) -> tuple[OpenFile | None, os.stat_result | None]:
-        """Try the fastest way to open the file for a write at `position`. Returns the open file,
-        and the result of `fstat` (None for a new file). Returns None instead of the file if this
-        way is not possible."""
+        """Try the fastest way to open the file for a write at `position`. Return the file, or None
+        if this way is not possible, and the result of `fstat` (None for a new file)."""
         if not position:
             return self._make_file(), None
         try:
@@ -455,7 +451,7 @@ class PosixFileSegment:
             raise self._error("open for writing", error) from error
 
     def _write_flags(self, position: int) -> int:
-        """Return the flags for opening the file. Creates the folders of a new file. Raises
+        """Return the flags for opening the file. For a new file, create its folders. Raises
         OSError."""
         if position:
             return os.O_RDWR

@@ -1,8 +1,7 @@
-"""File of checksums beside a segment's file. The checksums are written after the segment's bytes,
-so after a crash they may cover fewer bytes than the segment has, and never more. Only a truncation
-changes the checksums first. They are not synced, so after a power cut they may cover even fewer
-bytes. `docs/formats/block-checksums.md` has the format, and shows why no state of this file makes
-good bytes unreadable."""
+"""File of checksums next to a segment's file. The checksums are written after the segment's bytes
+and are not synced, so after a crash they may cover fewer bytes than the segment has, but never
+more. A truncation changes the checksums first. `docs/formats/block-checksums.md` has the format,
+and shows why no state of this file makes good bytes unreadable."""
 
 from __future__ import annotations
 
@@ -53,15 +52,15 @@ def sums_path(segment_path: str) -> str:
 
 
 class Loaded(NamedTuple):
-    """Checksums in memory. `state`: status of the checksum file when the checksums were read from
-    it, or None if the file was missing."""
+    """Checksums in memory. `state`: status of the checksum file when it was read, or None if it was
+    missing."""
 
     sums: BlockSums
     state: tuple[int, int, int] | None
 
 
 class SumCache:
-    """Cache of checksums in memory. The least recently used ones are evicted first. Thread-safe."""
+    """LRU cache of checksums in memory. Thread-safe."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -85,7 +84,7 @@ class SumCache:
             self._make_room()
 
     def extend(self, path: str, entries: Sequence[BlockEntry]) -> None:
-        """Add the entries of a write to the cached checksums of its segment, if there are any."""
+        """Add the entries of a write to the checksums of its segment, if they are cached."""
         with self._lock:
             loaded = self._held.get(path)
             if loaded is not None:
@@ -94,7 +93,7 @@ class SumCache:
                 self._held_bytes += loaded.sums.memory_bytes
 
     def learn(self, path: str, index: int, piece_crcs: array[int]) -> None:
-        """Store the CRCs of a block's pieces, if its segment's checksums are cached."""
+        """Store the CRCs of a block's pieces, if the checksums of its segment are cached."""
         with self._lock:
             loaded = self._held.get(path)
             if loaded is not None:
@@ -158,8 +157,8 @@ class SegmentSums:
     # Reading
 
     def find(self, end: int) -> BlockSums:
-        """Return the checksums of the bytes before `end`. If the checksum file may have grown, it
-        is read again. Raises OSError."""
+        """Return the checksums of the bytes before `end`. The checksum file is read again if it may
+        have grown. Raises OSError."""
         loaded = self._cache.get(self._path)
         if loaded is None or (loaded.sums.size_bytes < end and loaded.state != self._find_state()):
             return self.load()
@@ -175,8 +174,8 @@ class SegmentSums:
         self._cache.learn(self._path, index, piece_crcs)
 
     def load(self) -> BlockSums:
-        """Read the file of checksums. A file that is missing, unreadable for this process, or of
-        another format covers no bytes. Raises OSError."""
+        """Read the checksum file. A file that is missing, unreadable or of another format covers no
+        bytes. Raises OSError."""
         try:
             return self._load()
         except OSError as error:
@@ -198,7 +197,7 @@ class SegmentSums:
             self._calls.close(fd)
 
     def _load_to_write(self) -> BlockSums:
-        """Read the checksum file, and keep it open for `extend` if this process may write to it."""
+        """Read the checksum file, and keep it open for `extend` if it is writable."""
         try:
             self._file = self._calls.open(self._path, os.O_RDWR)
         except OSError:
@@ -225,10 +224,9 @@ class SegmentSums:
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
         """Return whether checksums that do not match may belong to an earlier segment of the same
-        name, which Java has deleted and recreated. In this case the segment was modified after the
-        checksums were written, and does not begin with the times that the checksum file records. A
-        consume queue has no time at its beginning, so only its modification time is compared.
-        Raises OSError."""
+        name that Java has deleted and recreated. Such a segment was modified after its checksums
+        and begins with other times. A consume queue has no times, so only its modification time
+        counts. Raises OSError."""
         if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
             return False
         if self._id.type is FileSegmentType.CONSUME_QUEUE:
@@ -245,9 +243,9 @@ class SegmentSums:
             self._fresh = BlockSums()
 
     def begin_write(self, fd: int, position: int, size: int, modified_ns: int) -> None:
-        """Prepare a write at `position` of a segment that has `size` bytes and the given
-        modification time. Checksums of bytes at and after `position` are dropped before the bytes
-        change. `end_write` must follow. Raises OSError on failure."""
+        """Prepare a write at `position` of a segment with `size` bytes and the given modification
+        time. The checksums from `position` on are dropped before the bytes change. `end_write` must
+        follow. Raises OSError."""
         if self._end == position == size:
             return
         self._end = None
@@ -259,13 +257,13 @@ class SegmentSums:
             _log.warning("%s: cannot continue: %s", self._path, error)
 
     def end_write(self) -> None:
-        """End a write that `begin_write` prepared, after any outcome."""
+        """End a write that `begin_write` has prepared, whether or not it succeeded."""
         if self._file is not None:
             self._calls.close(self._file)
             self._file = None
 
     def extend(self, fd: int, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write the checksums of new bytes of the segment. After a failure these bytes have no
+        """Write the checksums of new bytes of the segment. On failure these bytes have no
         checksums."""
         if self._end != position:
             return
@@ -311,8 +309,8 @@ class SegmentSums:
             self._cache.forget(self._path)
 
     def cover(self, fd: int, size: int) -> tuple[BlockSums, list[DamagedBlock]]:
-        """Compute checksums for all blocks that have none. Returns the checksums, and the blocks
-        that do not match. Raises OSError."""
+        """Compute checksums for all blocks that have none. Return the checksums and the blocks that
+        do not match. Raises OSError."""
         self._end = None
         modified_ns = self._calls.fstat(fd).st_mtime_ns
         sums, bad, entries = self._compare(fd, size)
@@ -358,9 +356,8 @@ class SegmentSums:
         self._fresh, self._end, self._tail_crc, self._frozen = None, position, 0, None
 
     def _resume(self, fd: int, position: int, modified_ns: int) -> None:
-        """Prepare to extend the checksums at `position`: the end of the segment, or the position to
-        which it will be truncated. The existing bytes of the block at this position are assumed to
-        be correct, unless they differ from their checksum."""
+        """Prepare to extend the checksums at `position`, the new end of the segment. The existing
+        bytes of this block are trusted unless they differ from their checksum."""
         # Other readers may still read checksums that this process cannot read.
         sums = self._load_to_write()
         is_kept = modified_ns == sums.modified_ns
@@ -383,8 +380,8 @@ class SegmentSums:
             self._fresh = BlockSums(head, None, sums.lengths, sums.crcs)
 
     def _is_trusted(self, sums: BlockSums, fd: int) -> bool:
-        """Return whether checksums belong to this segment. Call this if the segment was modified
-        after its checksums: by Java, or by this program before a crash."""
+        """Return whether checksums belong to a segment that was modified after them, by Java or
+        before a crash."""
         if self._id.type is not FileSegmentType.CONSUME_QUEUE:
             return sums.is_of(self._read_some(fd, 0, len(sums.head)))
         size = self._calls.fstat(fd).st_size
@@ -466,7 +463,7 @@ def _make_state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:
-    """Return the first bytes of a segment, if the written bytes contain them in one piece."""
+    """Return the first bytes of a segment if one written buffer contains them."""
     first = memoryview(buffers[0]).cast("B") if buffers and not position else b""
     return bytes(first[:HEAD_BYTES]) if len(first) >= HEAD_BYTES else b""
 
@@ -475,8 +472,8 @@ def find_bad_blocks(
     sums: BlockSums, start: int, end: int, data: memoryview, data_start: int
 ) -> list[DamagedBlock]:
     """Return the blocks that touch [start, end), are complete in `data`, and do not match their
-    checksums. `data`: bytes of the segment, starting at `data_start`. A block whose end is missing
-    in `data` is skipped, because its checksum may cover more bytes."""
+    checksums. `data`: bytes of the segment from `data_start`. Incomplete blocks are skipped,
+    because their checksums may cover more bytes."""
     bad = []
     first, behind = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
     begin = first * BLOCK_BYTES - data_start  # of a block, in the data
@@ -492,7 +489,7 @@ def find_bad_blocks(
 
 
 def delete_orphans(directory: str, calls: PosixCalls) -> int:
-    """Delete the checksums below a broker's folder whose segments are gone. Returns their number.
+    """Delete checksum files below a broker's folder whose segments are gone. Return their number.
     Raises Unavailable."""
     deleted = 0
     for folder, _, names in os.walk(directory):

@@ -40,10 +40,9 @@ _PASSING = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "Operat
 
 
 class S3Client:
-    """Objects below a prefix of a bucket. The constructor sends no request. The client has two
-    connection pools with separate limits: foreground (commits, reads) and background (`bulk`:
-    merges, seals, deletes). Neither pool waits for the other. In the foreground, commits do not
-    wait for reads."""
+    """Objects below a prefix of a bucket. The constructor sends no request. Foreground requests
+    (commits, reads) and background requests (`bulk`: merges, seals, deletes) have separate
+    connection pools and limits. In the foreground, commits do not wait for reads."""
 
     def __init__(self, settings: S3Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         if not settings.bucket:
@@ -109,9 +108,8 @@ class S3Client:
 
     @property
     def bulk(self) -> S3Client:
-        """Client of the same objects for background requests. It has its own connections, so its
-        requests and the commits of this client do not wait for each other. Closing this client
-        closes the background client too."""
+        """Client of the same objects for background requests, with connections of its own. Closing
+        this client closes it too."""
         client = object.__new__(S3Client)
         client._assemble(self._settings, self._place, self._bulk_lane, self._bulk_lane)
         return client
@@ -243,7 +241,7 @@ class S3Client:
         return sum(self._multipart.abort(upload.key, upload.upload_id) for upload in old)
 
     def check_condition(self) -> None:
-        """Raise Invalid if the bucket's versioning disables the condition of a create. No-op if the
+        """Raise Invalid if the bucket's versioning disables conditional creates. No-op if the
         endpoint does not report versioning."""
         if not self._dialect.void_if_versioned:
             return
@@ -260,7 +258,7 @@ class S3Client:
             raise Invalid(f"{self.url}: {void}")
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
-        """Run the S3 probes of `tieredstore doctor`, below `folder` of the tier."""
+        """Run the S3 probes of `tieredstore doctor` below `folder` of the tier."""
         return probe_s3(self._lane, self._place, folder, is_fenced=self._settings.fencing != "none")
 
     def close(self) -> None:
@@ -281,8 +279,7 @@ class S3Client:
             raise failure.error from None
 
     def _write_params(self, key: str, metadata: Mapping[str, str]) -> dict[str, object]:
-        """Return the request parameters for metadata, encryption and storage class. They are the
-        same for put and composed objects."""
+        """Return the request parameters for metadata, encryption and storage class."""
         settings = self._settings
         params: dict[str, object] = {"Metadata": dict(metadata)}
         if settings.sse != "none":

@@ -1,5 +1,4 @@
-"""Translation of an object store's failures into the project's errors. Only this module does
-this."""
+"""Translation of an object store's failures into the project's errors."""
 
 from __future__ import annotations
 
@@ -88,8 +87,8 @@ _KMS = re.compile(r"^KMS[.A-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An error answer of the server. `code`: the error code, or the HTTP status if the answer has
-    no body."""
+    """Error answer of the server. `code`: the error code, or the HTTP status if there is no
+    body."""
 
     code: str
     status: int
@@ -141,14 +140,14 @@ def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
 
 
 def is_passing_answer(answer: Answer) -> bool:
-    """Return whether the same request may succeed a little later. After a conflict (409) the same
-    request cannot succeed. The caller must find out which writer succeeded."""
+    """Return whether a retry of the same request may succeed. After a conflict (409) it cannot. The
+    caller must find out which writer succeeded."""
     return answer.code in THROTTLES or answer.code in _PASSING or answer.status in _PASSING_STATUS
 
 
 @contextmanager
 def require_whole_answers(what: str) -> Iterator[None]:
-    """Raise Unavailable for an answer that lacks a field because it was truncated."""
+    """Raise Unavailable for a truncated answer that lacks a field."""
     try:
         yield
     except KeyError as error:
@@ -164,12 +163,12 @@ _NOT_SENT = (
 
 
 def is_not_sent(error: BaseException | None) -> bool:
-    """Return whether an attempt failed before any part of it could reach the server."""
+    """Return whether an attempt certainly failed before it reached the server."""
     return isinstance(error, _NOT_SENT) or _is_untrusted(error)
 
 
 def is_passing_failure(error: Exception) -> bool:
-    """Return whether the same request may get an answer a little later."""
+    """Return whether a retry of the same request may get an answer."""
     passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError)
     return isinstance(error, passing) and not _is_untrusted(error)
 
@@ -179,7 +178,7 @@ def _is_untrusted(error: BaseException | None) -> bool:
 
 
 def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientError) -> str:
-    """Return the scheme, host and port of a URL. The rest of the URL may contain a signature."""
+    """Return the scheme, host and port of a URL. The rest may contain a signature."""
     try:
         url = urlsplit(str(error.kwargs.get("endpoint_url", "")))
         host, port = url.hostname, url.port
@@ -192,9 +191,8 @@ def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientE
 
 
 def make_library_error(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
-    """Return the error for a failure without a readable answer. The texts of such failures are
-    omitted, because they may contain a proxy's password. `sent`: whether an attempt was sent and
-    may have been executed."""
+    """Return the error for a failure without a readable answer. The original text is omitted,
+    because it may contain a proxy's password. `sent`: whether an attempt may have been executed."""
     name = type(error).__name__
     if sent and isinstance(error, ValueError):
         return Unavailable(f"{what}: the answer cannot be read ({name})")

@@ -1,4 +1,4 @@
-"""Lane: a path for requests to S3 through one boto3 client, with limits, retries, a meter and a
+"""Lane: sends requests to S3 through one boto3 client, with limits, retries, a meter and a
 clock."""
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Limit of concurrent requests, at most `most`. Refusals of requests that ran at the same time
-    count as one wave. Each wave halves the limit. The limit grows by one after as many successful
-    requests as it allows at a time."""
+    """Limit of concurrent requests, at most `most`. It is halved when the server refuses requests
+    because of load. Refusals of concurrent requests count once. It grows by one after as many
+    successful requests as it allows."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -57,8 +57,8 @@ class Gate:
 
     @contextmanager
     def permit(self) -> Iterator[int]:
-        """Wait until one more request may run, and reserve its place during the `with` block.
-        Yields the argument for `note_refusal`."""
+        """Wait until one more request may run, and count it during the `with` block. Yields the
+        argument for `note_refusal`."""
         with self._changed:
             while self._running >= int(self._limit):
                 self._changed.wait()
@@ -86,9 +86,9 @@ class Gate:
 
 
 class RetryQuota:
-    """Quota that limits retries while most requests fail. The quota allows `most` retries in
-    succession, and one more for every `_SUCCESSES` successful requests. Without quota, each request
-    has one attempt."""
+    """Quota that limits retries while most requests fail. It allows `most` retries in succession,
+    and one more for every `_SUCCESSES` successful requests. Without quota, each request has one
+    attempt."""
 
     _SUCCESSES = 5
 
@@ -109,7 +109,7 @@ class RetryQuota:
 
 
 class Connections:
-    """Sockets of the clients that were given to `follow`."""
+    """Sockets of the clients that were passed to `follow`."""
 
     def __init__(self) -> None:
         self._sockets: WeakSet[socket.socket] = WeakSet()
@@ -118,15 +118,14 @@ class Connections:
 
     def follow(self, client: Any) -> None:
         """Record each connection that a client opens from now on. With an unknown version of
-        botocore nothing is recorded, and requests in flight end by their timeouts."""
+        botocore nothing is recorded, and running requests end by their timeouts."""
         with suppress(AttributeError):
             classes = client._endpoint.http_session._pool_classes_by_scheme  # noqa: SLF001
             for scheme, pool in list(classes.items()):
                 classes[scheme] = self._noting(pool)
 
     def shut_down(self) -> None:
-        """End every request in flight, and all later requests, with an error in their threads.
-        Idempotent."""
+        """Abort all running and later requests with an error in their threads. Idempotent."""
         with self._lock:
             self._is_broken = True
             found = list(self._sockets)
@@ -134,7 +133,7 @@ class Connections:
             _shut_down(opened)
 
     def _noting(self, pool: Any) -> Any:
-        """Return a class of connection pools whose connections record their sockets."""
+        """Return a connection pool class whose connections record their sockets."""
         base, note = pool.ConnectionCls, self._note
 
         def connect(connection: Any) -> None:
@@ -164,9 +163,9 @@ _LONGEST_PAUSE_MS = 10_000
 
 
 class S3Failure(Exception):
-    """Failed request. This error is never raised out of the client. `answer`: the server's refusal,
-    or None without an answer. `uncertain`: an attempt may have been executed. `is_passing`: the
-    same request may succeed a little later."""
+    """Failed request. The client never raises it to its callers. `answer`: the server's refusal, or
+    None without an answer. `uncertain`: an attempt may have been executed. `is_passing`: a retry
+    may succeed."""
 
     def __init__(
         self,
@@ -191,8 +190,8 @@ class S3Failure(Exception):
         return self.answer.code if self.answer is not None else ""
 
     def make_write_error(self) -> TieredStoreError:
-        """Return the error of a conditional write: Busy if the request was certainly not executed
-        and a retry is possible, Unavailable if it may have been executed."""
+        """Return the error of a conditional write: Busy if it was certainly not executed and may be
+        retried, Unavailable if it may have been executed."""
         again = self.code in CONFLICTS or self.code in THROTTLES or self.status in {409, 429}
         if self.uncertain:
             return Unavailable(f"{self.error}. An earlier attempt may have been applied")
@@ -200,12 +199,12 @@ class S3Failure(Exception):
 
 
 class PreconditionFailed(S3Failure):
-    """Request whose condition was not met (412): the key of a create exists, or the object of a
-    read was replaced."""
+    """The condition of a request was not met (412): the key to create exists, or the object to read
+    was replaced."""
 
 
 class ServerClock:
-    """The server's time, from the `Date` of its answers, advanced by this machine's monotonic
+    """The server's time, from the `Date` header of its answers and this machine's monotonic
     clock."""
 
     def __init__(self, monotonic_ms: Callable[[], float] | None = None) -> None:
@@ -213,8 +212,8 @@ class ServerClock:
         self._known: tuple[int, float] | None = None
 
     def tell(self, date: str) -> None:
-        """Store the time of a `Date` header. The header has whole seconds, so the stored time is up
-        to one second behind."""
+        """Store the time of a `Date` header. It is up to one second behind, because the header has
+        whole seconds."""
         try:
             told_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
         except (ValueError, OverflowError):
@@ -231,8 +230,8 @@ class ServerClock:
 
 @dataclass(slots=True)
 class _Call:
-    """Request that a thread currently sends, with all of its attempts. `wave`: value that
-    `Gate.permit` yielded for it."""
+    """Request that a thread is sending, with all of its attempts. `wave`: value that `Gate.permit`
+    yielded."""
 
     file_type: str
     gate: Gate
@@ -256,8 +255,8 @@ class ClientFacts:
 
 @dataclass(slots=True)
 class Lane:
-    """One path for requests. `make`: returns a client with new credentials. `make` is called again
-    when the credentials have expired. `dialect`: dialect of all clients.
+    """Path for requests. `make`: returns a client with new credentials, and is called again when
+    they have expired. `dialect`: dialect of all clients.
 
     `read_gate`: limit of GETs. `gate`: limit of all other requests, so that a commit never waits
     for a read.
@@ -287,14 +286,13 @@ class Lane:
         consume: Callable[[object], object] | None = None,
         **params: Any,
     ) -> Any:
-        """Send one request with boto3's client, and retry while the failure may be temporary and
-        the operation's retry budget allows. Raises S3Failure.
+        """Send one request with boto3's client. Retry temporary failures within the operation's
+        retry budget. Raises S3Failure, and Unavailable if the lane is closed.
 
         `what`: operation and object, for messages.
         `key`: for the meter.
         `consume`: reads an answer's body while the request still counts as running, and returns the
-        result. Expired credentials are looked up again, once. A closed lane sends nothing and
-        raises Unavailable.
+        result.
         """
         self._check_open(what)
         client = self._open_client()
@@ -321,12 +319,12 @@ class Lane:
 
     def may_retry(self) -> bool:
         """Take one retry from the operation's budget and from the quota of all requests. Return
-        whether both had one left."""
+        whether both allowed it."""
         return take_retry() and self._quota.take()
 
     def pause(self, attempt: int) -> None:
-        """Wait after failed attempt number `attempt` (from 1), with jitter. Each wait is twice the
-        previous one. No-op when the lane is closed."""
+        """Wait after failed attempt number `attempt` (from 1), with jitter and exponential backoff.
+        No-op if the lane is closed."""
         longest_ms = min(RETRY_PAUSE_MS << (attempt - 1), _LONGEST_PAUSE_MS)
         self.clock.wait(self._closed, random.randint(longest_ms // 2, longest_ms))  # noqa: S311
 
@@ -334,8 +332,8 @@ class Lane:
         return self.gate if self.read_gate is None or not is_read else self.read_gate
 
     def facts(self) -> ClientFacts:
-        """Open the client and return its endpoint and region. Sends nothing. Raises Unavailable
-        when closed."""
+        """Open the client and return its endpoint and region. Sends no request. Raises Unavailable
+        if closed."""
         meta = self._open_client().meta
         return ClientFacts(meta.endpoint_url, meta.region_name or "")
 
@@ -344,7 +342,7 @@ class Lane:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Stop sending requests, and end requests in flight with an error. Does not wait.
+        """Stop sending requests, and abort running ones with an error. Does not wait.
         Idempotent."""
         self._closed.set()
         self._connections.shut_down()
@@ -393,7 +391,7 @@ class Lane:
             return self._client
 
     def _renew_client(self, expired: BotoClient) -> BotoClient:
-        """Return a client with new credentials. Only the first calling thread looks them up."""
+        """Return a client with new credentials. Concurrent callers look them up only once."""
         with self._lock:
             if self._client is expired or self._client is None:
                 self._client = self._make_client()
@@ -461,8 +459,8 @@ def _make_closed_error(what: str) -> Unavailable:
 
 
 def _may_have_expired(failure: S3Failure, method: str) -> bool:
-    """Return whether a failure may be due to expired credentials. The answer to a HEAD has no body
-    with an error code, so each HEAD with status 400 counts."""
+    """Return whether a failure may be due to expired credentials. A HEAD has no error code, so
+    status 400 counts."""
     return failure.code in EXPIRED or (method == "head_object" and failure.status == 400)
 
 

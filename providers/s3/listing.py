@@ -1,5 +1,4 @@
-"""Listings of a bucket, page by page. An invalid page is an error, and never the end of the
-listing."""
+"""Paged listings of a bucket. An invalid page is an error, never the end of the listing."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ class OpenUpload:
 def list_objects(
     lane: Lane, place: S3Place, prefix: str, start_after: str = ""
 ) -> Iterator[ObjectInfo]:
-    """Yield objects in the order of their UTF-8 bytes. The order is checked. Raises Unavailable,
-    Invalid."""
+    """Yield objects in the order of their UTF-8 bytes. Raises Unavailable, Invalid, also for
+    another order."""
     what = place.describe_operation("ListObjectsV2", prefix)
     params: dict[str, object] = {}
     if start_after:
@@ -66,8 +65,8 @@ def list_folders(lane: Lane, place: S3Place) -> list[str]:
 
 
 def list_names(lane: Lane, place: S3Place, folder: str) -> list[str]:
-    """Return the sorted names of the objects and folders directly below a folder. With an empty
-    `folder`, return those directly below the tier's prefix."""
+    """Return the sorted names of the objects and folders directly below a folder. An empty `folder`
+    is the tier's prefix."""
     prefix = f"{folder}/" if folder else ""
     start = len(_full_prefix(place, prefix))
     names: set[str] = set()

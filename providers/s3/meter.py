@@ -1,4 +1,4 @@
-"""Number and price of all requests to an object store, including retries."""
+"""Counts and prices of all requests to an object store, including retries."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ class Meter:
         metrics.observe(LATENCY, elapsed_ms, operation=operation)
 
     def note_written(self, key: str, written: WrittenBytes) -> None:
-        """Count the bytes that were written to a new object, if the object contains bytes of
-        segments."""
+        """Count the bytes of a new object, if it contains bytes of segments."""
         if find_file_type(key) in _WRITTEN_TYPES:
             with self._lock:
                 self._written += written

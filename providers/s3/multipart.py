@@ -1,5 +1,5 @@
-"""Objects made of parts. Parts are copied on the server or sent. Then the object is published
-completely or not at all."""
+"""Objects made of parts. Parts are copied on the server or uploaded. The object then appears
+atomically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ReadRange: TypeAlias = Callable[[str, int, int], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Multipart:
-    """Multipart uploads. `checksums`: whether sent parts carry a Content-MD5, which the server
+    """Multipart uploads. `checksums`: send a Content-MD5 with each part, which the server
     checks."""
 
     lane: Lane
@@ -83,8 +83,8 @@ class Multipart:
                 )
 
     def _create(self, key: str, params: dict[str, object]) -> str | None:
-        """Begin an upload. Return its id, or None if the key exists. Only some endpoints check this
-        condition in this request."""
+        """Begin an upload and return its id, or None if the key exists. Only some endpoints check
+        this here."""
         try:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
         except PreconditionFailed:
@@ -155,7 +155,7 @@ class Multipart:
         return True
 
     def _abort_quietly(self, key: str, upload_id: str) -> None:
-        """Abort an upload. If this fails, maintenance deletes the upload later."""
+        """Try to abort an upload. Maintenance aborts it later if this fails."""
         try:
             self.abort(key, upload_id)
         except TieredStoreError as error:
@@ -175,8 +175,8 @@ class Multipart:
 def read_parts(
     read: ReadRange, place: S3Place, key: str, parts: Sequence[Part]
 ) -> Iterator[Buffer]:
-    """Yield the content of an object made of parts, one piece after the other. Used for a server
-    that cannot copy parts. Raises Unavailable if a source is missing or has become shorter."""
+    """Yield the content of an object made of parts, for a server that cannot copy parts. Raises
+    Unavailable if a source is missing or has become shorter."""
     for part in parts:
         if not isinstance(part, CopiedPart):
             yield from part

@@ -1,4 +1,4 @@
-"""Location of a tier in a bucket. Translates between keys of the tier and keys of the bucket."""
+"""Location of a tier in a bucket. Translates between keys of the tier and of the bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_KEY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """Location of a tier in S3. `prefix`: prefix of all keys, without slashes at its ends. Empty
+    """Location of a tier in S3. `prefix`: prefix of all keys, without slashes at its ends, or empty
     for the whole bucket."""
 
     bucket: str
@@ -37,5 +37,5 @@ class S3Place:
         return full[len(self.prefix) + 1 :] if self.prefix else full
 
     def describe_operation(self, operation: str, key: str) -> str:
-        """Return the operation and the object as text for messages."""
+        """Describe the operation and its object for messages."""
         return f"{operation} {self.url}/{key}"

@@ -25,8 +25,8 @@ _NONE = {
 
 
 def probe_s3(lane: Lane, place: S3Place, folder: str, *, is_fenced: bool) -> Iterator[ProbeResult]:
-    """Run all probes below `folder` of the tier (with a slash at its end), which the caller
-    deletes. `is_fenced`: whether writers must exclude each other."""
+    """Run all probes below `folder` of the tier (with a trailing slash). The caller deletes its
+    objects. `is_fenced`: whether writers must exclude each other."""
     probes = _S3Probes(lane, place, folder, is_fenced=is_fenced)
     yield from guard_probes(
         [
@@ -78,8 +78,7 @@ class _S3Probes:
         return note("a wrong one is accepted", text)
 
     def range_answer(self) -> Finding:
-        """Check a range: 206 with the position for a range within an object, 416 for a range beyond
-        the object."""
+        """Check range requests: 206 with the position inside an object, 416 beyond its end."""
         key = "s3-range"
         self._put_object(key, b"0123456789")
         answer = self._call_object("get_object", key, Range="bytes=2-5")
@@ -97,7 +96,7 @@ class _S3Probes:
         return unsafe(f"behind the end: status {status}, expected 416")
 
     def paging(self) -> Finding:
-        """Check that a listing in small pages has every name once, in order."""
+        """Check that a listing in small pages contains every name once, in order."""
         names = [f"page/{name}" for name in _PAGE_NAMES]
         keys = [self._place.add_prefix(self._folder + name) for name in names]
         for name_of_key in names:
@@ -128,7 +127,7 @@ class _S3Probes:
         return ok("everything once, in order")
 
     def small_parts(self) -> Finding:
-        """Check whether the server accepts a part below 5 MiB that is not the last part."""
+        """Check whether the server accepts a part below 5 MiB before the last one."""
         key = self._place.add_prefix(f"{self._folder}s3-parts")
         upload = self._bucket("create_multipart_upload", Key=key)["UploadId"]
         try:
@@ -233,7 +232,7 @@ class _S3Probes:
 
 
 def judge_rules(rules: Sequence[Mapping[str, Any]], prefix: str) -> Finding:
-    """Return findings about lifecycle rules that affect objects below `prefix`. Objects of a tier
+    """Return a finding about lifecycle rules that affect objects below `prefix`. Objects of a tier
     have no tags."""
     bites: list[str] = []
     notes: list[str] = []

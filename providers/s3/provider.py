@@ -85,8 +85,8 @@ class S3Provider(ChunkProvider):
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> ChunkWriterEpoch:
-        """Acquire the epoch as in every chunk log. Before that, check that the vendor promises
-        exclusion, and that the bucket's settings do not disable the condition (Invalid)."""
+        """Acquire the epoch as in every chunk log. Raises Invalid if the vendor does not promise
+        exclusion, or if the bucket's settings disable the condition."""
         self._writers.check_may_write()
         if not self._is_condition_checked:
             self._s3.check_condition()

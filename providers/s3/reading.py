@@ -1,4 +1,4 @@
-"""Ranged reads that verify the answer: status, range, length, and speed."""
+"""Range reads that verify the status, range, length and speed of each answer."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def is_absent(failure: S3Failure) -> bool:
 
 
 class _BodyCut(Exception):
-    """Raised if the body of the object `etag` ended early or arrived too slowly. `pieces`: the
-    received bytes."""
+    """The body of the object `etag` ended early or arrived too slowly. `pieces`: the received
+    bytes."""
 
     def __init__(self, why: str, pieces: list[bytes], etag: str = "") -> None:
         super().__init__(why)
@@ -43,9 +43,9 @@ class _BodyCut(Exception):
 
 
 class _TimedSocket:
-    """Wrapper of the socket that a body is read from. When `is_late` returns True, reads return no
-    bytes, as at the end of the stream. The caller therefore gets the bytes that arrived before, and
-    can read the body in large pieces."""
+    """Wrapper of the socket that a body is read from. Once `is_late` returns True, reads return no
+    bytes, as at the end of the stream. The caller thus gets the bytes that arrived before, and can
+    read large pieces."""
 
     def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
         self._socket = socket
@@ -62,9 +62,8 @@ class _TimedSocket:
 
 def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
     """Limit the total time for reading a body. boto3 only limits the time without data, and its
-    timeout discards the bytes that were already received. This function finds the socket like
-    boto3's `set_socket_timeout`. If it finds none, the caller checks the time only after each
-    piece."""
+    timeout discards the received bytes. If the socket is not found, the caller checks the time
+    after each piece."""
     with suppress(AttributeError):
         stream = body._raw_stream._fp.fp.raw  # noqa: SLF001
         stream._sock = _TimedSocket(stream._sock, is_late)  # noqa: SLF001
@@ -72,9 +71,8 @@ def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """Reads ranges of objects. `max_attempts`: maximum number of attempts for one range, within the
-    retry budget of the operation. Each attempt continues after the bytes that the previous attempt
-    received."""
+    """Reads ranges of objects. `max_attempts`: limit of attempts for one range, within the
+    operation's retry budget. Each attempt continues after the bytes that were already received."""
 
     lane: Lane
     place: S3Place
@@ -157,8 +155,8 @@ class RangeReader:
 
 
 def _check_range(answer: Any, what: str, first: int, wanted: int) -> int:
-    """Return the length of the body if the answer is the requested range. Raises Unavailable for
-    any other range."""
+    """Return the length of the body if the answer is the requested range. Otherwise raise
+    Unavailable."""
     status = answer["ResponseMetadata"]["HTTPStatusCode"]
     asked = f"bytes {first} to {first + wanted - 1}"
     if status != 206:

@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
-    """Create a boto3 client. The credentials are looked up again. Raises Invalid.
+    """Create a boto3 client with newly looked up credentials. Raises Invalid.
 
-    `bulk`: for merges, seals and deletes, with fewer connections, longer timeouts, and a rate that
-    falls when the endpoint refuses because of load. The client itself does not retry requests (see
+    `bulk`: for merges, seals and deletes. Such a client has fewer connections, longer timeouts, and
+    a rate that adapts to the endpoint's load. The client itself does not retry requests (see
     `Lane`).
     """
     _keep_secrets_out_of_logs()
@@ -63,7 +63,7 @@ def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raise Invalid for an endpoint with a user or password. The error omits both."""
+    """Raise Invalid for an endpoint with a user or password. The error shows neither."""
     if endpoint and "@" in urlsplit(endpoint).netloc:
         raise Invalid(
             "objectStoreEndpoint: a user or password in it is refused: use objectStoreAccessKey "
@@ -72,8 +72,7 @@ def check_endpoint(endpoint: str) -> None:
 
 
 def addressing_style(settings: S3Settings) -> Literal["auto", "path", "virtual"]:
-    """Return botocore's addressing style for the configured one. `auto` means botocore's own
-    choice."""
+    """Return botocore's addressing style. `auto` leaves the choice to botocore."""
     if settings.path_style in {"path", "true"}:
         return "path"
     if settings.path_style in {"virtual", "false"}:
@@ -134,8 +133,8 @@ def open_session(settings: S3Settings) -> boto3.session.Session:
 
 @functools.cache
 def _find_loader(data_path: str | None) -> botocore.loaders.Loader:
-    """Return the process's loader of service descriptions. The loader caches the descriptions, so
-    that a session does not read and parse more than a megabyte of JSON again."""
+    """Return the process's loader of service descriptions. It caches them, because a session would
+    otherwise parse more than a megabyte of JSON."""
     return botocore.loaders.create_loader(data_path)
 
 
@@ -176,8 +175,7 @@ def _with_role(base: botocore.session.Session, settings: S3Settings) -> botocore
 
 
 def _keep_secrets_out_of_logs() -> None:
-    """Raise botocore's log level, because at DEBUG botocore logs signed headers with session
-    tokens."""
+    """Raise botocore's log level. At DEBUG it logs signed headers with session tokens."""
     logger = logging.getLogger("botocore")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)

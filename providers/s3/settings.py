@@ -119,8 +119,8 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
 
     @property
     def bulk_read_timeout_ms(self) -> int:
-        """Read timeout of background requests. This time is longer than for reads, because the
-        server may copy data before it answers."""
+        """Read timeout of background requests. It is longer than for reads, because the server may
+        copy data first."""
         return max(self.read_timeout_ms, 120_000)
 
     def __repr__(self) -> str:

@@ -5,8 +5,8 @@
     <cluster folder>/<broker>/.writer/<number, 20 digits>.store      empty: store accepts messages
     <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.…  heartbeats (`renewal`)
 
-The highest number wins. Its claim (number and random token) is in the record of the state directory
-before it is created, so that a process with the same state directory can continue after a crash.
+The highest number wins. Its number and a random token are saved in the state directory before the
+object is created. After a crash, a process with the same state directory can therefore continue.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _RENEWED_NAME = re.compile(r"([0-9]{20})\.renewed\.[0-9]{20}", re.ASCII)
 
 
 def make_own_name(now_ms: int) -> str:
-    """Return a name made of host, process, time and a random part. The name is ASCII, because it is
-    sent in a header."""
+    """Return a unique name for this writer: host, process, time and a random part. The name is
+    ASCII because it is sent in a header."""
     host = socket.gethostname().encode("ascii", "replace").decode()
     return f"{host}:{os.getpid()}:{now_ms}:{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(slots=True)
 class UnheldAuthority:
-    """Replaces the write authority in a process that owns no epoch, such as a reader. `view`:
-    number of the epoch whose manifest decides which bytes are valid. If it is None, the process
-    uses the first epoch manifest that it finds."""
+    """Authority of a process that owns no epoch, such as a reader. `view`: number of the epoch
+    whose manifest decides which bytes are valid. None means the first epoch manifest that is
+    found."""
 
     stamp: str
     number: int = 0
@@ -75,8 +75,8 @@ class UnheldAuthority:
         """No-op: this authority owns no epoch to confirm."""
 
     def join(self, epoch_manifest: int) -> None:
-        """Write under the given epoch. Raises Fenced if another epoch is the newest, because the
-        process that owned the given epoch has lost ownership."""
+        """Write under the given epoch. Raises Fenced if this process has already joined another
+        epoch, because that epoch was taken over."""
         if self.view is None:
             self.view, self.generations = epoch_manifest, SharedGeneration(epoch_manifest)
         if self.view != epoch_manifest:
@@ -85,7 +85,7 @@ class UnheldAuthority:
 
 @dataclass(eq=False)
 class ChunkWriterEpoch:
-    """A writer epoch, held until `release` or a take-over by another writer."""
+    """Writer epoch. It is held until it is released, or until another writer takes it over."""
 
     client: ObjectClient
     folder: str
@@ -124,11 +124,11 @@ class ChunkWriterEpoch:
         take_over: bool,
         record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
-        """Acquire the next epoch. The claim is saved in `record` before the epoch is created.
-        `before_release`: called before the release, while the epoch is still held. `leave`:
-        function that writes the shutdown snapshot when no further write will be acknowledged.
-        Raises Fenced, naming an owner that may be alive, Busy if other writers are faster, Invalid
-        for a tier whose format version is newer, Unavailable."""
+        """Acquire the next epoch. Raises Fenced, naming an owner that may be alive, Busy if other
+        writers are faster, Invalid for a newer format version of the tier, and Unavailable.
+        `record`: saves the claim before the epoch is created. `before_release`: called while the
+        epoch is still held. `leave`: writes the shutdown snapshot after the last
+        acknowledgement."""
         mark = None if record is None else record.mark
         token = uuid.uuid4().hex if mark is None else mark.token
         known = _find_recorded(record)
@@ -177,10 +177,9 @@ class ChunkWriterEpoch:
         self._raise_if_lost()
 
     def confirm(self) -> None:
-        """Run a fence check: look for the next epoch, by a request sent after this call. Concurrent
-        callers share a request. After that, writes that were stored or gathered before the call are
-        visible to any later owner. Raises Fenced naming the successor, Unavailable if the store
-        does not answer."""
+        """Run a fence check: look for a later epoch. On success, any later owner sees all writes
+        that were stored or gathered before this call. Concurrent callers share a request. Raises
+        Fenced naming the successor, Unavailable if the store does not answer."""
         self._raise_if_lost()
         self._store_gathered()
         try:
@@ -191,9 +190,9 @@ class ChunkWriterEpoch:
         self._raise_if_lost()
 
     def become_store(self) -> None:
-        """Mark this epoch as owned by a store, not by a job. The next owner finds the marker that
-        is created here. If the next owner has looked before the marker exists, the following fence
-        check of this process finds that owner. Raises Fenced, Unavailable."""
+        """Mark this epoch as owned by a store, not by a job, and run a fence check. The next owner
+        finds the marker. If it has looked too early, the fence check finds that owner. Raises
+        Fenced, Unavailable."""
         self._raise_if_lost()
         key = f"{self.folder}/{self.number:020d}.store"
         problem: Exception | None = None
@@ -208,8 +207,8 @@ class ChunkWriterEpoch:
         raise Unavailable(f"{key}: the store is not announced: {problem}", path=key)
 
     def find_other_store(self) -> str | None:
-        """Search the later epochs for one that a store owns, and return a description of its owner,
-        or None. The next call continues where this call ended."""
+        """Return a description of a store that owns a later epoch, or None. The next call continues
+        the search where this call ended."""
         while self._other_store is None:
             number = self._seen_number + 1
             if self.client.head(f"{self.folder}/{number:020d}") is None:
@@ -268,13 +267,12 @@ class ChunkWriterEpoch:
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
 
     def expect_helpers(self) -> None:
-        """Allow helper processes to write under this epoch. This process then does not know of all
+        """Allow helper processes to write under this epoch. This process then no longer knows all
         writes of the epoch."""
         self.has_helpers = True
 
     def _leave_what_is_there(self) -> None:
-        """Write the shutdown snapshot. The snapshot saves work for the next owner, and is
-        optional."""
+        """Write the shutdown snapshot. It is optional and saves work for the next owner."""
         try:
             self.leave(self)
         except TieredStoreError as error:
@@ -292,8 +290,8 @@ class ChunkWriterEpoch:
             )
 
     def _forget_old(self) -> None:
-        """Delete old markers, because they only make the listing longer. The epochs themselves are
-        never deleted, because former owners look for the next one."""
+        """Delete old markers to keep the listing short. The epochs themselves are never deleted,
+        because former owners look for the next one."""
         old = []
         try:
             start_after = f"{self.folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"
@@ -309,8 +307,7 @@ class ChunkWriterEpoch:
 
 
 def _do_nothing() -> None:
-    """Do nothing. Default of the function that stores gathered writes, for an epoch without group
-    objects."""
+    """Do nothing. An epoch without group objects has no gathered writes to store."""
 
 
 def _name_claim(number: int, token: object) -> str:
@@ -335,9 +332,8 @@ def _is_given_up(
     holder: dict[str, object],
     settings: ChunkSettings,
 ) -> bool:
-    """Return whether the owner sent no heartbeat for so long that the epoch counts as abandoned.
-    False if the epoch was released or taken over in the meantime. Raises Fenced if the owner may be
-    alive."""
+    """Return whether the owner has sent no heartbeat for the take-over timeout. Return False if the
+    epoch was released or taken over in the meantime. Raises Fenced if the owner may be alive."""
 
     def fence_check() -> frozenset[str]:
         start_after = f"{folder}/{number - 1:020d}.released"
@@ -363,8 +359,8 @@ def _claim(
     mark: WriterMark | None,
     settings: ChunkSettings,
 ) -> bool:
-    """Create the object of the epoch. Returns whether this process created the object, even if the
-    reply was lost."""
+    """Create the epoch object. Return whether this process created it, even if the reply was
+    lost."""
     content = orjson.dumps(
         {
             "format": choose_format(has_groups=bool(settings.group_bytes)),
@@ -391,8 +387,8 @@ def _claim(
 
 
 def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
-    """Return whether the epoch that was just claimed is the latest. On failure the epoch is
-    released, because a retry would find the epoch held by a live owner."""
+    """Return whether the epoch that was just claimed is the latest. If this cannot be determined,
+    release the epoch, because a retry would find it held by a live owner."""
     try:
         return marks.find_latest_epoch(client, folder, number - 1)[0] == number
     except TieredStoreError:
@@ -402,16 +398,15 @@ def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
 
 
 def _check_start(client: ObjectClient, folder: str, number: int) -> None:
-    """Raise Busy if the store that owns epoch `number` now accepts messages. The store was still
-    starting when this process compared its state directory with the tier, so the comparison may be
-    outdated."""
+    """Raise Busy if the store that owns epoch `number` has begun to accept messages. This process
+    compared its state directory with the tier while that store was starting, so the comparison may
+    be outdated."""
     if client.head(f"{folder}/{number:020d}.store") is not None:
         raise Busy(f"{folder}: the store of epoch {number} takes messages since", path=folder)
 
 
 def _find_recorded(record: EpochRecord | None) -> int:
-    """Return the highest epoch that was known when this state directory last made a claim. 0
-    without a claim."""
+    """Return the highest epoch in the last claim of this state directory, or 0 without a claim."""
     claims = record.load() if record is not None else ()
     numbers = (claim.partition(":")[0] for claim in claims)
     return max((int(number) - 1 for number in numbers if number.isdecimal()), default=0)

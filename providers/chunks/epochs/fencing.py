@@ -1,5 +1,4 @@
-"""Test that an object store refuses to create an object a second time. Fencing depends on this
-refusal."""
+"""Test that an object store refuses to overwrite an existing object. Fencing depends on this."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 
 
 class SharedFenceCheck:
-    """Runs `check` once for all threads that wait at the same time. `check` raises an error if it
-    fails or finds a later epoch. Thread-safe. Only one call of `check` runs at a time."""
+    """Runs one fence check for all threads that wait at the same time. `check` raises an error if
+    it fails or finds a later epoch. Thread-safe."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -25,9 +24,8 @@ class SharedFenceCheck:
         self._problem = ""
 
     def wait(self) -> None:
-        """Wait until a check that began after this call has succeeded. Another check that is
-        already running is awaited first. The thread that runs the check raises its error. The other
-        waiting threads raise Unavailable."""
+        """Wait until a check that began after this call has succeeded. The thread that runs the
+        check raises its error. The other waiting threads raise Unavailable."""
         with self._changed:
             wanted = self._begun + 1
             while self._ended < wanted:
@@ -63,8 +61,7 @@ _PROBE = re.compile(r"/probe-[0-9a-f]{32}$", re.ASCII)
 
 
 def explain_ignored(client: ObjectClient) -> str:
-    """Explain the consequences if the object store ignores the condition of a conditional
-    create."""
+    """Explain the consequences if the object store ignores the condition of a create."""
     return (
         "the endpoint overwrites an object that was to be made only if absent (it ignores "
         f"{client.limits.condition}), so a second writer could not be kept out. `tieredstore "
@@ -73,9 +70,9 @@ def explain_ignored(client: ObjectClient) -> str:
 
 
 def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
-    """Return whether a second write of one key is refused. The test writes a new object below
-    `folder` twice, reads it, and deletes it. Test objects of earlier processes that could not be
-    deleted, or arrived late, are deleted too. Raises the errors of the client."""
+    """Return whether the store refuses to create a key twice. The test writes, reads and deletes a
+    new object below `folder`. It also deletes test objects that earlier processes left behind.
+    Raises the errors of the client."""
     # On an unreachable store, a listing fails much sooner than a write.
     left = [info for info in client.list(f"{folder}/probe-") if _PROBE.search(info.key)]
     if left:

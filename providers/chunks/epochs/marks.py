@@ -33,19 +33,17 @@ def describe_last_writer(client: ObjectClient, folder: str) -> str | None:
 
 
 def find_latest_epoch(client: ObjectClient, folder: str, known: int = 0) -> tuple[int, bool]:
-    """Return the number of the newest epoch, and whether it was released. The number is 0 if no
-    epoch ever existed. `known`: an earlier epoch. Epochs below it are not listed, because no epoch
-    is ever deleted. If neither `known` nor a later epoch is found, the folder now belongs to
-    another tier, and all its epochs are listed."""
+    """Return the number of the newest epoch, or 0 without one, and whether it was released. The
+    search begins at the earlier epoch `known`. If it finds nothing, the folder now belongs to
+    another tier, and all epochs are listed."""
     start_after = f"{folder}/{known - 1:020d}.released" if known > 0 else ""
     found = _find_latest_behind(client, folder, start_after)
     return found if found[0] or not start_after else _find_latest_behind(client, folder, "")
 
 
 def find_stores(client: ObjectClient, folder: str, known: int) -> tuple[int, frozenset[int]]:
-    """Return the newest epoch like `find_latest_epoch`. Also return the epochs, starting at
-    `known`, whose owner was a store that was still starting when it took the epoch, and that
-    accepts messages now."""
+    """Return the number of the newest epoch, and the epochs whose owner has become a store since it
+    took the epoch. `known`: as in `find_latest_epoch`. Earlier epochs are omitted."""
     start_after = f"{folder}/{known - 1:020d}.store" if known > 0 else ""
     names = _list_names(client, folder, start_after)
     latest, _ = _find_latest(names)
@@ -89,17 +87,17 @@ version have no mark."""
 
 
 def describe_mark(mark: WriterMark | None) -> dict[str, object]:
-    """Return the keys and values with which an epoch object stores a writer's mark. `mark`: None
-    for a job, because a job has no mark."""
+    """Return the fields that an epoch object stores for a writer's mark. `mark`: None for a job,
+    because a job has no mark."""
     if mark is None:
         return {"kind": WriterKind.JOB.value}
     return {"tier": mark.identity, "kind": mark.kind.value, "store": mark.store}
 
 
 def is_store(holder: Mapping[str, object]) -> bool | None:
-    """Return whether the owner of an epoch was a store, according to the epoch's object. None for a
-    store that was starting when it wrote the object. An object of an older version lacks this
-    information, and its owner counts as a store."""
+    """Return whether the owner of an epoch was a store, according to the epoch's object. Return
+    None for a store that was still starting. Objects of older versions lack this information and
+    count as stores."""
     kind = holder.get("kind")
     return None if kind == WriterKind.STARTING.value else kind != WriterKind.JOB.value
 
@@ -111,10 +109,9 @@ def read_marks(
     read_holder: Callable[[int], Mapping[str, object]],
 ) -> TierMark:
     """Return the identity of a tier, and the marks of the writers of epochs `since` to `number`,
-    the newest epoch. With `since` 0, only the newest writer's mark is returned, unless older ones
-    are read to find the identity. `stores`: epochs of stores that had not finished their start when
-    they took the epoch, but have accepted messages since. Their marks are returned with the kind
-    STORE. Raises the errors of `read_holder`."""
+    the newest epoch. With `since` 0, read only the newest mark, and older ones if they are needed
+    for the identity. `stores`: epochs whose owner has become a store since it took the epoch.
+    Raises the errors of `read_holder`."""
     identity: str | None = None
     writers: dict[int, WriterMark | None] = {}
     first = max(min(since or number, number), number - _MOST_WRITERS + 1, 1)

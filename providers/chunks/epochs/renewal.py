@@ -2,9 +2,9 @@
 
     <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.<count, 20 digits>    empty
 
-At an interval, the owner creates the next heartbeat and deletes the previous one. A process that
-wants to take over watches for new heartbeats for a time, measured only by its own monotonic clock.
-Clocks of different machines are never compared.
+The owner regularly creates the next heartbeat and deletes the previous one. A process that wants to
+take over watches for new heartbeats and measures the time with its own monotonic clock. Clocks of
+different machines are never compared.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PROC = Path("/proc")
 
 
 def describe_process() -> dict[str, object]:
-    """Return this process's id, and a unique name by which `has_ended` recognises this process. The
-    name is None on a system that does not support `has_ended`."""
+    """Return this process's id, and a unique name for `has_ended`. The name is None if the system
+    does not support `has_ended`."""
     pid = os.getpid()
     space, start = _find_space(), _find_start(pid)
     name = None if space is None or start is None else f"{space}:{pid}:{start}"
@@ -32,8 +32,8 @@ def describe_process() -> dict[str, object]:
 
 
 def has_ended(description: Mapping[str, object]) -> bool:
-    """Return whether the described process has certainly ended: it ran on this system and no longer
-    exists. A hidden process, or a process on another system, may be alive."""
+    """Return whether the described process has certainly ended. Only a process that ran on this
+    system and no longer exists has. Any other process may be alive."""
     name, pid = description.get("process"), description.get("pid")
     space = _find_space()
     if not isinstance(name, str) or not isinstance(pid, int) or pid <= 0 or space is None:
@@ -47,7 +47,7 @@ def has_ended(description: Mapping[str, object]) -> bool:
 
 
 def _find_space() -> str | None:
-    """Return a name for this boot of the machine and this namespace of process ids and times. None
+    """Return a name for this boot of the machine and the namespace of its process ids. Return None
     if /proc does not show them, or belongs to another namespace."""
     try:
         if os.readlink(_PROC / "self") != str(os.getpid()):  # noqa: PTH115 - not resolved
@@ -64,7 +64,7 @@ def _find_space() -> str | None:
 
 
 def _exists(pid: int) -> bool:
-    """Return whether a process exists. A signal also finds processes that /proc does not show."""
+    """Return whether a process exists. A signal also finds processes that /proc hides."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -82,8 +82,8 @@ def _find_start(pid: int) -> str | None:
 
 
 def _is_left_behind(pid: int) -> bool:
-    """Return whether a process has ended with all threads, and its parent has not waited for it
-    yet."""
+    """Return whether a process is a zombie: all its threads have ended, and its parent has not
+    waited for it yet."""
     try:
         return _read_stat(pid)[0] in {"Z", "X"} and len(list((_PROC / f"{pid}/task").iterdir())) < 2
     except (OSError, IndexError):
@@ -91,8 +91,7 @@ def _is_left_behind(pid: int) -> bool:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """Return the fields that follow the process name in `/proc/PID/stat`: state, parent and so
-    on."""
+    """Return the fields after the process name in `/proc/PID/stat`, starting with the state."""
     return (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -142,7 +141,7 @@ class Renewal:
             self._client.delete([f"{self._key}.renewed.{self._count - 1:020d}"])
 
     def stop(self, timeout_ms: int) -> None:
-        """Stop the heartbeats, and delete the last one, if possible. Idempotent."""
+        """Stop the heartbeats, and try to delete the last one. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop(timeout_ms)
@@ -157,11 +156,10 @@ class Renewal:
 def wait_for_change(
     look: Callable[[], frozenset[str]], every_ms: object, settings: ChunkSettings
 ) -> bool:
-    """Watch an epoch by calling `look` repeatedly. Return whether its result changes before the
-    epoch counts as abandoned. `every_ms`: interval at which the owner sends heartbeats, as recorded
-    in the object of the epoch. Returns True immediately if no timeout is configured, or if the
-    owner sends no heartbeats. A pause of this machine counts as one interval, because the owner may
-    have paused with it. Raises the errors of `look`."""
+    """Poll `look` until its result changes or the take-over timeout has passed. Return whether it
+    changed. `every_ms`: the owner's heartbeat interval, as recorded in the epoch. Without a timeout
+    or an interval, return True immediately. A pause of this machine counts as one interval, because
+    the owner may have paused with it. Raises the errors of `look`."""
     after_ms = settings.take_over_after_ms
     if not after_ms or not isinstance(every_ms, int) or not 0 < every_ms <= _MOST_INTERVAL_MS:
         return True

@@ -1,5 +1,4 @@
-"""The authorities under which this process writes to the broker prefixes of a tier: owned epochs,
-or no epoch."""
+"""Authorities of this process for the broker prefixes of a tier: owned epochs, or no epoch."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from tieredstore.providers.chunks.state import Authority
 
 class Writers:
     """Writer epochs that this process has acquired, by broker. A lost or released epoch stays in
-    the list, so that later writes under it are refused."""
+    the list to reject later writes."""
 
     def __init__(
         self,

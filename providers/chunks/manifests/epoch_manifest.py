@@ -3,9 +3,9 @@
     <cluster folder>/<broker>/.inherited/<number, 20 digits>           segments, or shards
     <cluster folder>/<broker>/.inherited/<number, 20 digits>.<shard>   some of the segments
 
-The folder also has the shutdown snapshots (`shutdown_snapshot`). The manifest lists, for each
-segment, the valid bytes in generations of older epochs (`docs/formats/chunk-log.md`). Readers
-ignore objects of older epochs that the newest epoch manifest does not name.
+For each segment, the manifest lists the valid bytes in generations of older epochs
+(`docs/formats/chunk-log.md`). Readers ignore objects of older epochs that the newest manifest does
+not name. The folder also contains the shutdown snapshots (`shutdown_snapshot`).
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def snapshot_name(number: int, shard: int | None = None) -> str:
 
 
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of an epoch manifest. `segments`: (path, type, base offset, whether it is closed,
-    [(epoch, sequence, start, end)]). `shards`: the first segment (path, type, base offset) of each
-    shard, if the manifest has shards."""
+    """Decoded epoch manifest. `segments`: (path, type, base offset, whether it is closed, [(epoch,
+    sequence, start, end)]). `shards`: the first segment of each shard (path, type, base offset),
+    empty without shards."""
 
     format: int
     epoch: int
@@ -79,9 +79,9 @@ class EpochManifest:
     epoch.
 
     `read`: returns the content of an object of the folder `.inherited`, by its name.
-    `has_groups`: whether group objects have to be listed, too.
+    `has_groups`: whether group objects have to be listed as well.
     `latest_grouped`: the highest epoch with a known group object.
-    `is_searched`: whether a search for group objects of later epochs was made, although none should
+    `is_searched`: whether the tier was searched for group objects of later epochs, which should not
     exist.
     """
 
@@ -104,8 +104,8 @@ class EpochManifest:
         self._loaded: set[int] = set()
 
     def find(self, id: SegmentId) -> ManifestEntry:
-        """Return the bytes of a segment that the epoch inherits. Raises the errors of reading the
-        shard that lists them."""
+        """Return the bytes of a segment that the epoch inherits. Raises the errors of reading a
+        shard."""
         if self._shards:
             self._load_shard(max(bisect_right(self._shards, sort_key(id)) - 1, 0))
         return self._segments.get(id, NOTHING_INHERITED)
@@ -137,8 +137,8 @@ def encode_epoch_manifest(
     has_groups: bool = False,
 ) -> list[tuple[str, bytes]]:
     """Return names and contents of the objects of the manifest of epoch `number`, in the order of
-    their creation. A large manifest has shards, which precede the object that names them.
-    `has_groups`: whether inherited bytes, or later writes of the epoch, may be in group objects."""
+    their creation. A large manifest is split into shards, which precede the object that names them.
+    `has_groups`: whether bytes of the broker may be in group objects."""
     version = choose_format(has_groups=has_groups)
     ordered = sorted(segments, key=sort_key)
     pieces: list[list[bytes]] = [[]]

@@ -26,10 +26,9 @@ _LEAST_ROWS = 4
 
 class Extent(NamedTuple):
     """Bytes [start, end) of the segment, stored in one object after its first `skip` bytes. `name`:
-    the object, relative to the segment's folder (see `make_key`). `modified_ms`: time of its
-    creation by the server's clock. `skip` is above 0 if merged runs overlap, or if the object is
-    shared with other segments. `crc`: CRC-32 of these bytes, from the index of a group object. -1
-    means unknown."""
+    the object, relative to the segment's folder (see `make_key`). `modified_ms`: creation time by
+    the server's clock. `crc`: CRC-32 of these bytes from the index of a group object, or -1 if
+    unknown."""
 
     start: int
     end: int
@@ -44,23 +43,23 @@ class Extent(NamedTuple):
 
     @property
     def is_chunk(self) -> bool:
-        """Whether the object has the bytes of a single write."""
+        """Whether the object contains a single write."""
         return is_write_name(self.name)
 
     @property
     def is_carried(self) -> bool:
-        """Whether the bytes are units that were written in one object with their messages."""
+        """Whether the bytes are consume queue units that share an object with their messages."""
         return is_carried_name(self.name)
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the bytes are in a group object, with bytes of other queues."""
+        """Whether the bytes are in a group object, next to bytes of other queues."""
         return is_grouped_name(self.name)
 
     @property
     def is_shared(self) -> bool:
-        """Whether the object is shared with other segments. Such an object may be deleted only when
-        no segment needs it."""
+        """Whether other segments use the same object. It may be deleted only when no segment needs
+        it."""
         return is_shared_name(self.name)
 
     @property
@@ -76,10 +75,8 @@ class Extent(NamedTuple):
 
 
 class ExtentRows(Sequence[Extent]):
-    """Compact, immutable sequence of extents, equal to a tuple of the same extents. It stores rows
-    of numbers, and shared names. Extents of one generation share names. So do the extents of a
-    queue's commit log and consume queue, and of all queues in one group object. The sequence takes
-    a sixth of the memory of separate objects."""
+    """Compact, immutable sequence of extents. It stores rows of numbers and shared names, in a
+    sixth of the memory of separate objects."""
 
     __slots__ = ("_names", "_rows")
 
@@ -94,7 +91,8 @@ class ExtentRows(Sequence[Extent]):
         return ExtentRows(self._rows + rows, self._names + names)
 
     def iterate_places(self) -> Iterator[tuple[str, int, int]]:
-        """Yield folder of the generation, start and end of each extent. Cheaper than iteration."""
+        """Yield generation folder, start and end of each extent. Cheaper than iterating over
+        extents."""
         heads = iter(self._names[::2])
         former, folder = "", ""
         for start, end, *_ in _ROW.iter_unpack(self._rows):
@@ -169,8 +167,8 @@ class ExtentsBuilder:
 
 
 def keep_extents(extents: Iterable[Extent]) -> Sequence[Extent]:
-    """Return extents in the form for storage: rows if there are many, otherwise a tuple. Numbers
-    above 2^63, from damaged data, need a tuple."""
+    """Return extents in a form for storage: rows if there are many, otherwise a tuple. Damaged data
+    may have numbers above 2^63, which need a tuple."""
     if isinstance(extents, ExtentRows):
         return extents
     found = tuple(extents)
@@ -189,7 +187,7 @@ def add_extent(extents: Sequence[Extent], extent: Extent) -> Sequence[Extent]:
 
 
 def iterate_places(extents: Sequence[Extent]) -> Iterator[tuple[str, int, int]]:
-    """Yield folder of the generation, start and end of each extent."""
+    """Yield generation folder, start and end of each extent."""
     if isinstance(extents, ExtentRows):
         return extents.iterate_places()
     return ((found.name.partition("/")[0], found.start, found.end) for found in extents)

@@ -24,25 +24,24 @@ class Generations(Protocol):
         """Return a new generation that has no writes yet."""
 
     def leave(self, id: SegmentId, *, unsure: bool = False) -> None:
-        """End the current generation of a segment, so that the next write begins a new one.
-        `unsure`: whether a write in the current generation got no response."""
+        """End the current generation of a segment. The next write begins a new one. `unsure`:
+        whether a write in this generation got no response."""
 
     def has(self, id: SegmentId) -> bool:
         """Return whether this writer has written, or may have written, to a segment since the
         segment's last deletion."""
 
     def get_begun(self, id: SegmentId) -> Mapping[Generation, int]:
-        """Return the position of the first write in each generation that was begun after a request
-        without a response. From this position on, bytes of earlier generations are invalid, even if
-        no listing shows the new write."""
+        """Return the first write position of each generation that follows a request without a
+        response. From this position on, bytes of earlier generations are invalid, even if no
+        listing shows the new write yet."""
 
     def forget(self, id: SegmentId) -> None:
         """Remove all recorded writes of a segment that a tombstone deletes."""
 
 
 class EpochGenerations:
-    """Generations of an epoch. Each sequence number is used for only one generation of one segment.
-    Thread-safe."""
+    """Generations of an epoch. Each sequence number is used only once. Thread-safe."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -99,8 +98,8 @@ class EpochGenerations:
 
 
 class SharedGeneration:
-    """The generation that all writers without an epoch share. If two of them write at one position,
-    a conditional create decides which write counts."""
+    """The generation that all writers without an epoch share. If two of them write at the same
+    position, a conditional create decides which one succeeds."""
 
     def __init__(self, epoch: int) -> None:
         self._generation = Generation(epoch, 0)

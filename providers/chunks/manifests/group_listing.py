@@ -1,8 +1,6 @@
-"""Listings of the bytes of segments in group objects. The groups are listed before the segments. If
-bytes are moved from a group to a segment's own folder in the meantime, the listing finds them in
-that folder, because a group is deleted only after the moved object exists. The index of a group
-never changes, so it is read once. A lost group, or a group with a damaged index, is reported and
-skipped. Only the segments with bytes in this group then have holes."""
+"""Listings of the bytes of segments in group objects. Groups are listed before the segments,
+because bytes may move from a group to a segment's own folder in the meantime. A lost group, or a
+group with a damaged index, is reported and skipped. Only its segments then have holes."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Broken(NamedTuple):
-    """Group whose index cannot be read. `tries`: number of attempts. `due_ms`: time of the next
+    """Group whose index cannot be read. `tries`: attempts so far. `due_ms`: time of the next
     attempt, by this process's clock."""
 
     tries: int
@@ -76,9 +74,8 @@ class GroupListings:
         return min(made, default=None)
 
     def note_writers(self, broker_name: str, epoch_manifest: EpochManifest) -> None:
-        """List the broker's groups, and record their epochs in the epoch manifest. Later epochs may
-        have created groups that the epoch manifest does not mention. Called once per manifest.
-        Raises Unavailable."""
+        """List the broker's groups, and record their epochs in the epoch manifest, which may not
+        mention groups of later epochs. Called once per manifest. Raises Unavailable."""
         for name, _ in self.list_names(broker_name):
             epoch_manifest.note_grouped(name.generation.epoch)
         epoch_manifest.is_searched = True
@@ -86,9 +83,9 @@ class GroupListings:
     def find(
         self, path: str, epoch_manifest: EpochManifest
     ) -> Mapping[SegmentId, Sequence[Extent]]:
-        """Return the bytes in groups for the segments of a queue, or for all segments below a path
-        prefix. Unreadable groups are omitted. Epochs that have created groups of the broker are
-        recorded in the epoch manifest. Raises Unavailable, Invalid."""
+        """Return the grouped bytes of the segments below a path, by segment. Unreadable groups are
+        omitted. The epochs of the groups are recorded in the epoch manifest. Raises Unavailable,
+        Invalid."""
         parts = path.split("/")
         misses: Counter[str] = Counter()
         for _ in range(_MAX_STARTS):
@@ -157,9 +154,9 @@ class GroupListings:
         path: str,
         found: dict[SegmentId, ExtentsBuilder],
     ) -> list[str]:
-        """Add bytes of groups below a path to `found`, and return the keys of missing groups.
-        Groups are read in parallel. Only the wanted pieces are kept in memory, since a broker has
-        thousands of groups."""
+        """Add the bytes of groups below a path to `found`, and return the keys of missing groups.
+        Groups are read in parallel. Other bytes are not kept, because a broker may have thousands
+        of groups."""
         lock = threading.Lock()
         below = f"{path}/"
 

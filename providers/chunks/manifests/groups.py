@@ -2,11 +2,10 @@
 
     <cluster folder>/<broker>/.groups/<level>.<epoch>.<sequence>.<first>-<last>.<index bytes>
 
-A group has pieces, each with bytes of one segment. A piece of a group of level 0 is one write, and
-a piece of level 1 is a merged run. All rules about generations apply to pieces
-(`docs/formats/chunk-log.md`). `<first>-<last>` are the positions of the group's first and last
-queue in the order of queues in groups, so that a search for one queue skips most groups. An epoch
-uses each sequence number once.
+A group consists of pieces. Each piece has bytes of one segment: one write in level 0, a merged run
+in level 1. The rules for generations apply to pieces (`docs/formats/chunk-log.md`).
+`<first>-<last>` are the sort positions of the first and last queue, so that a search for one queue
+skips most groups. An epoch uses each sequence number once.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _NAME = re.compile(
 
 
 class GroupName(NamedTuple):
-    """Parsed name of a group. `first`, `last`: positions of its first and last queue in the order.
+    """Parsed name of a group. `first`, `last`: sort positions of its first and last queue.
     `index_bytes`: length of the index at the end."""
 
     level: int
@@ -49,7 +48,7 @@ class GroupName(NamedTuple):
         return f"{self.level}.{epoch:010d}.{sequence:010d}.{queues}.{self.index_bytes}"
 
     def may_have(self, path: str) -> bool:
-        """Return whether the group may have bytes of a queue."""
+        """Return whether the group may contain bytes of a queue."""
         return self.first <= order_in_groups(path) <= self.last
 
 
@@ -87,8 +86,8 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 class Group(NamedTuple):
-    """A group object. `pieces`: in the order of their bytes in the object. `packed_index`: the
-    index, which follows the pieces in the object."""
+    """Group object. `pieces`: in the order of their bytes. `packed_index`: the index that follows
+    the pieces."""
 
     name: GroupName
     pieces: tuple[GroupPiece, ...]
@@ -116,21 +115,21 @@ class Group(NamedTuple):
 
 
 def sort_key(id: SegmentId) -> tuple[int, str, int, int]:
-    """Return the key by which the pieces of a group are sorted."""
+    """Return the sort key of a segment's pieces in a group."""
     return order_in_groups(id.path), id.path, int(id.type), id.base_offset
 
 
 def make_group(level: int, generation: Generation, pieces: Sequence[GroupPiece]) -> Group:
-    """Return the name and the index of a group with these pieces, in the order of `sort_key`. All
-    pieces were written in generations of this epoch. `generation`: an unused sequence number."""
+    """Create a group with its name and index. `pieces`: sorted by `sort_key`, all of this epoch.
+    `generation`: an unused sequence number."""
     index = _encode_index(generation.epoch, pieces)
     first, last = order_in_groups(pieces[0].id.path), order_in_groups(pieces[-1].id.path)
     return Group(GroupName(level, generation, first, last, len(index)), tuple(pieces), index)
 
 
 def read_group(name: GroupName, size_bytes: int, index: bytes) -> Group:
-    """Read the index of a group object. Raises Corrupt if the bytes are not an index, or the index
-    does not match its object, and Invalid for another format version."""
+    """Read the index of a group object. Raises Corrupt if the index is damaged or does not match
+    the object, and Invalid for another format version."""
     pieces = tuple(_decode_index(name, index))
     group = Group(name, pieces, index)
     if group.size_bytes != size_bytes or len(index) != name.index_bytes:

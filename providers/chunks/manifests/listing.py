@@ -1,4 +1,5 @@
-"""Listings of segments. Their objects are read as segment manifests under one epoch manifest."""
+"""Listings of segments: objects are listed and read as segment manifests under an epoch
+manifest."""
 
 from __future__ import annotations
 
@@ -44,15 +45,14 @@ class KeyRange(NamedTuple):
     end: str = ""
 
     def list(self, client: ObjectClient) -> Iterator[ObjectInfo]:
-        """Yield the objects. Keys at or after `end` are left out, although the last requested page
-        may contain them."""
+        """Yield the objects in the range. Keys at or after `end` are left out."""
         listed = client.list(self.prefix, self.start)
         return takewhile(lambda info: info.key < self.end, listed) if self.end else listed
 
 
 def split(prefix: str, queue_folders: Sequence[str], threads: int) -> list[KeyRange]:
-    """Split the keys below a prefix into ranges. Each range has about the same number of the given
-    folders. The folders' names end with "/"."""
+    """Split the keys below a prefix into ranges with about the same number of the given folders.
+    The folders' names end with "/"."""
     folders = sorted({folder for folder in queue_folders if folder.startswith(prefix)})
     count = max(min(threads * _RANGES_A_THREAD, len(folders) // LEAST_QUEUES), 1)
     bounds = [folders[len(folders) * number // count] for number in range(1, count)]
@@ -79,10 +79,9 @@ def map_side_by_side(
 def find_carried(
     objects: Iterable[ObjectInfo], queue_folder: str, path: str
 ) -> dict[SegmentId, list[Extent]]:
-    """Return the consume queue units that are stored in the objects of a queue's commit log, as
-    unordered extents by consume queue segment. An object that is listed twice counts once. Other
-    objects, and objects whose length does not match their name, are ignored. `path`: logical path
-    of the queue."""
+    """Return the extents of consume queue units in a queue's commit log objects, by segment and in
+    any order. Other objects, and objects whose length differs from their name, are ignored. `path`:
+    logical path of the queue."""
     found: dict[SegmentId, dict[str, Extent]] = {}
     for info in objects:
         carrier = info.key.removeprefix(f"{queue_folder}/")
@@ -98,9 +97,8 @@ def find_carried(
 def make_carried_extent(
     units: CarriedUnits, carrier: str, log_bytes: int, modified_ms: int
 ) -> Extent:
-    """Return the extent of units that are stored in a commit log object after `log_bytes` bytes of
-    messages. The extent belongs to the manifest of the consume queue segment. `carrier`: name of
-    the commit log object, relative to the queue's folder."""
+    """Return the extent of units that follow `log_bytes` bytes of messages in a commit log object.
+    `carrier`: name of that object, relative to the queue's folder."""
     name = make_carried_name(units.generation, carrier)
     return Extent(units.start, units.end, name, modified_ms, log_bytes)
 
@@ -115,8 +113,8 @@ _log = logging.getLogger(__name__)
 
 
 class Changes:
-    """Counter of this process's changes. A listing compares the counter before and after, and so
-    finds changes that it may have missed. Thread-safe."""
+    """Counter of this process's changes. A listing compares it before and after to detect changes
+    that it may have missed. Thread-safe."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -131,10 +129,9 @@ class Changes:
 
 @dataclass(eq=False)
 class SegmentListings:
-    """Lists the content of a tier. Thread-safe. `get_begun`: function that takes a segment and an
-    epoch manifest, and returns the result of `Generations.get_begun`. `groups`: listings of group
-    objects. `expected`: paths of some queues of each broker. A long listing is divided into
-    parallel parts at these queues and at those of the epoch manifest."""
+    """Lists the content of a tier. Thread-safe. `get_begun`: returns `Generations.get_begun` for a
+    segment and an epoch manifest. `groups`: listings of group objects. `expected`: paths of some
+    queues of each broker, at which a long listing is split into parallel parts."""
 
     client: ObjectClient
     cluster_folder: str
@@ -148,9 +145,7 @@ class SegmentListings:
         """Backups by broker, as the last listing of all segments showed them."""
 
     def list_brokers(self) -> Iterator[str]:
-        """Yield the brokers of the tier. Each broker costs one page of keys. The page begins after
-        the keys of the previous broker. An object outside of the brokers' folders belongs to no
-        broker."""
+        """Yield the brokers of the tier. Each broker costs one page of keys."""
         prefix = f"{self.cluster_folder}/"
         start_after = ""
         while True:
@@ -188,7 +183,7 @@ class SegmentListings:
     def _read_all(
         self, prefix: str, epoch_manifest: EpochManifest
     ) -> tuple[dict[SegmentId, SegmentManifest], set[SegmentId]]:
-        """Return the segment manifests of all segments, and the segments that must be listed again
+        """Return the segment manifests of all segments. Also return the segments to list again,
         because they have a hole or their objects were not listed consecutively."""
         threads = self.client.limits.concurrent_requests
         expected = [path for paths in self.expected.values() for path in paths]
@@ -263,8 +258,8 @@ class SegmentListings:
     def read_segment(
         self, id: SegmentId, folder: str, epoch_manifest: EpochManifest
     ) -> SegmentManifest:
-        """Read the manifest of one segment, and read it again while it has a hole. Raises the
-        errors of `read_segments`."""
+        """Read the manifest of one segment, and retry while it has a hole. Raises the errors of
+        `read_segments`."""
         manifest, prefix = SegmentManifest(), f"{folder}/"
         for _ in range(_MAX_LISTINGS):
             as_of = self.changes.count
@@ -301,13 +296,12 @@ class SegmentListings:
         )
 
     def _segment_folder(self, info: ObjectInfo) -> str:
-        """Return the folder of the segment to which an object belongs. The object is in one of the
-        segment's generations."""
+        """Return the folder of the segment to which an object belongs."""
         parts = info.key.split("/", 6)
         return "/".join(parts[:6])
 
     def _segment_id(self, folder: str) -> SegmentId | None:
-        """Return the segment with this folder. None if it is not the folder of a segment."""
+        """Return the segment with this folder, or None for any other folder."""
         parts = folder.removeprefix(f"{self.cluster_folder}/").split("/")
         if len(parts) != 5:
             return None
@@ -323,8 +317,8 @@ class SegmentListings:
 def _note_others(
     objects: Iterable[ObjectInfo], epoch_manifest: EpochManifest, backups: list[BackupName]
 ) -> None:
-    """Record the epochs of group objects, and add the names of backups to `backups`. Group objects
-    and backups appear in each listing of a whole broker prefix."""
+    """Record the epochs of group objects, and add the names of backups to `backups`. Both appear in
+    a listing of a whole broker prefix."""
     for info in objects:
         folder, _, last = info.key.rpartition("/")
         if folder.endswith(f"/{BACKUP_FOLDER}"):

@@ -6,15 +6,15 @@
     e<epoch>.<sequence>/s                 the whole content of a sealed segment
     e<epoch>.<sequence>/t                 tombstone: earlier generations are deleted
 
-One process writes a generation, one write after the other, and leaves it when a request got no
-response. Each position therefore has one successor. If writers share a generation (sequence 0), the
-condition on `c.<start>` decides between them.
+Only one process writes a generation, one write at a time. It begins a new generation after a
+request without a response. Each position therefore has one successor. If writers share a generation
+(sequence 0), the condition on `c.<start>` decides between them.
 
 `<place>` is `<start>-<end>.<base>.<sequence>.<first>-<last>`: the bytes of the commit log segment,
 then the base offset of the consume queue segment, its generation (of the same epoch), and its
-bytes. In the manifest of that segment such units are named `e<epoch>.<sequence>/u@<object>`, where
-the object is named relative to the queue's folder. Bytes in a group object (`groups`) are named
-`e<epoch>.<sequence>/g@<group>` for one write, and `…/r@<group>` for a run of writes.
+bytes. The manifest of that segment names such units `e<epoch>.<sequence>/u@<object>`, relative to
+the queue's folder. It names bytes in a group object (`groups`) `e<epoch>.<sequence>/g@<group>` for
+one write, and `…/r@<group>` for a run of writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORMER = re.compile(r"c\.[0-9]{20}|m\.[0-9]{20}-[0-9]{20}|s", re.ASCII)
 
 
 class Generation(NamedTuple):
-    """Generation of a segment: a folder in which one epoch writes. Later generations compare as
+    """Generation of a segment: a folder to which one epoch writes. Later generations compare as
     greater."""
 
     epoch: int
@@ -82,7 +82,7 @@ class ObjectName(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        """Whether the object has the bytes of a single write."""
+        """Whether the object contains a single write."""
         return self.kind in _WRITE_KINDS
 
 
@@ -92,19 +92,19 @@ def chunk_name(start: int) -> str:
 
 
 def make_carrier_name(start: int, end: int, units: CarriedUnits) -> str:
-    """Return the object name of a write that also has units, relative to its generation."""
+    """Return the object name of a write that also contains units, relative to its generation."""
     place = f"{units.base_offset:020d}.{units.generation.sequence:010d}"
     return f"u.{start:020d}-{end:020d}.{place}.{units.start:020d}-{units.end:020d}"
 
 
 def make_carried_name(generation: Generation, carrier: str) -> str:
-    """Return the name, in a segment manifest, of units that are stored in a commit log object.
-    `carrier`: name of the commit log object, relative to the queue's folder."""
+    """Return the manifest name of units that are stored in a commit log object. `carrier`: name of
+    that object, relative to the queue's folder."""
     return generation.name(f"u@{carrier}")
 
 
 def make_grouped_name(generation: Generation, group: str, *, is_write: bool) -> str:
-    """Return the name, in a segment manifest, of bytes in a group object."""
+    """Return the manifest name of bytes in a group object."""
     return generation.name(f"{'g' if is_write else 'r'}@{group}")
 
 
@@ -114,7 +114,7 @@ def is_write_name(name: str) -> bool:
 
 
 def is_carried_name(name: str) -> bool:
-    """Return whether a name refers to units in an object of the commit log."""
+    """Return whether a name refers to units in a commit log object."""
     return "/u@" in name
 
 
@@ -129,13 +129,12 @@ def is_grouped_name(name: str) -> bool:
 
 
 def find_group(name: str) -> str:
-    """Return the shared object's name, which ends a name such as `e1.2/g@<group>` of bytes in this
-    object."""
+    """Return the name of the group at the end of a name such as `e1.2/g@<group>`."""
     return name.partition("@")[2]
 
 
 def find_queue_folder(folder: str) -> str:
-    """Return the queue folder that contains a segment's folder."""
+    """Return the queue folder that contains a segment folder."""
     return folder.rsplit("/", 2)[0]
 
 
@@ -151,7 +150,7 @@ def make_key(folder: str, name: str) -> str:
 
 
 def parse_generation(name: str) -> Generation:
-    """Return the generation that a name in a segment manifest begins with."""
+    """Return the generation at the beginning of a manifest name."""
     return _parse_folder(name.partition("/")[0])
 
 
@@ -167,7 +166,7 @@ def make_merged_name(start: int, end: int) -> str:
 
 
 def parse_object_name(name: str) -> ObjectName | None:
-    """Parse a name relative to a segment's folder. Returns None for a name of another format."""
+    """Parse a name relative to a segment's folder. Returns None for any other name."""
     match = _OBJECT.fullmatch(name)
     if match is None:
         return None

@@ -23,7 +23,7 @@ _MAX_OBJECT_BYTES = 64 << 20
 
 
 class Superseded(Exception):
-    """An object of an epoch manifest is missing: a newer manifest exists, or the object was
+    """An object of an epoch manifest is missing. Either a newer manifest exists, or the object was
     lost."""
 
     def __init__(self, key: str) -> None:
@@ -87,9 +87,9 @@ class NewestManifests:
         self._known.pop(broker_name, None)
 
     def start_over(self, broker_name: str, number: int, gone: Superseded) -> None:
-        """Search for the newest epoch manifest again after an object of the manifest of epoch
-        `number` was missing. `gone`: error that names the missing object. Raises Corrupt if no
-        later epoch manifest exists, Unavailable."""
+        """Find a newer epoch manifest after an object of the manifest of epoch `number` was
+        missing. `gone`: error that names the missing object. Raises Corrupt if no later epoch
+        manifest exists, Unavailable."""
         self.forget(broker_name)
         if self.take(broker_name).number == number:
             raise Corrupt(
@@ -99,8 +99,7 @@ class NewestManifests:
             )
 
     def make_restless_error(self, broker_name: str) -> Unavailable:
-        """Return the error for an operation that was restarted too often because of newer epoch
-        manifests."""
+        """Return the error for an operation that newer epoch manifests restarted too often."""
         return Unavailable(f"{self.folder(broker_name)}: writers change faster than they are read")
 
     def _check_epoch(self, broker_name: str) -> None:

@@ -1,7 +1,6 @@
 """Segment manifest: the list of extents of one segment of a chunk log
-(`docs/formats/chunk-log.md`). The manifest is read from a listing, under one epoch manifest. It
-contains the bytes of older generations that the epoch manifest names, and all writes of its own
-epoch since the last tombstone."""
+(`docs/formats/chunk-log.md`). It is read from a listing, under one epoch manifest. It contains the
+inherited bytes of older generations, and all writes of its own epoch since the last tombstone."""
 
 from __future__ import annotations
 
@@ -37,15 +36,15 @@ _log = logging.getLogger(__name__)
 
 
 class Garbage(NamedTuple):
-    """An object that the segment no longer needs, because other objects contain the same bytes.
-    `covered_ms`: creation time of the newest of these other objects (server's clock)."""
+    """Object that the segment no longer needs, because other objects contain the same bytes.
+    `covered_ms`: creation time of the newest of them (server's clock)."""
 
     name: str
     covered_ms: int
 
 
 class Hole(NamedTuple):
-    """Bytes [start, end) that no object has."""
+    """Bytes [start, end) that are missing from all objects."""
 
     start: int
     end: int
@@ -82,9 +81,9 @@ class SegmentManifest:
     `marked`: the segment is closed, so nothing can be appended.
     `sealed`: the content is one object.
     `epoch`: number of the epoch manifest under which it was read.
-    `born`: the segment's first generation, which no recreated segment has.
+    `born`: the segment's first generation, which distinguishes it from a recreated segment.
     `later`: the highest later epoch that has written, or 0.
-    `as_of`: number of this process's changes when the listing began (`Views.count_change`).
+    `as_of`: change sequence number when the listing began (`Views.count_change`).
     """
 
     extents: Sequence[Extent] = ()
@@ -107,7 +106,7 @@ class SegmentManifest:
 
     @property
     def is_there(self) -> bool:
-        """Whether the segment exists. An empty segment may exist, too."""
+        """Whether the segment exists. It may be empty."""
         return bool(self.extents or self.holes or self.marked)
 
     def find_extents(self, position: int, length: int) -> tuple[Extent, ...]:
@@ -117,9 +116,8 @@ class SegmentManifest:
         return tuple(self.extents[first:last])
 
     def widen(self, position: int, length: int, most_bytes: int) -> tuple[int, int]:
-        """Return (position, length) of the bytes to read for a CRC check of the requested bytes. At
-        both ends, the range is widened to whole extents, if they have a CRC and at most
-        `most_bytes`."""
+        """Return (position, length) of the bytes to read for a CRC check of the requested bytes.
+        Extents at both ends are included completely if they have a CRC and at most `most_bytes`."""
         start, end = position, position + length
         found = self.find_extents(position, length)
         for extent in found[:1] + found[-1:]:
@@ -128,8 +126,7 @@ class SegmentManifest:
         return start, end - start
 
     def check_whole(self, folder: str, position: int = 0, length: int = 2**63) -> None:
-        """Raise Corrupt if bytes of [position, position + length) are in a hole: an object was
-        lost, or missing in a listing."""
+        """Raise Corrupt if any byte of [position, position + length) is in a hole."""
         for hole in self.holes:
             if hole.start < position + length and position < hole.end:
                 raise Corrupt(
@@ -140,8 +137,7 @@ class SegmentManifest:
                 )
 
     def append(self, length: int, modified_ms: int, generation: Generation) -> SegmentManifest:
-        """Return this segment manifest with a write of `length` bytes at its end, in a
-        generation."""
+        """Return this segment manifest with a write of `length` bytes at its end."""
         start = self.size_bytes
         name = generation.name(chunk_name(start))
         return self.append_extent(Extent(start, start + length, name, modified_ms))
@@ -158,16 +154,16 @@ class SegmentManifest:
     def with_merged(
         self, start: int, end: int, modified_ms: int, generation: Generation
     ) -> SegmentManifest | None:
-        """Return this segment manifest with one object in place of the extents of [start, end), or
-        None if these extents have changed."""
+        """Return this segment manifest with one object instead of the extents of [start, end).
+        Return None if these extents have changed."""
         name = generation.name(make_merged_name(start, end))
         return self.with_run(Extent(start, end, name, modified_ms))
 
     def with_run(
         self, run: Extent, sources: Sequence[Extent] | None = None
     ) -> SegmentManifest | None:
-        """Return this segment manifest with a merged run in place of the extents that the run
-        covers. None if these extents have changed or are not the sources of the run."""
+        """Return this segment manifest with a merged run instead of its `sources`. Return None if
+        the extents in that range have changed."""
         old = self.find_extents(run.start, run.length)
         if self.sealed or not old or old[0].start != run.start or old[-1].end != run.end:
             return None
@@ -195,13 +191,13 @@ class SegmentManifest:
         return replace(self, extents=(whole,), sealed=True, garbage=(*self.garbage, *garbage))
 
     def drop_garbage(self, names: frozenset[str]) -> SegmentManifest:
-        """Return this segment manifest without garbage of the given names."""
+        """Return this segment manifest without the named garbage."""
         return replace(
             self, garbage=tuple(found for found in self.garbage if found.name not in names)
         )
 
     def carry_over(self, epoch: int, as_of: int) -> SegmentManifest:
-        """Return this segment's manifest as the next epoch reads it from its epoch manifest."""
+        """Return this manifest as the next epoch inherits it."""
         found = self.extents, self.sealed, self.marked, self.garbage, self.holes
         return SegmentManifest(
             *found, epoch=epoch, born=self.born, as_of=as_of
@@ -213,9 +209,8 @@ class SegmentManifest:
         return ManifestEntry(tuple(self._find_spans()), self.is_closed)
 
     def continues(self, former: SegmentManifest) -> bool:
-        """Return whether this segment manifest certainly contains all bytes of an earlier one. Each
-        byte must be in the same generation as before. The result is False if bytes were merged into
-        an object of another generation."""
+        """Return whether this manifest certainly contains all bytes of an earlier one, each in the
+        same generation. Bytes that were merged into another generation do not count."""
         end = former.size_bytes
         spans = [
             span._replace(end=min(span.end, end)) for span in self._find_spans() if span.start < end
@@ -245,13 +240,12 @@ def read_manifest(
     as_of: int = 0,
     carried: Sequence[Extent] = (),
 ) -> SegmentManifest:
-    """Return the segment manifest of the objects below `folder/` under the epoch manifest of
-    `epoch`. The objects may be in any order.
+    """Return the segment manifest for the objects below `folder/`, in any order, under the manifest
+    of `epoch`.
 
-    `begun`: starts of generations to which this process has sent a write that may still arrive.
-    `carried`: bytes of the segment in shared objects: units in commit log objects (`find_carried`),
-    writes and runs in group objects. Such bytes are treated like the segment's own objects, but the
-    shared objects are never its garbage.
+    `begun`: start positions of generations with a write that may still arrive.
+    `carried`: bytes of the segment in shared objects, such as units in commit log objects
+    (`find_carried`). Shared objects are never garbage of the segment.
 
     Names of other formats, merged runs whose length differs from their name, and objects of a later
     epoch are ignored. Raises Unavailable for a listing with two sizes of one object, Invalid for a
@@ -356,8 +350,7 @@ def _make_extent(name: ObjectName, info: ObjectInfo, folder: str) -> Extent | No
 
 
 def _cut(extent: Extent, generation: Generation, inherited: ManifestEntry) -> list[Extent]:
-    """Return the parts of an extent whose bytes the epoch manifest declares valid for this
-    generation."""
+    """Return the parts of an extent that the epoch manifest declares valid."""
     pieces = []
     for span in inherited.spans:
         start, end = max(span.start, extent.start), min(span.end, extent.end)
@@ -367,9 +360,8 @@ def _cut(extent: Extent, generation: Generation, inherited: ManifestEntry) -> li
 
 
 def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
-    """Return the segment manifest that consists of these extents, from position 0 on. If extents
-    overlap, the merged run with the highest rank is used. Without a merged run at a position, the
-    write that begins there is used."""
+    """Return the segment manifest that consists of these extents, from position 0 on. The merged
+    run with the highest rank wins over other runs and over single writes."""
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:
@@ -412,17 +404,15 @@ def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
 
 
 def rank_run(run: Extent) -> tuple[int, bool, str]:
-    """Return the sort key that selects the valid run among all runs that begin at or before a
-    position. The run with the highest end wins. Among runs with the same end, a run in the
-    segment's own folder wins, because groups are temporary. Otherwise the newest run wins, by its
-    generation or its group. The sources of the run, and older attempts without a response, are
-    deleted later. Deletion and listing must use the same rule."""
+    """Return the sort key that selects the valid run among those that begin at or before a
+    position. The highest end wins, then a run in the segment's own folder, then the newest run.
+    Deletion and listing must use the same rule."""
     return run.end, not run.is_shared, find_group(run.name) or run.name
 
 
 def _find_covered(manifest: SegmentManifest, content: list[Extent]) -> list[Garbage]:
-    """Return the objects that the content does not need: writes and runs that are completely
-    contained in one object of the content. No other manifest needs them either."""
+    """Return the objects that the content does not need, because one object of the content contains
+    all their bytes."""
     used = {extent.name for extent in manifest.extents}
     found: dict[str, Garbage] = {}
     for extent in content:

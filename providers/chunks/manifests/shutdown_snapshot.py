@@ -4,8 +4,8 @@
     <cluster folder>/<broker>/.inherited/<number, 20 digits>.left.<shard>   some of them
 
 An epoch writes the snapshot after its last acknowledgement, so the snapshot contains all
-acknowledged writes. It is optional: a successor that cannot read it, or finds the manifest of a
-later epoch, lists the tier as after a crash (`docs/formats/chunk-log.md`).
+acknowledged writes. It is optional. Without a usable snapshot, the successor lists the tier as
+after a crash (`docs/formats/chunk-log.md`).
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ _log = logging.getLogger(__name__)
 
 
 class ShutdownSnapshot(NamedTuple):
-    """Content of a shutdown snapshot. `manifests`: manifests of all segments that exist, or have
-    garbage. `unsure`: the segments whose manifest the epoch did not know at its end. They have to
-    be listed."""
+    """Content of a shutdown snapshot. `manifests`: manifests of all segments that exist or have
+    garbage. `unsure`: segments that have to be listed, because the epoch did not know their
+    manifest."""
 
     manifests: Mapping[SegmentId, SegmentManifest]
     unsure: tuple[SegmentId, ...] = ()
 
     @property
     def saves_listing(self) -> bool:
-        """Whether listing the `unsure` segments one by one is cheaper than listing the whole
-        broker."""
+        """Whether listing the `unsure` segments is cheaper than listing the whole broker."""
         objects = sum(
             len(manifest.extents) + len(manifest.garbage) for manifest in self.manifests.values()
         )
@@ -85,9 +84,9 @@ def encode_snapshot(
     *,
     has_groups: bool = False,
 ) -> Iterable[tuple[str, bytes]]:
-    """Yield names and contents of the objects of the shutdown snapshot of epoch `number`, in the
-    order of their creation. The last object makes the others valid. `has_groups`: as in the epoch
-    manifest."""
+    """Yield names and contents of the objects of the shutdown snapshot of epoch `number`. They must
+    be created in this order, because the last one makes the others valid. `has_groups`: as in the
+    epoch manifest."""
     version = choose_format(has_groups=has_groups)
     unsure = tuple(map(sort_key, snapshot.unsure))
     shards = 0

@@ -1,9 +1,7 @@
-"""Views: a view is the set of a broker's segments that are visible under its newest epoch manifest.
-A reader takes the newest epoch manifest, lists the segments, and checks that the manifest is still
-the newest. If so, no earlier epoch can have added valid bytes during the listing, and the listing
-includes all generations of the newest epoch. The owner of an epoch uses its own manifest, which it
-creates before its first write. It also runs a fence check, because a later owner deletes garbage
-that an earlier view still shows."""
+"""Views: the segments of a broker that are visible under its newest epoch manifest. A reader takes
+the newest manifest, lists the segments, and checks that the manifest is still the newest. The owner
+of an epoch uses its own manifest, which it creates before its first write. It also runs a fence
+check, because a later owner deletes garbage that an earlier view still shows."""
 
 from __future__ import annotations
 
@@ -60,9 +58,9 @@ class KnownSegment(Protocol):
 
 
 class KnownManifests:
-    """The segment manifests that epoch `number` has inherited, and the segments that it has
-    changed, or may have changed. No other process changes segments while the epoch is held, so
-    these manifests equal those of a listing. Thread-safe."""
+    """The segment manifests that epoch `number` has inherited, and the segments that it may have
+    changed. They equal those of a listing, because no other process changes segments while the
+    epoch is held. Thread-safe."""
 
     def __init__(self, number: int, inherited: Mapping[SegmentId, SegmentManifest]) -> None:
         self._number = number
@@ -71,8 +69,8 @@ class KnownManifests:
         self._lock = threading.Lock()
 
     def note_change(self, segment: KnownSegment) -> None:
-        """Read the manifest of this segment from its `KnownSegment` object from now on, instead of
-        the inherited one. Call this method before a request that changes the segment."""
+        """Use the manifest of this `KnownSegment` from now on, instead of the inherited one. Call
+        this method before a request that changes the segment."""
         if segment.id in self._changed:
             return
         with self._lock:
@@ -86,9 +84,9 @@ class KnownManifests:
             self._inherited.pop(id, None)
 
     def take_snapshot(self, *, with_holes: bool = False) -> ShutdownSnapshot:
-        """Return a shutdown snapshot of all known segments. Call this method after this epoch has
-        stopped acknowledging writes. `with_holes`: whether manifests of segments with a hole are
-        included. Otherwise these segments are `unsure`."""
+        """Return a shutdown snapshot of all known segments. Call this method after the last
+        acknowledgement of the epoch. `with_holes`: include manifests of segments with a hole, which
+        are otherwise `unsure`."""
         with self._lock:
             manifests, changed = dict(self._inherited), dict(self._changed)
         for id, segment in changed.items():  # noqa: A001 - the contract's name
@@ -134,12 +132,12 @@ class HeldEpoch(Protocol):
 
 @dataclass(slots=True)
 class _Own:
-    """An epoch that this process has acquired.
+    """Epoch that this process has acquired.
 
-    `known`: its known segments. `planned_manifest`: its epoch manifest before the objects of the
-    manifest exist. `objects`: the encoded epoch manifest, once it is determined. It never changes
-    after it was sent. `epoch_manifest`: the epoch manifest, once its objects exist. `is_listed`:
-    whether a caller has received all known segments.
+    `known`: its known segments. `planned_manifest`: its epoch manifest before the objects exist.
+    `objects`: the encoded epoch manifest, which never changes after it was sent. `epoch_manifest`:
+    the epoch manifest, once its objects exist. `is_listed`: whether a caller has received all known
+    segments.
     """
 
     epoch: HeldEpoch
@@ -152,8 +150,8 @@ class _Own:
 
 
 class Views:
-    """Segments of all brokers of a tier, as this process sees them: under its own epoch if it owns
-    one, otherwise under the newest epoch manifest. Thread-safe."""
+    """Segments of all brokers of a tier, as this process sees them: under its own epoch, or else
+    under the newest epoch manifest. Thread-safe."""
 
     def __init__(self, client: ObjectClient, cluster_folder: str, settings: ChunkSettings) -> None:
         self._client = client
@@ -176,13 +174,12 @@ class Views:
             self._own[broker_name] = _Own(epoch)
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Use these queues, too, as the points at which a listing of the broker is divided into
-        parallel parts. Other such points are queues of the epoch manifest."""
+        """Add queues at which a listing of the broker is split into parallel parts."""
         self._listings.expected[broker_name] = tuple(paths)
 
     def prepare(self, broker_name: str) -> EpochManifest:
-        """Return the manifest of the held epoch, and create it if missing. Without an epoch return
-        the newest one. Raises Unavailable, Fenced."""
+        """Return the manifest of the held epoch, and create it if it is missing. Without an epoch,
+        return the newest one. Raises Unavailable, Fenced."""
         own = self._find_own(broker_name)
         if own is None:
             return self._newest.take(broker_name)
@@ -202,8 +199,8 @@ class Views:
         return own is not None and own.epoch_manifest is not None and own.epoch_manifest.has_groups
 
     def knows_absent(self, id: SegmentId) -> bool:
-        """Return, without a request, whether a segment certainly does not exist, because the held
-        epoch has neither inherited nor written it."""
+        """Return, without a request, whether a segment certainly does not exist. The held epoch has
+        then neither inherited nor written it."""
         own = self._find_own(id.path.partition("/")[0])
         if own is None or own.epoch_manifest is None:
             return False
@@ -212,8 +209,8 @@ class Views:
         )
 
     def find_manifest_entry(self, id: SegmentId) -> ManifestEntry:
-        """Return, without a request, the bytes of a segment that the held epoch inherits, even if
-        these bytes are unreadable."""
+        """Return, without a request, the bytes of a segment that the held epoch inherits. The bytes
+        may be unreadable."""
         own = self._find_own(id.path.partition("/")[0])
         if own is None or own.epoch_manifest is None:
             return NOTHING_INHERITED
@@ -226,23 +223,22 @@ class Views:
         return self._changes.add()
 
     def note_change(self, segment: KnownSegment) -> None:
-        """Read the manifest of this segment from its `KnownSegment` object from now on, because the
-        segment may change."""
+        """Use the manifest of this `KnownSegment` from now on, because the segment may change."""
         own = self._find_own(segment.id.path.partition("/")[0])
         if own is not None and own.known is not None:
             own.known.note_change(segment)
 
     def take_snapshot(self, broker_name: str) -> ShutdownSnapshot:
-        """Return a snapshot of the known segments of the epoch that this process owns, including
-        segments with holes. The snapshot is empty if this process owns no epoch."""
+        """Return a snapshot of the known segments of the held epoch, including segments with holes.
+        It is empty without a held epoch."""
         own = self._find_own(broker_name)
         if own is None or own.known is None:
             return ShutdownSnapshot({})
         return own.known.take_snapshot(with_holes=True)
 
     def exclude_groups(self, broker_name: str, groups: AbstractSet[str]) -> None:
-        """Set the group objects of a broker that will be deleted. Segment manifests that need one
-        of them are not cached. Each call replaces the groups of the previous call."""
+        """Replace the set of a broker's group objects that will be deleted. Segment manifests that
+        need one of them are not cached."""
         self._excluded_groups[broker_name] = frozenset(groups)
 
     def needs_excluded_group(self, id: SegmentId, manifest: SegmentManifest) -> bool:
@@ -262,9 +258,8 @@ class Views:
             own.known.note_deletion(id)
 
     def leave(self, broker_name: str, epoch: HeldEpoch) -> None:
-        """Write the shutdown snapshot of an epoch that acknowledges no further writes, so that the
-        next owner need not list the tier. No-op if that would save no requests. Raises the errors
-        of the client."""
+        """Write the shutdown snapshot of an epoch after its last acknowledgement. No-op if that
+        would save no requests. Raises the errors of the client."""
         own = self._own.get(broker_name)
         if own is None or own.epoch is not epoch or own.known is None or own.epoch_manifest is None:
             return
@@ -297,10 +292,9 @@ class Views:
     def list_manifests(
         self, prefix: str, *, may_be_known: bool = False
     ) -> dict[SegmentId, SegmentManifest]:
-        """List the manifests of all segments below a prefix of the provider's listings, including
-        those that only have garbage. `may_be_known`: reuse the first listing of the held epoch if
-        possible. The result then may lack garbage objects, but no segment. Raises Unavailable,
-        Invalid."""
+        """List the manifests of all segments below a prefix, including segments with only garbage.
+        `may_be_known`: reuse the first listing of the held epoch if possible. The result may then
+        lack garbage, but no segment. Raises Unavailable, Invalid."""
         parts = naming.parse_prefix(prefix)
         if len(parts) > 1:
             return self._list_broker(parts[0], "/".join(parts))
@@ -315,13 +309,12 @@ class Views:
         return self._listings.list_brokers()
 
     def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
-        """Return the backups that the last listing of a whole broker showed, or None without
-        one."""
+        """Return the backups in the last listing of a whole broker prefix, or None without one."""
         return self._listings.backups.get(broker_name)
 
     def keep(self, broker_name: str) -> list[str]:
-        """Restore lost objects of the held epoch's manifest. Return the keys of former epoch
-        manifests that are no longer used. Raises Fenced, Unavailable."""
+        """Restore lost objects of the held epoch's manifest, and return the keys of former epoch
+        manifests. Raises Fenced, Unavailable."""
         own = self._find_own(broker_name)
         if own is None or own.epoch_manifest is None or own.objects is None:
             return []
@@ -348,9 +341,8 @@ class Views:
         return own if own is not None and not own.epoch.is_lost else None
 
     def _take(self, broker_name: str) -> EpochManifest:
-        """Return the held epoch's manifest, and create the manifest if missing. Another manifest
-        would be wrong for an owner: it may declare bytes valid that no later writer sees. Without
-        an epoch, return the newest manifest."""
+        """Return the held epoch's manifest, and create it if it is missing. Without an epoch,
+        return the newest one."""
         with suppress(Fenced):  # It was taken over in the meantime.
             return self.prepare(broker_name)
         return self._newest.take(broker_name)
@@ -366,9 +358,9 @@ class Views:
     def _check_manifest_exists(
         self, broker_name: str, epoch_manifest: EpochManifest, manifests: Iterable[SegmentManifest]
     ) -> None:
-        """Raise Corrupt if the newest view contains writes of an epoch without a manifest. The
-        manifest is created before the first write, so the manifest was lost. Under an older
-        manifest, all objects that the lost manifest names would count as garbage."""
+        """Raise Corrupt if an epoch has written but its manifest is missing. The manifest is
+        created before the first write, so it was lost. Without it, valid objects would count as
+        garbage."""
         later = max((manifest.later for manifest in manifests), default=0)
         later = max(later, epoch_manifest.latest_grouped)
         if later > epoch_manifest.number:
@@ -477,8 +469,8 @@ class Views:
     def _read_snapshot(
         self, broker_name: str, last: int
     ) -> dict[SegmentId, SegmentManifest] | None:
-        """Return the shutdown snapshot of epoch `last`, which contains all acknowledged writes.
-        Later epochs have no manifest, so they have written nothing."""
+        """Return the segment manifests of the shutdown snapshot of epoch `last`, or None. No later
+        epoch has written, because none has a manifest."""
         snapshot = decode_snapshot(last, lambda name: self._newest.read(broker_name, name))
         if snapshot is None:
             return None

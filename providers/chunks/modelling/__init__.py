@@ -1,2 +1,2 @@
-"""Model of the requests that a chunk log makes. It uses the chunk log's own rules, without an
+"""Model of the requests that a chunk log makes. It applies the chunk log's own rules without an
 object store."""

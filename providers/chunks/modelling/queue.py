@@ -1,6 +1,6 @@
-"""ModelledChunks: the objects that the writes of a queue would create, and the requests that this
-takes. Manifests, merge policy, parts, read ranges and write cache are those of the chunk log
-itself. Only the object store is missing: contents have a length but no bytes."""
+"""Model of the objects and requests of one queue. Manifests, merge policy, parts, read ranges and
+write cache are the chunk log's own. Only the object store is missing: contents have a length but no
+bytes."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class ModelledChunks(ModelledQueue):
     def append(
         self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
     ) -> bool:
-        """Append messages and their units, in an object of their own or in a group object with
-        messages of other queues."""
+        """Append messages and their units to an object. With `may_wait`, small writes share a group
+        object with messages of other queues."""
         self._pass_time(now_ms)
         log, units = self._files[_LOG][-1], self._files[_UNITS][-1]
         if may_wait and log_bytes + unit_bytes <= self._settings.group_bytes:
@@ -167,14 +167,14 @@ class ModelledChunks(ModelledQueue):
         self._files[file_type].append(_Segment(file_type, end))
 
     def record_times(self, *, lists: bool, deletes: bool) -> None:
-        """Count the requests that record a segment's times."""
+        """Count the requests for recording the times of a segment."""
         asked = {"ListObjectsV2": lists, "PutObject": True, "DeleteObjects": deletes}
         self.requests.update(
             (operation, "TIMES") for operation, is_sent in asked.items() if is_sent
         )
 
     def expire(self) -> Requests:
-        """Count the requests of a deletion: the listings before and after the tombstone, and a
+        """Count the requests for deleting a segment: listings before and after the tombstone, and a
         fence check for each step."""
         objects = max(len(self._files[_LOG][0].manifest.extents), 1)
         return Counter(
@@ -206,9 +206,8 @@ class ModelledChunks(ModelledQueue):
     # Upkeep
 
     def _regroup(self) -> None:
-        """Simulate the rewriting of group objects, sorted by queue, or the move of their bytes to
-        the queue's own folder. No read requests are counted, because a broker reads these bytes
-        from its own disk."""
+        """Simulate the sorting of group objects by queue, or the move of their bytes to the queue's
+        own folder. No reads are counted, because a broker reads these bytes from its own disk."""
         files = [
             (segment, grouped)
             for segments in self._files.values()
@@ -414,7 +413,7 @@ class ChunkRequestModel(RequestModel):
         )
 
     def with_group_bytes(self, group_bytes: int) -> ChunkRequestModel:
-        """Return these rules for groups of the given size."""
+        """Return this model with another size of groups."""
         return ChunkRequestModel(
             replace(self.settings, group_bytes=group_bytes),
             self.limits,
@@ -426,8 +425,7 @@ class ChunkRequestModel(RequestModel):
         return ModelledChunks(self.settings, self.limits, min(max(share, 0.0), 1.0))
 
     def count_a_day(self, objects: int) -> Requests:
-        """Count the requests of a day's sweep of the listing, and of its search for abandoned
-        uploads."""
+        """Count the daily requests for sweeping the listing and finding abandoned uploads."""
         sweeps = _DAY_MS / max(self.settings.sweep_interval_ms, 1)
         pages = max(-(-objects // LIST_KEYS), 1)
         return Counter(

@@ -1,5 +1,4 @@
-"""Small reads are made in blocks, because a request for 20 bytes costs as much as a request for a
-whole block."""
+"""Cache of blocks. Small reads fetch whole blocks, because a request for 20 bytes costs as much."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ Wanted = list[tuple[int, int]]
 
 
 class BlockReader:
-    """Cache of aligned blocks of `block_bytes`. The key of a block contains its segment's
-    `incarnation`, a number that changes when the cached bytes may be out of date. A segment's last
-    block is cached with its current length, and extended when the segment has grown."""
+    """Cache of aligned blocks of `block_bytes`. Keys contain the segment's `incarnation`, which
+    changes when cached bytes may be out of date. A segment's last block is extended when the
+    segment grows."""
 
     def __init__(self, cache: ByteCache, block_bytes: int, gap_bytes: int) -> None:
         self._cache = cache
@@ -38,8 +37,7 @@ class BlockReader:
         length: int,
         fetch: Callable[[Wanted], list[bytes]],
     ) -> bytes:
-        """Read a range of a segment of `size_bytes`. The range is inside the segment. `fetch` is
-        called at most once."""
+        """Read a range inside a segment of `size_bytes`. `fetch` is called at most once."""
         blocks: dict[int, bytes] = {}
         missing: Wanted = []
         for number in self._numbers(position, length):
@@ -68,7 +66,7 @@ class BlockReader:
         return position // self._block_bytes * self._block_bytes
 
     def read_nowait(self, incarnation: int, position: int, length: int) -> bytes | None:
-        """Return the content if cached blocks contain all of it, else None."""
+        """Return the bytes if they are cached, else None."""
         blocks: dict[int, bytes] = {}
         for number in self._numbers(position, length):
             start = number * self._block_bytes
@@ -88,8 +86,7 @@ class BlockReader:
         )
 
     def _coalesce_ranges(self, missing: Wanted) -> Wanted:
-        """Convert ranges [start, end) to (position, length). Ranges with small gaps between them
-        are joined."""
+        """Convert ranges [start, end) to (position, length), and join ranges with small gaps."""
         merged: Wanted = []
         for start, end in missing:
             if merged and start - merged[-1][1] <= self._gap_bytes:
@@ -122,8 +119,8 @@ class ObjectChecker:
         self._compared: LRUCache[str, tuple[int, int]] = LRUCache(_KEPT_OBJECTS)
 
     def check(self, folder: str, manifest: SegmentManifest) -> BlockCoverage:
-        """Read all objects of a segment manifest that have a CRC, several in parallel. Objects that
-        were composed on the server have no CRC. Raises ObjectGone, Unavailable."""
+        """Compare all objects of a segment manifest with their CRCs, several in parallel. Objects
+        that were composed on the server have no CRC. Raises ObjectGone, Unavailable."""
         threads = min(_THREADS, len(manifest.extents))
         damaged: list[DamagedBlock] = []
         covered_bytes = 0
@@ -136,8 +133,8 @@ class ObjectChecker:
         return BlockCoverage(manifest.size_bytes, covered_bytes, tuple(damaged))
 
     def _check(self, folder: str, extent: Extent) -> tuple[int, DamagedBlock | None]:
-        """Return the number of checked bytes of an extent, and the extent itself if it is damaged,
-        else None."""
+        """Return the number of checked bytes of an extent, and the extent if it is damaged, else
+        None."""
         key = make_key(folder, extent.name)
         if extent.is_grouped:
             crcs = (extent.crc, self._read_crc(key, extent.skip, extent.length))
@@ -149,8 +146,8 @@ class ObjectChecker:
         return extent.length, None if is_sound else DamagedBlock(extent.start, extent.end, *crcs)
 
     def _compare(self, key: str, *, is_carried: bool) -> tuple[int, int]:
-        """Return the CRC in the object's metadata (-1 without a CRC), and the CRC of the object's
-        bytes. For a write with units, only the messages are read."""
+        """Return the CRC in the object's metadata (-1 without one) and the CRC of its bytes. For a
+        write with units, only the messages are read."""
         with self._lock:
             known = self._compared.pop(key, None) if is_carried else None
         if known is not None:

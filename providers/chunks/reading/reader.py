@@ -1,5 +1,4 @@
-"""Reads of a chunk log. Ranges of objects are divided, and read in parallel by one bounded thread
-pool."""
+"""Reads of a chunk log. Ranges are split, and read in parallel by one bounded thread pool."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ class ByteCache:
 
 
 class _Entry(NamedTuple):
-    """Cached value. `kept_ms`: time of caching. `position`: position of the value's first byte in
-    the object."""
+    """Cached value. `kept_ms`: time at which it was cached. `position`: position of its first byte
+    in the object."""
 
     kept_ms: int
     position: int
@@ -55,10 +54,9 @@ class _Entry(NamedTuple):
 
 
 class WriteCache:
-    """Cached contents of small objects, or of the ends of large ones, by key, between their write
-    and their merge. The total is at most `max_bytes`. A full cache refuses new values and keeps the
-    old ones. Evicting old values would not help: each value is needed only once, and with many
-    queues the oldest value is needed next. Unused values expire after `max_age_ms`. Thread-safe."""
+    """Cache of small objects, and of the ends of large ones, between their write and their merge.
+    It has at most `max_bytes`. A full cache rejects new values, because each value is needed only
+    once and the oldest one is needed next. Values expire after `max_age_ms`. Thread-safe."""
 
     def __init__(self, max_bytes: int, max_age_ms: int, monotonic_ms: Callable[[], int]) -> None:
         self._max_bytes = max_bytes
@@ -69,7 +67,7 @@ class WriteCache:
         self._lock = threading.Lock()
 
     def get(self, key: str, position: int, length: int) -> bytes | None:
-        """Return bytes of an object, or None if any of them is not cached."""
+        """Return a range of an object, or None if it is not completely cached."""
         found = self._entries.get(key)
         if found is None or position < found.position:
             return None
@@ -92,8 +90,8 @@ class WriteCache:
                 self.size_bytes += len(content)
 
     def forget(self, key: str, position: int, length: int) -> None:
-        """Drop a range of an object. Cached bytes before or after the range stay. If there are
-        bytes on both sides of the range, all are dropped."""
+        """Drop a range of an object. Cached bytes before or after the range stay. If both exist,
+        all are dropped."""
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -124,9 +122,8 @@ _FEWEST_DURATIONS = 20
 
 
 class Hedge:
-    """Hedged reads: if a read takes longer than the running p95, and at least `min_ms`, the same
-    read is sent again. At most `share` of all calls send a second read. Calls must be reads, since
-    both may be carried out."""
+    """Hedged reads: a read that takes longer than the running p95, and at least `min_ms`, is sent a
+    second time. At most `share` of all reads are sent twice."""
 
     def __init__(
         self, monotonic_ms: Callable[[], int], *, min_ms: int, share: float, threads: int
@@ -141,7 +138,7 @@ class Hedge:
         self.extra_count = 0
 
     def call(self, read: Callable[[], T]) -> T:
-        """Return the result of the read that ends first. If only one was sent, raises its error."""
+        """Return the result of the first successful read. Raises an error if no read succeeds."""
         with self._lock:
             self.call_count += 1
             delay_ms = self._delay_ms()
@@ -191,14 +188,13 @@ part is requested."""
 
 
 class ObjectGone(Corrupt):
-    """Raised if an object of a segment manifest is missing, or too short. Either the manifest is
-    out of date, or the data is damaged. The caller lists the segment again before it reports
-    damage."""
+    """An object of a segment manifest is missing or too short. Either the manifest is out of date,
+    or the data is damaged. The caller lists the segment again to find out."""
 
 
 class ExtentsDamaged(Corrupt):
-    """Extents of a segment manifest do not match their CRCs. `blocks`: one or more damaged extents,
-    by ascending position."""
+    """Extents of a segment manifest do not match their CRCs. `blocks`: the damaged extents, by
+    ascending position."""
 
     def __init__(self, folder: str, blocks: Sequence[DamagedBlock]) -> None:
         super().__init__(f"{folder}: {blocks[0]}", path=folder, offset=blocks[0].start)
@@ -206,8 +202,8 @@ class ExtentsDamaged(Corrupt):
 
 
 class Range(NamedTuple):
-    """`length` bytes of an object, from byte `position`. `carrier_bytes`: for units, the size of
-    the write that carries them after their messages. Otherwise 0."""
+    """`length` bytes of an object from byte `position`. `carrier_bytes`: for units, the size of the
+    object that contains them after their messages, otherwise 0."""
 
     key: str
     position: int
@@ -218,7 +214,7 @@ class Range(NamedTuple):
 def cut_ranges(
     folder: str, manifest: SegmentManifest, position: int, length: int, part_bytes: int
 ) -> Iterator[Range]:
-    """Yield the ranges of objects that contain bytes of a segment, each at most `part_bytes`."""
+    """Yield the object ranges that contain bytes of a segment, each at most `part_bytes` long."""
     for extent in manifest.find_extents(position, length):
         first, last = max(position, extent.start), min(position + length, extent.end)
         while first < last:
@@ -230,9 +226,9 @@ def cut_ranges(
 
 
 class ChunkReader:
-    """Reader of ranges. `written`: cached contents of objects, by key, which need no request. If
-    units are read from a small write, its messages are read too. The messages are usually needed
-    next, and one request for both takes no longer than a request for the units alone."""
+    """Reader of ranges. `written`: cache of written objects. When units are read from a small
+    object, its messages are read too, because they are usually needed next and cost no extra
+    request."""
 
     def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
         self._client = client
@@ -261,8 +257,8 @@ class ChunkReader:
         is_checked: bool = True,
     ) -> list[bytes]:
         """Read the content of each (position, length), which the segment manifest must contain.
-        `is_checked`: compare bytes with their CRC, and read short extents completely for this.
-        Raises ObjectGone, ExtentsDamaged, Unavailable, Corrupt, Invalid when closed."""
+        `is_checked`: compare the bytes with their CRCs, which needs complete short extents. Raises
+        ObjectGone, ExtentsDamaged, Unavailable, Corrupt, Invalid when closed."""
         most_bytes = CHECKED_BYTES if is_checked else 0
         widened = [manifest.widen(*place, most_bytes) for place in wanted]
         ranges: list[Range] = []
@@ -304,7 +300,7 @@ class ChunkReader:
     def read_nowait(
         self, folder: str, manifest: SegmentManifest, position: int, length: int
     ) -> bytes | None:
-        """Return the content if no request is needed, else None."""
+        """Return the bytes if no request is needed, else None."""
         pieces = []
         for part in self._ranges(folder, manifest, position, length):
             content = self._find_kept(part)
@@ -314,7 +310,7 @@ class ChunkReader:
         return _join(pieces)
 
     def close(self, timeout_ms: int) -> None:
-        """Start no further requests, and wait for running requests, at most for `timeout_ms`."""
+        """Send no further requests, and wait for running ones, at most `timeout_ms`."""
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self.hedge is not None:
@@ -328,7 +324,7 @@ class ChunkReader:
         return cut_ranges(folder, manifest, position, length, self._settings.read_part_bytes)
 
     def _get_all(self, ranges: Sequence[Range]) -> list[bytes]:
-        """Read all ranges in parallel. The calling thread reads one range itself."""
+        """Read all ranges in parallel, one of them in the calling thread."""
         if not ranges:
             return []
         others: list[Future[bytes]] = []
@@ -427,8 +423,7 @@ def _join(pieces: Sequence[bytes]) -> bytes:
 
 
 def _check_crcs(folder: str, manifest: SegmentManifest, position: int, content: bytes) -> None:
-    """Compare the CRCs of the extents that `content` contains completely. Raises ExtentsDamaged for
-    extents that do not match."""
+    """Check the CRCs of the extents that `content` contains completely. Raises ExtentsDamaged."""
     view = memoryview(content)
     end = position + len(content)
     damaged = []

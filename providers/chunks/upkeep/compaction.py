@@ -1,8 +1,7 @@
 """Maintenance of one segment: merge, seal, collect garbage, delete. Only a tombstone changes the
-content of the segment. All other steps change only its objects, so a crash after any request leaves
-a segment with the same content. The objects that replace others are created first, then the writer
-epoch is confirmed, then the replaced objects are deleted. A later owner therefore considers the
-deleted objects garbage, too."""
+content. All other steps replace objects, so a crash after any request leaves the same content. New
+objects are created first. Then the writer epoch is confirmed, and the replaced objects are deleted.
+A later owner therefore considers the deleted objects garbage, too."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from tieredstore.providers.chunks.writing.append import ChunkAppender, stamp
 
 
 class Copied(NamedTuple):
-    """Part of a new object: bytes [start, end) of the segment. The server copies them out of one
+    """Part of a new object: bytes [start, end) of the segment, which the server copies from an
     extent."""
 
     extent: Extent
@@ -43,7 +42,7 @@ class Copied(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Part of a new object: bytes [start, end) of the segment. They are read and sent."""
+    """Part of a new object: bytes [start, end) of the segment, which are read and uploaded."""
 
     start: int
     end: int
@@ -53,10 +52,10 @@ PlannedPart = Copied | Sent
 
 
 def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]:
-    """Plan the parts for the content of adjacent extents, in order. A long extent is copied on the
-    server. An extent that is too short for a part is sent, together with enough bytes of the next
-    extent to reach the minimum size of a part. Only the last part may be shorter. Raises Invalid if
-    an upload cannot have enough parts."""
+    """Plan the parts of an object made of adjacent extents. Long extents are copied on the server.
+    An extent that is too short for a part is sent together with the beginning of the next extent.
+    Only the last part may be shorter than the minimum. Raises Invalid if an upload cannot have
+    enough parts."""
     least, most = limits.min_part_bytes, limits.max_part_bytes
     parts: list[PlannedPart] = []
     sent_start: int | None = None
@@ -85,7 +84,7 @@ def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]
 
 
 def _cut_evenly(start: int, end: int, most: int) -> list[Sent]:
-    """Cut [start, end) into even pieces of at most `most` bytes, of similar length."""
+    """Cut [start, end) into pieces of similar length, at most `most` bytes each."""
     count = -(-(end - start) // most)
     return [
         Sent(
@@ -99,8 +98,8 @@ def _cut_evenly(start: int, end: int, most: int) -> list[Sent]:
 @dataclass(slots=True)
 class Work:
     """Result of the maintenance of a segment: numbers of merges and seals. `due_ms`: time of the
-    next garbage deletion (server's clock), or None if none is needed. `touched`: other segments
-    that were changed by the same merges, and may have garbage now."""
+    next garbage deletion (server's clock), or None. `touched`: other segments that these merges
+    have changed and that may now have garbage."""
 
     merged_count: int = 0
     sealed_count: int = 0
@@ -134,7 +133,7 @@ class Compactor:
         return bool(manifest.garbage and not manifest.holes) or self.needs_work(manifest)
 
     def work(self, state: SegmentState, authority: Authority) -> Work:
-        """Merge and seal a segment as far as this is due. Garbage that may be deleted is put into
+        """Merge and seal a segment if this is due. Garbage that may be deleted is put into
         `garbage`, which the caller empties. Raises the errors of the client. Merges that were
         finished before an error stay."""
         done = Work()
@@ -161,7 +160,7 @@ class Compactor:
         return done
 
     def load_manifest(self, state: SegmentState, authority: Authority) -> SegmentManifest:
-        """Return the segment manifest under the authority's epoch manifest, including holes. The
+        """Return the segment manifest under the authority's epoch manifest. It may have holes. The
         caller holds the `work_lock`. Raises Fenced, Unavailable."""
         self.appender.prepare(state, authority)
         return self._take_manifest(state, authority)
@@ -173,8 +172,8 @@ class Compactor:
         run: Sequence[Extent],
         content: Buffer,
     ) -> None:
-        """Create an object of the segment from adjacent extents of its manifest, whose bytes are
-        given. No-op if the extents are no longer in the manifest. Raises the errors of `insist`."""
+        """Create an object from adjacent extents and their bytes. No-op if the extents are no
+        longer in the manifest. Raises the errors of `insist`."""
         with state.work_lock:
             manifest = self.load_manifest(state, authority)
             found = manifest.find_extents(run[0].start, run[-1].end - run[0].start)
@@ -187,8 +186,8 @@ class Compactor:
                 raise
 
     def delete(self, state: SegmentState, authority: Authority) -> None:
-        """Delete the segment. First a tombstone invalidates the segment and all its late writes.
-        Then its objects are deleted. Raises Unavailable if objects may remain."""
+        """Delete the segment. A tombstone invalidates the segment and late writes before its
+        objects are deleted. Raises Unavailable if objects may remain."""
         with state.work_lock, state.write_lock, state.leaving():
             state.forget()
             self.appender.prepare(state, authority)
@@ -246,7 +245,8 @@ class Compactor:
             self.written.drop(batch)
 
     def _has_carried(self, state: SegmentState, tombstone: str | None) -> bool:
-        """Return whether all bytes of a segment are in objects outside of its folder."""
+        """Return whether a segment has bytes in objects outside of its folder, although its folder
+        has none."""
         if tombstone is None and self.views.find_manifest_entry(state.id).spans:
             return True  # A listing does not show the content of an unreadable group.
         if state.id.type is not FileSegmentType.CONSUME_QUEUE and not self.views.has_groups(
@@ -260,9 +260,9 @@ class Compactor:
     def _store_units(
         self, log: SegmentState, authority: Authority, names: Iterable[str]
     ) -> list[SegmentState]:
-        """Copy units to objects of the consume queue, if the units exist only in the given objects
-        of a commit log. Call this before those objects are deleted. Returns the segments that
-        received units."""
+        """Copy units that exist only in the given commit log objects to objects of the consume
+        queue. Call this before those objects are deleted. Returns the segments that received
+        units."""
         wanted: dict[SegmentId, set[str]] = {}
         for name in names:
             found = parse_object_name(name)
@@ -291,8 +291,8 @@ class Compactor:
         return changed
 
     def _take_manifest(self, state: SegmentState, authority: Authority) -> SegmentManifest:
-        """Return the segment manifest under the authority's epoch manifest, including holes. Raises
-        Fenced, Unavailable."""
+        """Return the segment manifest under the authority's epoch manifest. It may have holes.
+        Raises Fenced, Unavailable."""
         manifest = state.manifest
         if manifest is None or manifest.epoch != authority.view:
             manifest = self.appender.list_manifest(state, authority)
@@ -326,8 +326,7 @@ class Compactor:
     def _put_in_manifest(
         self, state: SegmentState, change: Callable[[SegmentManifest], SegmentManifest | None]
     ) -> SegmentManifest:
-        """Add a created object to the segment manifest. If the manifest has changed in the
-        meantime, the segment is listed again."""
+        """Replace the manifest by the result of `change`. If that fails, list the segment again."""
         fits = False
 
         def try_change(known: SegmentManifest) -> SegmentManifest | None:
@@ -363,8 +362,7 @@ class Compactor:
         known: Buffer | None = None,
     ) -> None:
         """Create an object from the content of adjacent extents. `known`: this content, or None to
-        read it. The object is in the current generation, so a listing shows the extents before the
-        object that covers them."""
+        read it. The object is in the current generation, so listings show the extents before it."""
         start, end = run[0].start, run[-1].end
         name = generation.name(short_name)
         key = state.key(name)
@@ -438,8 +436,8 @@ class Compactor:
     def _collect(
         self, state: SegmentState, authority: Authority, manifest: SegmentManifest, done: Work
     ) -> None:
-        """Delete garbage that has been covered for longer than the grace time, so that readers with
-        an older segment manifest, and writes in transit, have finished."""
+        """Delete garbage that was replaced longer ago than the grace time. Readers with an older
+        segment manifest, and writes in transit, have then finished."""
         now_ms = self.client.now_ms()
         due = [
             found.name
@@ -454,9 +452,8 @@ class Compactor:
 
 
 def _is_in_groups(manifest: SegmentManifest) -> bool:
-    """Return whether any bytes of a segment are in group objects. Before the segment becomes one
-    object, these bytes are moved to the segment's own folder, together with those of the queue's
-    other file."""
+    """Return whether any bytes of a segment are in group objects. They are moved to the segment's
+    own folder before the segment becomes one object."""
     return any(extent.is_grouped for extent in manifest.extents)
 
 

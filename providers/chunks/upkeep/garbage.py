@@ -1,5 +1,5 @@
-"""Garbage of many segments is deleted together. After one fence check, a request deletes as many
-objects as possible, from any segments. A slow queue has only a few garbage objects at a time."""
+"""Deletion of the garbage of many segments. After one fence check, each request deletes as many
+objects as possible, because a slow queue has only a few garbage objects at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DeletedGarbage:
 
 
 class GarbageBin:
-    """Bin that collects the garbage of all segments of a tier. Thread-safe."""
+    """Collects the garbage of all segments of a tier. Thread-safe."""
 
     def __init__(self, client: ObjectClient, written: WriteCache) -> None:
         self._client = client
@@ -54,8 +54,8 @@ class GarbageBin:
         return self._count >= MAX_DELETED_KEYS
 
     def put(self, state: SegmentState, authority: Authority, names: Sequence[str]) -> None:
-        """Add objects of a segment to delete. Other objects contain the same bytes, so the added
-        objects cannot become needed again."""
+        """Add objects of a segment to delete. Other objects contain the same bytes, so they cannot
+        become needed again."""
         with self._lock:
             for first in range(0, len(names), MAX_DELETED_KEYS):
                 part = tuple(names[first : first + MAX_DELETED_KEYS])
@@ -63,7 +63,7 @@ class GarbageBin:
             self._count += len(names)
 
     def empty(self) -> DeletedGarbage:
-        """Delete all added objects. Objects that cannot be deleted stay garbage."""
+        """Delete all added objects. Failed deletions stay garbage."""
         with self._lock:
             pieces, self._pieces, self._count = self._pieces, [], 0
         done = DeletedGarbage()
@@ -102,8 +102,8 @@ _Holes: TypeAlias = Mapping[SegmentId, Sequence[Hole]]
 
 
 class GroupGarbage:
-    """Collector of groups that no segment needs, for all brokers of a tier. Calls for one broker
-    must not overlap."""
+    """Deletes groups that no segment needs, for all brokers of a tier. Calls for one broker must
+    not overlap."""
 
     def __init__(
         self, client: ObjectClient, settings: ChunkSettings, gatherer: Gatherer, views: Views
@@ -121,8 +121,8 @@ class GroupGarbage:
         authority: Authority,
         find_chains: Callable[[], Iterable[tuple[SegmentId, SegmentManifest]]],
     ) -> int:
-        """Delete groups that no segment has needed for the grace time. `find_chains`: returns the
-        segment manifests. Returns the number of deletions. Raises Fenced, Unavailable."""
+        """Delete groups that no segment has needed for the grace time, and return their number.
+        `find_chains`: returns the segment manifests. Raises Fenced, Unavailable."""
         listed = self._views.groups.list_names(broker_name)
         now_ms = self._settings.monotonic_ms()
         before = self._unused.get(broker_name, {})
@@ -165,17 +165,16 @@ class GroupGarbage:
         authority: Authority,
         find_chains: Callable[[], Iterable[tuple[SegmentId, SegmentManifest]]],
     ) -> None:
-        """Record the groups of former epochs that a segment needs, before this epoch moves any
-        bytes between groups. Other groups of former epochs can be deleted without waiting for the
-        grace time, because no segment has needed them since this epoch was claimed. If every
-        deletion waited, processes that run only for a short time would never delete a group."""
+        """Record the groups of former epochs that a segment needs. Call this before the epoch moves
+        any bytes between groups. All other groups of former epochs can be deleted without a grace
+        time, so that even short-lived processes delete groups."""
         if broker_name not in self._inherited:
             self._inherited[broker_name] = authority.number, _find_needed(find_chains())
 
     def reap(self, broker_name: str, authority: Authority) -> int:
-        """Delete the groups of former epochs if no segment has bytes in a group. The bytes in these
-        groups belong to deleted segments, or were written too late to be valid. Returns the number
-        of deletions. Raises Fenced, Unavailable."""
+        """Delete the groups of former epochs if no segment has bytes in a group. These groups
+        contain only bytes of deleted segments or late writes. Returns the number of deletions.
+        Raises Fenced, Unavailable."""
         if not self._views.is_prepared(broker_name) or self._views.has_groups(broker_name):
             return 0
         listed = self._views.groups.list_names(broker_name)
@@ -190,9 +189,9 @@ class GroupGarbage:
         manifests: Mapping[SegmentId, SegmentManifest],
         authority: Authority,
     ) -> bool:
-        """Return whether a listing may prefer bytes of a group of runs to the bytes in a segment
-        manifest. The manifest may lack this group if the request that created the group got no
-        response. The group must not be deleted, because a later epoch may list and need it."""
+        """Return whether a listing may prefer bytes of this group of runs to those in a segment
+        manifest. Such a group must not be deleted, because a later epoch may need it. The manifest
+        may lack a group whose creation got no response."""
         if name.level != RUNS_LEVEL:
             return False  # Its writes are not in place of runs.
         group = self._views.groups.read(name, info)
@@ -222,9 +221,9 @@ class GroupGarbage:
     def _is_kept(
         self, name: GroupName, info: ObjectInfo, holes: _Holes, authority: Authority
     ) -> bool:
-        """Return whether a group may contain the last copy of some bytes. The result is True for a
-        group with bytes that a segment lacks. It is also True for an unreadable group if another
-        epoch created it, or if any segment has a hole."""
+        """Return whether a group may contain the last copy of some bytes, because it has bytes that
+        a segment lacks. Also True for an unreadable group of another epoch, or if any segment has a
+        hole."""
         if name.generation.epoch == authority.number and not holes:
             return False
         group = self._views.groups.read(name, info)
@@ -239,8 +238,8 @@ class GroupGarbage:
 
 
 def _is_covered(piece: GroupPiece, manifest: SegmentManifest, group: str) -> bool:
-    """Return whether every listing would use a merged run of the segment manifest, and not this
-    piece of a group object."""
+    """Return whether every listing would prefer a merged run of the manifest to this piece of a
+    group."""
     return any(
         not run.is_chunk and run.start <= piece.start and rank_run(run) > (piece.end, False, group)
         for run in manifest.find_extents(piece.start, 1)

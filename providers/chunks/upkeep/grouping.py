@@ -1,11 +1,10 @@
-"""GroupUpkeep: sorts bytes in group objects by queue, and moves them to the queues' own folders. A
-group object of writes contains the writes of one minute, with few bytes of each queue. All groups
-are therefore rewritten from time to time, sorted by queue, as group objects of runs. When a queue
-has many or old bytes in groups, they become a run in the queue's own folder. Like merging, both
-steps change only which objects contain the bytes, and never the bytes. A group that no segment
-needs is deleted. Damaged bytes stay in their group. Their move is retried at growing intervals. All
-other bytes of the queue are moved. The bytes are read from this machine's own disk, if they exist
-on that disk and match the stored bytes. Otherwise they are read from the groups."""
+"""Upkeep of group objects: sorts their bytes by queue, and moves them to the queues' own folders. A
+group of writes contains one minute of writes, with few bytes of each queue. From time to time all
+groups are rewritten, sorted by queue, as groups of runs. A queue with many or old bytes in groups
+gets a run in its own folder. Both steps change only the objects that contain the bytes. A group
+that no segment needs is deleted. The bytes are read from the local disk if they match the stored
+bytes there, otherwise from the groups. Damaged bytes stay in their group, and their move is retried
+at growing intervals."""
 
 from __future__ import annotations
 
@@ -60,10 +59,10 @@ def is_split(
     is_marked: bool,
     spread: float,
 ) -> bool:
-    """Return whether the grouped bytes of a queue are due to be moved, for its commit log and its
-    consume queue. They are due if they are many or old, if all of them are units, or if a segment
-    is closed (`is_marked`). `spread`: number from 0 to 1 that lowers the limits of size and age, so
-    that similar queues are not all moved at the same time."""
+    """Return whether the grouped bytes of a queue should be moved, for its commit log and its
+    consume queue. They should if they are many or old, if all of them are units, or if a segment is
+    closed (`is_marked`). `spread`: 0 to 1. A higher value lowers the limits of size and age, so
+    that similar queues are not moved at the same time."""
     grouped = [*logged, *others]
     if not logged or not settings.group_bytes or is_marked:
         return bool(grouped)
@@ -78,7 +77,7 @@ def is_split(
 def find_runs(
     moved: Iterable[Extent], beside: Mapping[str, int], settings: ChunkSettings
 ) -> Iterator[Run]:
-    """Yield the adjacent extents to move, in portions that fit into memory. `beside`: extents of
+    """Yield runs of adjacent extents to move, each small enough for memory. `beside`: extents of
     the queue's other file, by group. Extents of both files in one group are moved together."""
     run: list[Extent] = []
     for extent in moved:
@@ -100,7 +99,7 @@ _KEPT_DAMAGED = 100_000
 
 
 class _Part(NamedTuple):
-    """Adjacent extents of a segment, with their bytes. They become one extent in a generation."""
+    """Adjacent extents of a segment and their bytes. They become one extent in a generation."""
 
     state: SegmentState
     generation: Generation
@@ -114,8 +113,8 @@ class _Part(NamedTuple):
 
 
 class _Damaged(NamedTuple):
-    """Damaged bytes, and the number of attempts to move them. `due_ms`: time of the next attempt,
-    by this process's clock."""
+    """Failed attempts to move damaged bytes. `due_ms`: time of the next attempt, by this process's
+    clock."""
 
     tries: int
     due_ms: int
@@ -165,7 +164,7 @@ class GroupUpkeep:
         self._damaged: LRUCache[tuple[SegmentId, int, str], _Damaged] = LRUCache(_KEPT_DAMAGED)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
-        """Set the function that reads a queue of a broker from the local disk."""
+        """Set the function that reads a broker's queues from the local disk."""
         self._copies[broker_name] = read
 
     def work(
@@ -177,7 +176,7 @@ class GroupUpkeep:
         report_progress: Callable[[], None] = lambda: None,
     ) -> GroupWork:
         """Do all due work until the caller stops, if the epoch may have bytes in groups. Raises the
-        errors of the client. Work that was finished before an error is kept."""
+        errors of the client. Work that was finished before an error stays."""
         done = GroupWork()
         if not self.views.has_groups(broker_name):
             return done
@@ -217,10 +216,8 @@ class GroupUpkeep:
     def _work_on(
         self, path: str, ids: Sequence[SegmentId], authority: Authority, done: GroupWork
     ) -> list[_Part]:
-        """If the grouped bytes of a queue are due to be moved, move them to the queue's own folder
-        and return an empty list. Otherwise return the bytes of the queue that are in group objects
-        of unsorted writes. The caller writes these bytes, sorted by queue, into a new group
-        object."""
+        """Move the grouped bytes of a queue to its own folder, and return an empty list. If they
+        are not due, return those that the caller must sort into a new group."""
         files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
         if is_split(
             [extent for file in files if file.is_log for extent in file.grouped],
@@ -237,8 +234,7 @@ class GroupUpkeep:
         return self._plan(path, files, lambda extent: extent.is_chunk, done)
 
     def _find_queues(self, broker_name: str) -> Iterator[tuple[str, list[SegmentId]]]:
-        """Yield the queues of a broker that have bytes in groups, with their segments, in the order
-        of queues in groups."""
+        """Yield the queues of a broker with bytes in groups, and their segments, in sort order."""
         manifests = self._find_manifests(broker_name)
         ids = [
             found
@@ -257,9 +253,8 @@ class GroupUpkeep:
         return manifests
 
     def _take(self, id: SegmentId, authority: Authority) -> _File | None:
-        """Return the state of a segment if the segment has bytes to move. The segment cannot be
-        deleted while this function runs, so a later deletion also deletes objects that are created
-        in the generation."""
+        """Return the state of a segment, or None if it is sealed. The segment cannot be deleted
+        during this call, so a later deletion also deletes objects of its generation."""
         state = self.states.get_state(id)
         with state.work_lock:
             manifest = self.compactor.load_manifest(state, authority)
@@ -287,8 +282,8 @@ class GroupUpkeep:
         self._put_in_manifests(batch, group)
 
     def _put_in_manifests(self, batch: Sequence[_Part], group: Group) -> None:
-        """Add the runs to the segment manifests. A manifest that no longer has the sources of its
-        run stays unchanged, because the segment may have been deleted and recreated."""
+        """Add the runs to the segment manifests. A manifest without the sources of its run stays
+        unchanged, because the segment may have been deleted and recreated."""
         extents = group.make_extents(self.client.now_ms())
         for part, (_, run) in zip(batch, extents, strict=True):
             part.state.change_manifest(
@@ -304,8 +299,8 @@ class GroupUpkeep:
         is_moved: Callable[[Extent], bool],
         done: GroupWork,
     ) -> list[_Part]:
-        """Plan the runs into which the grouped bytes of a queue are combined, and read their bytes.
-        Messages and units that were written together are read from the disk together."""
+        """Plan the runs of a queue's grouped bytes, and read the bytes. Messages and units that
+        were written together are read together."""
         runs: list[tuple[_File, Run]] = []
         log_runs: dict[str, int] = {}
         units_files = {
@@ -343,8 +338,8 @@ class GroupUpkeep:
         return parts
 
     def _read(self, file: _File, run: Run, done: GroupWork) -> Iterator[tuple[Run, Buffer]]:
-        """Read the bytes of a run from its groups. If some bytes are damaged, the runs before and
-        after them are returned instead."""
+        """Read the bytes of a run from its groups. If some are damaged, yield the runs before and
+        after them."""
         try:
             wanted = [(run[0].start, run[-1].end - run[0].start)]
             yield run, self.reader.read(file.state.folder, file.manifest, wanted)[0]
@@ -374,8 +369,8 @@ class GroupUpkeep:
     def _read_copy(
         self, path: str, log: _File, log_run: Run, units: _File, units_run: Run
     ) -> tuple[Buffer, Buffer] | None:
-        """Read bytes of both files of a queue from the local disk. Returns None if they are
-        missing, or differ from the stored ones."""
+        """Read bytes of both files of a queue from the local disk. Return None if they are missing
+        or differ from the stored bytes."""
         copy = self._copies.get(path.partition("/")[0])
         if copy is None:
             return None

@@ -1,7 +1,7 @@
-"""Maintenance of a tier: merging, sealing and garbage collection while writers are active.
-Maintenance works only below broker prefixes whose writer epoch this process holds. Segments report
-themselves when they have work. A sweep over the listing finds work left by former processes. With
-`maintenance_threads` of 0, work is done only by `run`, not in the background."""
+"""Maintenance of a tier: merging, sealing and garbage collection in the background. It works only
+on brokers whose writer epoch this process holds. Segments report when they have work. A sweep over
+the listing finds work of former processes. If `maintenance_threads` is 0, only `run` does any
+work."""
 
 from __future__ import annotations
 
@@ -53,23 +53,22 @@ class GroupSorting:
         self._stopping = threading.Event()
 
     def start(self, broker_name: str) -> None:
-        """Start the interval between two sorts, after an epoch was acquired."""
+        """Start the interval until the next sort, after an epoch was acquired."""
         now_ms = self._settings.monotonic_ms()
         self._next_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
         self._unseen.add(broker_name)
         self._leaving.discard(broker_name)
 
     def leave(self, broker_name: str) -> None:
-        """Limit the duration of a sort of this broker's group objects, because its epoch will be
-        released."""
+        """Limit the duration of this broker's sort, because its epoch will be released."""
         self._leaving.add(broker_name)
 
     def stop(self) -> None:
-        """Make running sorts end early."""
+        """Interrupt running sorts."""
         self._stopping.set()
 
     def look(self, broker_name: str) -> None:
-        """Check, once after an epoch was acquired, whether sorting is due. Raises Unavailable."""
+        """Check whether sorting is due, once after an epoch was acquired. Raises Unavailable."""
         if broker_name not in self._unseen or not self._views.has_groups(broker_name):
             return
         oldest_ms = self._views.groups.find_oldest_write_ms(broker_name)
@@ -85,8 +84,8 @@ class GroupSorting:
         authority: Authority,
         report_progress: Callable[[], None] = lambda: None,
     ) -> GroupWork:
-        """Sort the bytes in group objects, if this is due. Requests are needed for each queue, so
-        with very many queues this takes minutes. Raises the errors of `GroupUpkeep.work`."""
+        """Sort the bytes in group objects, if this is due. Each queue needs requests, so this takes
+        minutes with very many queues. Raises the errors of `GroupUpkeep.work`."""
         with self._lock:
             now_ms = self._settings.monotonic_ms()
             if now_ms < self._next_ms.get(broker_name, now_ms):
@@ -122,7 +121,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Work on a segment that failed `count` times in succession. It is retried at `due_ms`, by this
+    """Segment whose work has failed `count` times in succession. It is retried at `due_ms`, by this
     process's clock."""
 
     state: SegmentState
@@ -132,8 +131,8 @@ class _Failure:
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """Result of a maintenance round. `failed_count`: segments whose work ended with an error, which
-    is logged. `regrouped_count`: group objects of runs."""
+    """Result of a maintenance round. `failed_count`: segments whose work failed, as logged.
+    `regrouped_count`: group objects of runs that were created."""
 
     merged_count: int = 0
     sealed_count: int = 0
@@ -144,10 +143,9 @@ class MaintenanceReport:
 
 
 class Maintenance:
-    """Does the work that segments report, and that sweeps over the listings of brokers find. At
-    most one thread works on a segment, so that a slow segment blocks only one thread. Failed work
-    is retried after twice the previous delay, up to ten minutes for passing errors, and up to the
-    sweep interval for all others."""
+    """Does the work that segments report and that sweeps find. At most one thread works on a
+    segment. Failed work is retried with exponential backoff: up to ten minutes for passing errors,
+    and up to the sweep interval for others."""
 
     def __init__(
         self,
@@ -191,14 +189,14 @@ class Maintenance:
     # From the segments
 
     def notice(self, state: SegmentState) -> None:
-        """Enqueue a changed segment that has work. The segment is processed while the epoch is
+        """Enqueue a changed segment if it has work. It is processed as long as the epoch is
         held."""
         manifest = state.manifest
         if manifest is not None and self._compactor.needs_work(manifest):
             self._enqueue(state)
 
     def notice_listed(self, id: SegmentId, manifest: SegmentManifest) -> None:
-        """Enqueue a segment that a listing has found, as `notice` does."""
+        """Enqueue a listed segment, like `notice`."""
         broker_name = id.path.partition("/")[0]
         if broker_name in self._writers.get_held_epochs() and self._compactor.needs_work_later(
             manifest
@@ -223,14 +221,13 @@ class Maintenance:
             worker.wake()
 
     def _has_room(self) -> bool:
-        """Return whether the work queue has room. A sweep later finds segments that were not
-        enqueued."""
+        """Return whether the work queue has room. A sweep finds segments that were not enqueued."""
         return len(self._ready) + len(self._waiting) + len(self._failing) < _MAX_WAITING
 
     # Manual runs
 
     def run(self, *, sweep: bool = True) -> MaintenanceReport:
-        """Do all due work of all brokers whose epoch is held, in this thread. Raises Invalid if no
+        """Do all due work for the brokers whose epoch is held, in this thread. Raises Invalid if no
         epoch is held, Fenced, and Unavailable if the tier cannot be listed."""
         held = self._writers.get_held_epochs()
         if not held:
@@ -272,8 +269,8 @@ class Maintenance:
             raise done.damage
 
     def _reap(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
-        """Abort uploads that have been open for too long. Delete epoch manifests of former epochs,
-        and groups of former epochs without valid bytes."""
+        """Abort abandoned uploads. Delete epoch manifests of former epochs, and groups of former
+        epochs without valid bytes."""
         epoch.check()
         report.deleted_count += self._group_garbage.reap(broker_name, epoch)
         older = self._views.keep(broker_name)
@@ -318,8 +315,8 @@ class Maintenance:
         return [*self._services, *regrouping]
 
     def drain(self) -> None:
-        """Wait until the due work on segments is done, but at most for a fixed share of the time
-        that is left for the stop."""
+        """Wait until the due work on segments is done, for at most a fixed share of the remaining
+        stop time."""
         if not self._services:
             return
         with self._changed:
@@ -334,10 +331,8 @@ class Maintenance:
             )
 
     def leave(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
-        """Finish maintenance of a broker before its epoch is released. Old epoch manifests are
-        deleted and group objects are sorted, unless a background loop has done so. Without this, a
-        process that ends before its first loop would leave its epoch manifest in the listings of
-        all readers."""
+        """Finish maintenance of a broker before its epoch is released. Delete old epoch manifests
+        and sort group objects, unless a background loop has done so."""
         self.drain()
         self._sorting.leave(broker_name)
         if self._services and self._stop_limit.left_ms():
@@ -349,7 +344,7 @@ class Maintenance:
                 _log.warning("%s: %s", self._client.url, error)
 
     def close(self) -> None:
-        """Drain the queue of work and stop. Wait for running work within the time limit."""
+        """Drain the work queue and stop, within the time limit."""
         self.drain()
         self._stopping.set()
         self._sorting.stop()
@@ -362,8 +357,7 @@ class Maintenance:
             service.stop(self._stop_limit.left_to_wait_ms())
 
     def health(self) -> list[ServiceHealth]:
-        """Return the health of the background loops. The result is empty without
-        `maintenance_threads`."""
+        """Return the health of the background loops. Empty without `maintenance_threads`."""
         return [service.health() for service in self._list_services()]
 
     def _work_ready(self) -> None:
@@ -440,8 +434,8 @@ class Maintenance:
                 self._undeleted_count = 0
 
     def _take_due(self, gather_ms: int = 0) -> None:
-        """Enqueue the segments that are due. The longest waiting segment must have been due for
-        `gather_ms`, so that more garbage is deleted together."""
+        """Enqueue the segments that are due. With `gather_ms`, wait until one has been due for this
+        time, so that more garbage is deleted together."""
         own_ms = self._settings.monotonic_ms()
         # The server's clock is only read if something is due by it.
         now_ms = self._client.now_ms() if self._waiting else 0
@@ -488,7 +482,7 @@ class Maintenance:
             self._finish(state, due_ms, failure)
 
     def _expect_garbage(self, touched: Sequence[SegmentState]) -> None:
-        """Schedule a garbage collection for segments in which objects were just merged."""
+        """Schedule garbage collection for segments with newly merged objects."""
         due_ms = self._client.now_ms() + self._settings.grace_ms if touched else 0
         with self._changed:
             for state in touched:

@@ -1,6 +1,6 @@
-"""Merge policy: keeps listings short at any write rate of a queue, and rewrites each byte only a
-few times. Objects are in tiers by size. A merge moves bytes up one tier, so a byte is merged once
-per tier, and the bytes in a tier never exceed its limit."""
+"""Merge policy. It keeps listings short at any write rate, and rewrites each byte only a few times.
+Objects are in tiers by size. A merge moves bytes up one tier, so a byte is merged once per tier,
+and the bytes in a tier never exceed its limit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ class MergePolicy:
     """Parameters of merging.
 
     `fan_in`: number of writes merged into one object, and size ratio of adjacent tiers.
-    `target_bytes`: small objects are merged as soon as they have this size together.
-    `part_bytes`: an object of this size is large, and can be copied on the server.
-    `free_bytes`: a run of at most this size is merged again with the next writes, since that costs
-    only the request.
-    `settle_ms`: large objects are merged when they are older than the newest object by this time
-    (server's clock). The segment of a fast queue is full before that time, so it is copied only
-    once, as a whole.
+    `target_bytes`: total size at which small objects are merged.
+    `part_bytes`: size of a large object, which can be copied on the server.
+    `free_bytes`: a run up to this size is merged again with the next writes, because its bytes cost
+    almost nothing.
+    `settle_ms`: minimum age of large objects, relative to the newest object, before they are merged
+    (server's clock). The segments of a fast queue are full earlier, so they are copied only once.
     """
 
     fan_in: int = 16
@@ -53,10 +52,9 @@ class MergePolicy:
             )
 
     def next_run(self, extents: Sequence[Extent], *, is_closed: bool = False) -> Run | None:
-        """Return the adjacent extents (at least two) to merge into one object next, or None if no
-        merge is due. `is_closed`: whether the segment will be sealed into one object. In this case
-        large objects are not merged first. Bytes in group objects are ignored, because they are
-        moved together with bytes of other queues."""
+        """Return adjacent extents (at least two) to merge into one object, or None if no merge is
+        due. Bytes in group objects are ignored. `is_closed`: the segment will be sealed into one
+        object, so large objects are not merged first."""
         if self._is_little(extents) or (not is_closed and are_grouped(extents)):
             return None
         for section in (extents,) if is_closed else _split_at_groups(extents):
@@ -78,7 +76,7 @@ class MergePolicy:
         )
 
     def _is_little(self, extents: Sequence[Extent]) -> bool:
-        """Return whether there are too few objects and bytes for any merge. This check is quick,
+        """Return whether there are too few objects and bytes for any merge. This check is fast,
         because a start runs it for each segment."""
         if len(extents) < 2:
             return True
@@ -87,10 +85,8 @@ class MergePolicy:
         return len(extents) < self.fan_in and length < least
 
     def find_run_of(self, extents: Sequence[Extent], names: Container[str]) -> Run | None:
-        """Return the first adjacent extents with the given names, to combine them into one object.
-        Small extents directly before them are included, because their bytes add almost no cost.
-        Returns None if no extent has one of the names. The total size is limited so that the
-        extents fit into memory."""
+        """Return the first adjacent extents with the given names, or None. Small extents directly
+        before them are included. The total size is limited so that the extents fit into memory."""
         first = next((i for i, extent in enumerate(extents) if extent.name in names), None)
         if first is None:
             return None
@@ -112,8 +108,8 @@ class MergePolicy:
         return tuple(extents[first:behind])
 
     def _find_small_run(self, small: Run) -> Run | None:
-        """Return the small objects at the end of the segment, if their bytes or their number
-        suffice for a merge."""
+        """Return the small objects at the end of the segment, if they are large or numerous enough
+        for a merge."""
         enough = self._first_bytes(small)
         if enough is not None:
             return enough
@@ -137,7 +133,7 @@ class MergePolicy:
         return self._first_bytes(shut_in) or (shut_in if len(shut_in) > 1 else None)
 
     def _first_bytes(self, small: Run) -> Run | None:
-        """Return the first objects that together have enough bytes and fit into memory."""
+        """Return the first objects that have enough bytes together and fit into memory."""
         length = 0
         for index, extent in enumerate(small):
             length += extent.length
@@ -156,8 +152,7 @@ class MergePolicy:
         return _find_full_tier(large[:settled], self._limits(self.part_bytes, most))
 
     def _limits(self, least: int, most: int) -> Iterator[int]:
-        """Yield the size limits of the classes of objects that are merged together, from `least`
-        bytes up to `most`."""
+        """Yield the size limits of the tiers of objects, from `least` up to `most` bytes."""
         limit = max(1, least) * self.fan_in
         while limit <= most:
             yield limit
@@ -175,8 +170,8 @@ def _split_at_groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
 
 
 def _find_full_tier(extents: Sequence[Extent], limits: Iterator[int]) -> Run | None:
-    """Return the extents at the end of the segment that are each below half of a tier's size limit,
-    if together they reach the limit."""
+    """Return the extents at the end of the segment that fill a tier. Each is below half of the
+    tier's limit, and together they reach it."""
     for limit in limits:
         first, length = len(extents), 0
         while first and extents[first - 1].length < limit // _WELL_BELOW:

@@ -1,8 +1,7 @@
-"""Appending to a chunk log: one conditional create, and the interpretation of its responses. The
-key of a write is its generation and its position. A generation belongs to one epoch, so no other
-process creates that key. After a request without a response the next write uses a new generation.
-Without an epoch all writers share one generation, and the store's own condition decides between
-them."""
+"""Appending to a chunk log by conditional creates. The key of a write is its generation and
+position. A generation belongs to one epoch, so no other process creates that key. After a request
+without a response, the next write uses a new generation. Writers without an epoch share one
+generation, and the condition of the create decides between them."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ class ChunkAppender:
         position: int,
         buffers: Sequence[Buffer],
     ) -> WriteResult:
-        """Write like `FileSegment.write`, to an append-only segment. Raises Fenced if the writer
-        epoch is known to be lost, Corrupt for a segment with a hole."""
+        """Append like `FileSegment.write`. Raises Fenced if the writer epoch is known to be lost,
+        Corrupt for a segment with a hole."""
         length = checks.total_bytes(buffers)
         manifest = self.load_manifest(state, authority, position)
         if position > manifest.size_bytes:
@@ -122,9 +121,9 @@ class ChunkAppender:
     def load_manifest(
         self, state: SegmentState, authority: Authority, position: int | None = None
     ) -> SegmentManifest:
-        """Return a segment manifest to which a write can be appended safely. If the manifest does
-        not end at `position`, the segment is listed again. Raises Corrupt for a segment with a
-        hole, Fenced, Unavailable."""
+        """Return a segment manifest for an append at `position`. If the known manifest does not end
+        there, list the segment again. Raises Corrupt for a segment with a hole, Fenced,
+        Unavailable."""
         self.prepare(state, authority)
         manifest = state.get_manifest(authority)
         if manifest is None or position not in {None, manifest.size_bytes}:
@@ -199,8 +198,8 @@ class ChunkAppender:
         buffers: Sequence[Buffer],
         length: int,
     ) -> WriteResult:
-        """Interpret a write whose position is taken, or whose segment is sealed. The existing
-        object identifies its writer."""
+        """Return the result of a write whose position is taken, or whose segment is sealed. The
+        existing object identifies its writer."""
         state.manifest = None
         try:
             manifest = state.list_manifest()
@@ -222,7 +221,7 @@ class ChunkAppender:
         buffers: Sequence[Buffer],
         length: int,
     ) -> WriteResult:
-        """Return the result of a write whose position is taken. The stored bytes may be this same
+        """Return the result of a write whose position is taken. The stored bytes may be the same
         write, another write, or the same bytes in another object."""
         extent = manifest.find_extents(position, 1)[0]
         is_write = extent.is_chunk and extent.start == position
@@ -269,7 +268,7 @@ class ChunkAppender:
 
 
 def is_same(head: ObjectInfo, metadata: Mapping[str, str], length: int) -> bool:
-    """Return whether an object is the result of this same write."""
+    """Return whether an object is the result of the same write."""
     theirs = head.metadata or {}
     return head.size_bytes == length and all(
         theirs.get(name) == value for name, value in metadata.items()
@@ -301,8 +300,8 @@ class SegmentWrite(NamedTuple):
 
 @dataclass(eq=False)
 class CarryingAppender:
-    """Appends messages and units to two segments of a queue. The caller holds the `write_lock` of
-    both, and acquired the commit log's lock first."""
+    """Appends messages and units to both files of a queue. The caller holds the `write_lock` of
+    both segments, and has taken the commit log's lock first."""
 
     client: ObjectClient
     settings: ChunkSettings
@@ -312,11 +311,9 @@ class CarryingAppender:
     def write(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> PairResult | None:
-        """Write messages and units in one object. Returns None if that is impossible, before
-        anything is sent. Each segment must end where its new bytes begin, and the authority must
-        have an epoch. Without an epoch, this writer shares its generation with other writers. They
-        can exclude each other only by the names of objects with a single write. Raises the errors
-        of `ChunkAppender.write`, and Unavailable if certainly nothing was written."""
+        """Write messages and units in one object, or return None if that is impossible. Both
+        segments must end where their new bytes begin, and the authority must have an epoch. Raises
+        the errors of `ChunkAppender.write`, and Unavailable if certainly nothing was written."""
         if not (authority.number and log.length and units.length):
             return None
         manifests = self.find_open_ends(log, units, authority)
@@ -325,8 +322,8 @@ class CarryingAppender:
     def find_open_ends(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> tuple[SegmentManifest, SegmentManifest] | None:
-        """Return the segment manifests if both segments can be appended to, else None. Raises the
-        errors of a write."""
+        """Return the manifests if both segments can be appended to, else None. Raises the errors of
+        a write."""
         found = self.appender.load_manifest(log.state, authority, log.position)
         try:
             other = self.appender.load_manifest(units.state, authority, units.position)
@@ -377,8 +374,8 @@ class CarryingAppender:
         metadata: Mapping[str, str],
         authority: Authority,
     ) -> TieredStoreError | None:
-        """Create the object. Returns None if the object exists, Busy if the object is certainly
-        missing, and another error if the object may be missing."""
+        """Create the object. Return None if it exists, Busy if it is certainly missing, and another
+        error if it may be missing."""
         length = checks.total_bytes(content)
         problem: TieredStoreError | None = None
         unsure: TieredStoreError | None = None
@@ -408,8 +405,8 @@ class CarryingAppender:
         return None if head is not None and is_same(head, metadata, length) else unsure
 
     def _keep(self, key: str, log: SegmentWrite, units: SegmentWrite) -> None:
-        """Cache the written bytes that will be merged soon. Only the units of a large write are
-        cached, because large objects of messages are merged later."""
+        """Cache the written bytes that will be merged soon. For a large write these are only the
+        units."""
         if log.length < self.settings.policy.part_bytes:
             self.written.put(key, b"".join([*log.buffers, *units.buffers]))
         else:

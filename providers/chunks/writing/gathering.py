@@ -1,9 +1,7 @@
 """Small commits of many queues, stored together in one group object. A write that may wait is
-accepted, and stored together with other writes when they have enough bytes. At the latest the write
-is stored before the fence check of the next confirmation. If the create of a group gets no
-response, it is sent again with the same bytes and name until the store answers. Until then the
-queues in the group write nothing else, so their generations stay valid, and groups are added in
-order."""
+accepted, and stored at the latest before the fence check of the next confirmation. If the create of
+a group gets no response, it is sent again with the same bytes and name until the store answers.
+Until then, the queues in the group write nothing else, and groups are added in order."""
 
 from __future__ import annotations
 
@@ -40,8 +38,8 @@ Before a write that would exceed this size, the accepted writes are stored."""
 
 
 class _Sent(NamedTuple):
-    """A group object that was sent, or will be sent. `number`: number of the last write in it.
-    `states`: states of the segments of its pieces, in order."""
+    """Group object that was sent or will be sent. `number`: number of its last write. `states`:
+    segment states of its pieces, in order."""
 
     number: int
     key: str
@@ -54,9 +52,9 @@ class _Sent(NamedTuple):
 class _Gathered:
     """Gathered writes of one writer epoch. Writes are numbered.
 
-    `taken`: writes that were accepted and are in no group yet, by path of the queue. `sent`: the
-    group object that was or will be sent, and is not known to be stored, or None. `taken_number`:
-    number of the last accepted write. `stored_number`: all writes up to this one are stored.
+    `taken`: accepted writes that are not in a group yet, by path of the queue. `sent`: the group
+    object that is not known to be stored yet, or None. `taken_number`: number of the last accepted
+    write. `stored_number`: all writes up to this one are stored.
     """
 
     flush_lock: threading.Lock
@@ -69,7 +67,7 @@ class _Gathered:
 
 @dataclass(eq=False)
 class Gatherer:
-    """Gatherer of small writes for all segments of a tier. Thread-safe."""
+    """Gathers small writes for all segments of a tier. Thread-safe."""
 
     client: ObjectClient
     cluster_folder: str
@@ -84,10 +82,9 @@ class Gatherer:
     def take(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> PairResult | None:
-        """Accept a write of messages and units of a queue. The write is stored before the next
-        confirmation of the epoch. Returns None if the write cannot be gathered. The caller holds
-        the `write_lock` of both segments. If `flush` or a write raises an error, nothing was
-        accepted."""
+        """Accept a write of messages and units of a queue, or return None if it cannot be gathered.
+        The next confirmation of the epoch stores it. The caller holds the `write_lock` of both
+        segments. Nothing is accepted if an error is raised."""
         if not (self.settings.group_bytes and authority.number and log.length and units.length):
             return None
         if log.length + units.length > self.settings.group_bytes:
@@ -114,13 +111,13 @@ class Gatherer:
             self.flush(authority)
 
     def list_sent(self, authority: Authority) -> list[str]:
-        """Return the names of groups that may exist, and that no segment manifest contains yet."""
+        """Return the names of groups that may exist, but are not in any segment manifest yet."""
         sent = self._get_gathered(authority).sent
         return [str(sent.group.name)] if sent is not None else []
 
     def flush(self, authority: Authority) -> None:
-        """Store all writes that were accepted before this call. On Unavailable they are kept, and
-        on Fenced they are discarded."""
+        """Store all writes that were accepted before this call. They are kept on Unavailable, and
+        discarded on Fenced."""
         gathered = self._get_gathered(authority)
         wanted = gathered.taken_number
         if gathered.stored_number >= wanted:

@@ -1,6 +1,6 @@
-"""Dialects of conditional create: the request that creates an object only if it is absent, and the
-refusal (`docs/s3.md` has each vendor's promises, with sources). The client uses Amazon's dialect
-(`If-None-Match: *`, refusal 412). Only this module knows the other dialects."""
+"""Dialects of conditional create: how a vendor's request creates an object only if it is absent,
+and how it is refused (`docs/s3.md` has each vendor's promises, with sources). The client uses
+Amazon's dialect (`If-None-Match: *`, refusal 412). Only this module knows the others."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ _REFUSED_STATUS, _REFUSED_CODE = 412, "PreconditionFailed"
 class Dialect:
     """Dialect of one vendor.
 
-    `hosts`: suffixes of the host names of its endpoints. `header`, `value`: header and value with
-    which a request creates an object only if its key is free. `refusals`: status and code of an
-    answer if the key exists. `initiates`: whether CreateMultipartUpload has this header too.
-    `multipart`: whether the server copies parts and a completion takes the condition. Otherwise an
-    object made of parts is sent whole. `promises_exclusion`: whether the vendor promises that
-    exactly one of concurrent creates succeeds. Without this promise no writer is fenced.
-    `void_if_versioned`: the condition has no effect in a bucket that has, or ever had, versioning.
-    `checksum`: kind of checksum of sent bodies. `prefix`: replaces `x-amz-` in names of headers.
-    `renamed`: whether `prefix` is used in the names of metadata headers only, or of all headers. In
-    the latter case requests need Google's signature.
+    `hosts`: suffixes of the host names of its endpoints. `header`, `value`: header that makes a
+    create conditional. `refusals`: status and code of an answer if the key exists. `initiates`:
+    whether CreateMultipartUpload takes the header too. `multipart`: whether the server copies parts
+    and completes conditionally. Otherwise an object made of parts is sent whole.
+    `promises_exclusion`: whether the vendor promises that exactly one of concurrent creates
+    succeeds. Without this promise no writer is fenced. `void_if_versioned`: the condition has no
+    effect in a bucket that has, or ever had, versioning. `checksum`: kind of checksum of sent
+    bodies. `prefix`: replaces `x-amz-` in names of headers. `renamed`: whether `prefix` applies to
+    metadata headers only, or to all headers, which need Google's signature.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Dialect:
     renamed: Literal["metadata", "all"] = "metadata"
 
     def checksum_params(self, body: bytes) -> dict[str, str]:
-        """Return the arguments of PutObject with which the server refuses a damaged body."""
+        """Return the arguments of PutObject with which the server rejects a damaged body."""
         if self.checksum == "crc32":
             return {"ChecksumCRC32": _base64(raw_crc32(body).to_bytes(4, "big"))}
         return {"ContentMD5": md5_of(body)}
@@ -79,14 +78,14 @@ class Dialect:
         self._rename(headers, self.prefix, _AMAZON)
 
     def translate_refusal(self, answer: Answer) -> Answer:
-        """Translate a refused condition into Amazon's answer. Any other answer stays unchanged."""
+        """Translate a refused condition into Amazon's answer. Other answers stay unchanged."""
         if (answer.status, answer.code) not in self.refusals:
             return answer
         return replace(answer, status=_REFUSED_STATUS, code=_REFUSED_CODE)
 
     def explain_void(self, versioning: str) -> str:
-        """Return the reason why the vendor ignores the condition of a create in a bucket with this
-        versioning, or an empty string. `versioning`: status of the versioning, empty for a bucket
+        """Explain why the vendor ignores the condition of a create in a bucket with this
+        versioning. Return an empty string if it does not. `versioning`: status, empty for a bucket
         that never had versioning."""
         if not versioning or not self.void_if_versioned:
             return ""
@@ -160,8 +159,7 @@ def choose_dialect(name: str, endpoint: str) -> Dialect:
 
 
 def check_checksums(dialect: Dialect, checksums: str) -> None:
-    """Raise Invalid if confirmation of checksums is required but the endpoint does not confirm
-    them."""
+    """Raise Invalid if checksums must be confirmed but the endpoint does not confirm them."""
     if checksums == "required" and dialect.checksum != "crc32":
         raise Invalid(
             f"tieredStoreS3Checksums: required, but an endpoint of dialect {dialect.name} confirms "
@@ -170,7 +168,7 @@ def check_checksums(dialect: Dialect, checksums: str) -> None:
 
 
 def md5_of(body: bytes) -> str:
-    """Return the value of the header Content-MD5 for a body."""
+    """Return the Content-MD5 value of a body."""
     return _base64(hashlib.md5(body, usedforsecurity=False).digest())
 
 
@@ -207,7 +205,7 @@ def speak(client: BotoClient, dialect: Dialect) -> None:
 
 
 def _replace_checksum(request: Any) -> None:
-    """Replace the checksum of a multi-object delete. botocore sends it as a CRC-32."""
+    """Replace the CRC-32 that botocore adds to a multi-object delete."""
     for name in [n for n in request.headers if n.lower().startswith("x-amz-checksum-")]:
         del request.headers[name]
     del request.headers["x-amz-sdk-checksum-algorithm"]
@@ -227,8 +225,8 @@ class GoogleAuth(BaseSigner):
         self._region = region_name
 
     def add_auth(self, request: Any) -> None:
-        """Sign a request, and replace any existing signature. The signature does not cover the
-        body, as with Amazon's `UNSIGNED-PAYLOAD`."""
+        """Sign a request, and replace any existing signature. The body is not signed, as with
+        Amazon's `UNSIGNED-PAYLOAD`."""
         if self._credentials is None:
             raise NoCredentialsError
         headers = request.headers

@@ -1,8 +1,7 @@
-"""ObstoreReader: reads small ranges of S3 objects by obstore, in a fraction of boto3's processor
-time (`docs/adr/0004-obstore.md`). The reader makes one attempt. It accepts only two answers: the
-bytes of the requested range that the object has, and a proof that the object does not exist. With
-any other result it returns NO_ANSWER. The caller then repeats the read with boto3, which reports
-the error."""
+"""Reads of small ranges of S3 objects through obstore, in a fraction of boto3's processor time
+(`docs/adr/0004-obstore.md`). The reader makes one attempt. It returns the bytes, or None if the
+object certainly does not exist. Otherwise it returns NO_ANSWER, and the caller repeats the read
+with boto3, which reports the error."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ request."""
 
 
 class NoAnswer(enum.Enum):
-    """Reason why the reader has no answer. ASKED_FOR_LESS: the endpoint refused because of load."""
+    """Reason for a missing answer. ASKED_FOR_LESS: the endpoint refused because of load."""
 
     NO_ANSWER = enum.auto()
     ASKED_FOR_LESS = enum.auto()
@@ -64,8 +63,7 @@ milliseconds."""
 
 
 class Credentials(Protocol):
-    """Credentials from botocore. They are static, or belong to a role and are renewed by
-    botocore."""
+    """Credentials from botocore. Those of a role are renewed by botocore."""
 
     def get_frozen_credentials(self) -> Any:
         """Return `access_key`, `secret_key` and `token`."""
@@ -73,8 +71,8 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderSettings:
-    """Settings of boto3's client. obstore has no equivalent of botocore's `ca_bundle` and `proxy`,
-    so with either of them there is no reader."""
+    """Settings of boto3's client. obstore does not support botocore's `ca_bundle` and `proxy`, so
+    with either of them there is no reader."""
 
     bucket: str
     region: str
@@ -89,7 +87,7 @@ class ReaderSettings:
 
 class ObstoreReader:
     """Reader with one connection pool. Thread-safe. `count`: called for each request. `failed`:
-    called after a request that the server refused or did not answer."""
+    called after a request that was refused or got no answer."""
 
     def __init__(
         self, store: S3Store, count: Count, failed: Callable[[], None] = lambda: None
@@ -107,7 +105,8 @@ class ObstoreReader:
     def make(
         cls, settings: ReaderSettings, count: Count, failed: Callable[[], None] = lambda: None
     ) -> ObstoreReader | None:
-        """Create a reader. Return None if obstore is missing or does not support the settings."""
+        """Create a reader, or return None if obstore is missing or does not support the
+        settings."""
         if settings.ca_bundle or settings.proxy:
             return None
         try:
@@ -140,8 +139,8 @@ class ObstoreReader:
         )
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
-        """Read the bytes of [position, position + length) that the object has. Returns None if the
-        object does not exist, and a NoAnswer if the caller should ask boto3.
+        """Read up to `length` bytes from `position`. Return None if the object does not exist, and
+        a NoAnswer if the caller should ask boto3.
 
         `key`: the whole key in the bucket.
         """
@@ -237,15 +236,15 @@ class FreshCredentials:
         return found.get_frozen_credentials()
 
     def doubt(self) -> None:
-        """Look up the credentials again before the next request, because a request failed. No-op
-        for credentials that botocore renews."""
+        """Look up the credentials again before the next request, because one failed. No-op for
+        credentials that botocore renews."""
         with self._lock:
             if not isinstance(self._found, RefreshableCredentials):
                 self._found = None
 
 
 class FastPath:
-    """Reads through obstore. The reader is made at the first read, because it needs boto3's
+    """Reads through obstore. The reader is created by the first read, because it needs boto3's
     endpoint and region."""
 
     def __init__(self, settings: S3Settings, lane: Lane, place: S3Place) -> None:
@@ -321,8 +320,8 @@ class FastPath:
 
 
 def _path_style(settings: S3Settings) -> bool | None:
-    """Return whether URLs contain the bucket in the path. None if only boto3 can decide: `auto`
-    with an endpoint that is neither Amazon's nor an address."""
+    """Return whether URLs contain the bucket in the path. Return None if only boto3 can decide, for
+    `auto` with an endpoint that is neither Amazon's nor an IP address."""
     style = addressing_style(settings)
     if style != "auto":
         return style == "path"
