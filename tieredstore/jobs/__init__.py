@@ -1,8 +1,7 @@
 """Jobs: work over a whole tier, cut into tasks that run on this machine or on a cluster.
-`tieredstore.jobs.export(…)`, `verify(…)`, … are one call each (`api`). Below them, each job has its
-own package with a function `run_…` over a `JobRun`. The function plans, runs its tasks through a
-`Runner`, and commits once. A journal records the finished steps, so that a killed job continues
-after its last finished step."""
+`tieredstore.jobs.export(…)`, `verify(…)`, … are one call each (`api`). Each job has a package with
+a function `run_…` that takes a `JobRun`. It plans, runs its tasks through a `Runner`, and commits
+once. A journal records the finished steps, so that a killed job continues after the last one."""
 
 from tieredstore.jobs.api import (
     backfill,

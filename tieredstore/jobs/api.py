@@ -59,8 +59,8 @@ class _Decorator(Protocol[_P, _Options_co]):
 
 
 def _with_arguments_of(kind: Callable[_P, _Options]) -> _Decorator[_P, _Options]:
-    """Return a decorator for functions whose last parameter is the dataclass `kind`. The decorated
-    function has the fields of the dataclass as parameters instead."""
+    """Return a decorator that replaces the last parameter of a function, the dataclass `kind`, by
+    the fields of the dataclass."""
 
     def decorate(job: Callable[..., JobReport]) -> Any:
         own = list(inspect.signature(job).parameters.values())[:-1]
@@ -85,7 +85,7 @@ def _with_arguments_of(kind: Callable[_P, _Options]) -> _Decorator[_P, _Options]
 @_with_arguments_of(ExportOptions)
 def export(tier: Tier, options: ExportOptions) -> JobReport:
     """Export the messages that the target lacks, each exactly once. Raises Corrupt, Fenced (another
-    export committed in the meantime)."""
+    export has committed)."""
     with _require_arrow("export"):
         from tieredstore.jobs.exporting.following import follow_exports, parse_interval
         from tieredstore.jobs.exporting.job import export_topics, measure_left, run_export
@@ -126,9 +126,9 @@ def export(tier: Tier, options: ExportOptions) -> JobReport:
 @_with_arguments_of(CompactExportOptions)
 def compact_export(options: CompactExportOptions) -> JobReport:
     """Merge small files of a plain Parquet target, the folder `to` of `export`. Runs of at least
-    `min_files` consecutive files below `target_file_bytes` in a partition are merged, up to about
-    that size. Rows stay in order. Exports into the target may run at the same time. Raises Corrupt,
-    Fenced (another compaction committed in the meantime)."""
+    `min_files` consecutive files below `target_file_bytes` are merged within their partition, up to
+    about that size. Rows stay in order. Exports into the target may run at the same time. Raises
+    Corrupt, Fenced (another compaction has committed)."""
     with _require_arrow("compact export"):
         from tieredstore.jobs.exporting.compaction import run_compact_export
 
@@ -144,10 +144,10 @@ def compact_export(options: CompactExportOptions) -> JobReport:
 
 @_with_arguments_of(VerifyOptions)
 def verify(tier: Tier, options: VerifyOptions) -> JobReport:
-    """Check every byte of a tier. With a topic or queue, only its messages are checked, without the
+    """Check every byte of a tier. With a topic or queue, check only its messages, without the
     index. The check continues after damage. The report has the first 10,000 findings, and
-    `on_finding` receives all. Without `work` no journal is kept, because the tier may have changed
-    before the next call. `seal` needs the writer epoch."""
+    `on_finding` receives all. `seal` needs the writer epoch. Without `work`, there is no journal,
+    because the tier may change before the next call."""
     from tieredstore.jobs.verifying import run_verify
 
     location = find_location(tier)
@@ -176,8 +176,8 @@ def report(tier: Tier, to: str | Path, options: ReportOptions) -> JobReport:
 
 @_with_arguments_of(RebuildMetadataOptions)
 def rebuild_metadata(tier: Tier, state: str | Path, options: RebuildMetadataOptions) -> JobReport:
-    """Rebuild the metadata of a tier in the directory `state`, from the tier alone. The end offsets
-    of queues without messages come from the newest metadata backup in the tier. Raises Fenced (a
+    """Rebuild the metadata of a tier in the directory `state`, from the tier alone. The newest
+    metadata backup in the tier supplies the ends of queues without messages. Raises Fenced (a
     writer is active)."""
     from tieredstore.jobs.metadata.job import run_rebuild_metadata
     from tieredstore.jobs.restoring.backups import read_former_metadata_of
@@ -267,9 +267,9 @@ def backfill(tier: str, table: str | Path, options: BackfillTierOptions) -> JobR
 
 @_with_arguments_of(OffloadOptions)
 def offload(options: OffloadOptions) -> JobReport:
-    """Copy messages of a broker's `store` (its storePathRootDir) that a tier lacks. The job needs
-    no journal, because the tier shows where to continue. A failure of one queue is in the report.
-    Raises Fenced (another writer), Corrupt."""
+    """Copy messages from a broker's `store` (its storePathRootDir) that are missing in a tier.
+    There is no journal, because the tier shows where to continue. The report names queues that
+    failed. Raises Fenced (another writer), Corrupt."""
     from tieredstore.jobs.offloading.job import run_offload
 
     how = RunOptions(progress=options.progress)
@@ -279,8 +279,8 @@ def offload(options: OffloadOptions) -> JobReport:
 
 @_with_arguments_of(CopyTierOptions)
 def copy(tier: Tier, options: CopyTierOptions) -> JobReport:
-    """Copy a broker's part of a tier to the URL `to`: segments, metadata, index. Needs no journal:
-    the target shows where to continue. Raises Fenced (another writer), Corrupt."""
+    """Copy a broker's part of a tier to the URL `to`: segments, metadata, index. There is no
+    journal, because the target shows where to continue. Raises Fenced (another writer), Corrupt."""
     from tieredstore.jobs.copying.ends import run_copy
 
     how = RunOptions(progress=options.progress)
@@ -289,8 +289,8 @@ def copy(tier: Tier, options: CopyTierOptions) -> JobReport:
 
 
 def _format_times(**times: Time | None) -> dict[str, object]:
-    """Return the time arguments for the report as the caller gave them. A relative time stays
-    relative, so that the next run of the job has the same arguments."""
+    """Return the time arguments for the report as the caller gave them. A relative time is not
+    resolved, so that the next run has the same arguments."""
     return {
         name: time.isoformat() if isinstance(time, datetime) else time
         for name, time in times.items()

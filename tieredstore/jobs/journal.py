@@ -1,6 +1,6 @@
-"""Journal of the finished steps of a job, so that a run after a kill does not repeat them. One file
-of JSON lines: first the identity of the job, then a line for each finished step. A line is synced
-before the step counts as done. An incomplete last line does not count."""
+"""Journal of the finished steps of a job, which a run after a kill does not repeat. It is a file of
+JSON lines: the identity of the job, then a line for each finished step. A line is synced before the
+step counts as done. An incomplete last line is ignored."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Journal:
         self._append(encoded)
 
     def begin_anew(self) -> None:
-        """Discard all steps, because their results are useless. The current run repeats them."""
+        """Discard all steps, because their results are useless. The run repeats them."""
         self._steps.clear()
         if self._file is not None:
             os.ftruncate(self._file, 0)
@@ -88,7 +88,7 @@ class Journal:
             self._append(self._identity)
 
     def finish(self) -> None:
-        """Delete the journal of a finished job. The next run starts from the beginning."""
+        """Delete the journal of a finished job."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         self._steps.clear()
@@ -158,8 +158,8 @@ class Journal:
 
 
 def _lock(path: Path) -> int:
-    """Lock a journal. If it is locked, try once more after 50 ms, because a listing of journals
-    locks each journal for a moment. Raises Busy."""
+    """Lock a journal. Retry once after 50 ms, because a listing of journals locks each for a
+    moment. Raises Busy."""
     for pause_seconds in (0.05, None):
         try:
             return lock_file(path, 0o600)

@@ -1,8 +1,7 @@
-"""Journals of interrupted jobs: listing and expiry. A job that succeeds deletes its journal. The
-remaining journals belong to jobs that were killed, stopped or failed, and the same command
-continues with them. Old journals in the user's state directory expire, except for jobs that write
-into a tier. Only the journal records the finished steps of such a job, so a run without the journal
-may repeat them."""
+"""Listing and expiry of the journals of interrupted jobs. A successful job deletes its journal. The
+others belong to jobs that were killed, stopped or failed, and the same command continues with them.
+Old journals in the user's state directory expire, except for jobs that write into a tier. Without
+their journal, finished steps may be repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ the job has."""
 
 @dataclass(frozen=True, slots=True)
 class KeptJournal:
-    """A journal file in a folder. `target`: tier or store of the job, if the journal names it.
+    """Journal file in a folder. `target`: tier or store of the job, if the journal names it.
     `size_bytes`: size of the journal and its staged files. `changed_ms`: end of the last step,
     epoch ms."""
 
@@ -114,9 +113,9 @@ def forget_journal(path: Path) -> bool:
 def forget_old_journals(
     folder: Path, days: int, *, but: Path | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> list[Path]:
-    """Delete journals that were unused for `days`. Only journals of jobs that lose nothing but time
-    without them are deleted. Return the deleted paths. `but`: a journal that a run is about to
-    continue. `days`: 0 deletes none."""
+    """Delete journals that were unused for `days`, and return their paths. Only journals whose loss
+    costs nothing but time are deleted. `but`: journal that a run is about to continue. `days`: 0
+    deletes none."""
     gone: list[Path] = []
     if not days:
         return gone
@@ -131,7 +130,7 @@ def forget_old_journals(
 
 
 def staging_beside(path: Path) -> Path:
-    """Return the default folder for files that a job keeps between its steps."""
+    """Return the default folder for files that a job keeps between steps."""
     return path.with_suffix(".staging").absolute()
 
 

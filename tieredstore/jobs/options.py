@@ -33,13 +33,13 @@ DEFAULT_INTERVAL = "60s"
 class RunOptions:
     """Options of a run.
 
-    `workers`: number of processes on this machine. With 1 the work is done in this process. For
+    `workers`: number of processes on this machine. With 1 the work is done in this process. With
     more, a script needs `if __name__ == "__main__":`. `runner`: runs the tasks elsewhere, such as
     `tieredstore.spark.runner.SparkRunner`. `progress`: called with each `JobProgress`. `work`:
-    folder of the journal. With the journal, a killed job continues when it is called again with the
-    same arguments. Default: the user's state directory. `stop`: can be set from another thread or a
-    signal handler. It ends the run after the current tasks. The call then raises
-    `tieredstore.jobs.stopping.Stopped`, and the next call continues.
+    folder of the journal, by default the user's state directory. A killed job continues when it is
+    called again with the same arguments. `stop`: set it from another thread or a signal handler to
+    end the run after the current tasks. The call then raises `tieredstore.jobs.stopping.Stopped`,
+    and the next call continues.
     """
 
     workers: int = 1

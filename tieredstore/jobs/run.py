@@ -1,4 +1,4 @@
-"""One run of a job: its steps, progress and report. A job is a function `run_…(run, tier, …)` that
+"""Run of a job: its steps, progress and report. A job is a function `run_…(run, tier, …)` that
 returns the report. `tieredstore.jobs` has one call for each job."""
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ JobReport = dict[str, Any]
 
 
 class SizedTask(Protocol):
-    """Task of a job. Picklable. `key`: text that is unique among the tasks of a stage. The same
-    work has the same key in every run. `size_bytes`: approximate bytes that the task reads or
-    writes."""
+    """Task of a job. Picklable. `key`: unique among the tasks of a stage, and the same in every
+    run. `size_bytes`: approximate bytes that the task reads or writes."""
 
     @property
     def key(self) -> str: ...
@@ -40,9 +39,9 @@ Item = TypeVar("Item")
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """Progress of one stage, `seconds` after its start. `unit`: unit of `done` and `total` (tasks,
-    segments, messages). `total`, `total_bytes`: None if unknown before the end. `note`: further
-    details, in one line. `details`: the details as values, for programs. `resumed_bytes`: the part
-    of `done_bytes` that an earlier run has done."""
+    segments, messages). `total`, `total_bytes`: None if unknown. `note`: further details, in one
+    line. `details`: the same as values, for programs. `resumed_bytes`: part of `done_bytes` from an
+    earlier run."""
 
     stage: str
     unit: str
@@ -66,7 +65,7 @@ only the text of the error."""
 
 
 def ignore_progress(progress: JobProgress) -> None:
-    """Do nothing: the default callback for progress."""
+    """Do nothing. Default callback for progress."""
     del progress
 
 
@@ -84,10 +83,9 @@ class StageReport:
 @dataclass(slots=True)
 class JobRun:
     """Tools for the function of a job: steps, tasks, progress. Names of steps are unique within the
-    job. A step in the journal is not repeated. Its outcome is read from the journal, so JSON must
-    be able to hold the outcome, and `msgspec` to convert it back (dataclasses, Structs, lists,
-    dicts, text, numbers, bytes). `stop`: signal that ends the run with Stopped after the current
-    tasks."""
+    job. A step in the journal is not repeated, and its outcome is read from there. Outcomes must
+    therefore be convertible to JSON and, by `msgspec`, back. `stop`: signal that ends the run with
+    Stopped after the current tasks."""
 
     name: str
     runner: Runner
@@ -99,10 +97,9 @@ class JobRun:
     _started_at: float = field(default_factory=time.time)
 
     def do_once(self, step: str, action: Callable[[], Outcome], kind: Any) -> Outcome:
-        """Return the outcome of `action`, called only if no earlier run of this job finished the
-        step. If the process is killed after the action and before the journal has its line, the
-        next run calls the action again, so the action must be idempotent. `kind`: type of the
-        outcome, for `msgspec.convert`."""
+        """Return the outcome of `action`, or of an earlier run of this job that finished the step.
+        If the process is killed before the journal has its line, the next run repeats the action,
+        so it must be idempotent. `kind`: type of the outcome, for `msgspec.convert`."""
         if step in self.journal:
             outcome: Outcome = self.journal.outcome(step, kind)
             return outcome
@@ -113,9 +110,9 @@ class JobRun:
     def map(
         self, stage: str, work: Callable[[Task], Outcome], tasks: Sequence[Task], kind: Any
     ) -> list[Outcome]:
-        """Return the outcomes of `work` for each task, in task order. The runner does the tasks
-        that the journal lacks. `work` must be a function of a module, because it is pickled. Raises
-        ValueError for two tasks with one key, and Stopped if tasks remain at a stop."""
+        """Return the outcomes of `work` for each task, in task order. Tasks in the journal are not
+        repeated. `work` must be picklable. Raises ValueError for two tasks with the same key, and
+        Stopped if tasks remain at a stop."""
         if len({task.key for task in tasks}) < len(tasks):
             raise ValueError(f"stage {stage}: several tasks have the same key")
         start = time.monotonic()
@@ -163,8 +160,7 @@ class JobRun:
             raise Stopped
 
     def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
-        """Add a stage to the report that the job itself has carried out, without tasks for the
-        runner."""
+        """Add a stage to the report that the job has carried out without the runner."""
         self.stages.append(StageReport(stage, tasks, 0, size_bytes, round(seconds, 3)))
 
     def report(self, result: dict[str, object]) -> dict[str, object]:
@@ -180,8 +176,8 @@ class JobRun:
 
 
 def make_row(part: Any) -> dict[str, object]:
-    """Return a dataclass as a row of a report. If its first field is a queue key, the key becomes
-    two columns."""
+    """Return a dataclass as a row of a report. A queue key in its first field becomes two
+    columns."""
     row = {one.name: getattr(part, one.name) for one in fields(part)}
     key = row.pop("key", None)
     return row if key is None else {"topic": key.topic, "queue_id": key.queue_id, **row}
@@ -191,8 +187,8 @@ def gather_groups(
     items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int, most_items: int = 1000
 ) -> Iterator[tuple[Item, ...]]:
     """Divide the items into groups of consecutive items, so that many small queues become one task.
-    A group has at most `most_items` items and `most_bytes` bytes. An item above `most_bytes` is a
-    group of its own."""
+    A group has at most `most_items` items and `most_bytes` bytes. A larger item is a group of its
+    own."""
     group: list[Item] = []
     total = 0
     for item in items:

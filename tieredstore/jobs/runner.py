@@ -24,7 +24,7 @@ _AHEAD = 2
 
 
 class Runner(Protocol):
-    """Runs tasks, each at least once. Attempts at one task must be idempotent."""
+    """Runs tasks, each at least once. Attempts at a task must be idempotent."""
 
     @property
     def description(self) -> str:
@@ -36,15 +36,14 @@ class Runner(Protocol):
         tasks: Sequence[Task],
         on_done: Callable[[int, Result], None],
     ) -> None:
-        """Call `work` for each of `tasks`. `on_done` is called once for each task, with the index
-        and the result of the task. These calls are made in the caller's process, in the order in
-        which tasks end. Calls of `on_done` do not overlap. `work`, tasks and results are pickled.
-        The first error ends the run and is raised, even an error of `on_done`. After Stopped,
-        `on_done` may still be called for tasks that were running."""
+        """Call `work` for each of `tasks`, and `on_done` once for each, with the index and result
+        of the task. Calls of `on_done` are made in the caller's process, one at a time, as tasks
+        end. `work`, tasks and results are pickled. The first error ends the run and is raised, even
+        an error of `on_done`. After Stopped, `on_done` may still be called for running tasks."""
 
 
 class LocalRunner:
-    """Runner in `workers` processes of this machine. One worker means this process."""
+    """Runner in `workers` processes of this machine. With one worker, tasks run in this process."""
 
     def __init__(self, workers: int = 1) -> None:
         if workers < 1:
@@ -93,7 +92,7 @@ class LocalRunner:
 
 def _start_tracker() -> None:
     """Start Python's resource tracker with SIGHUP blocked, so that a closing terminal does not end
-    it. Python itself protects it from SIGINT and SIGTERM."""
+    it. Python already protects it from SIGINT and SIGTERM."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
@@ -103,9 +102,8 @@ def _start_tracker() -> None:
 
 def _begin_worker(ended: Connection) -> None:
     """End this worker process when the other end of the pipe `ended` is closed, because the job's
-    process was killed or interrupted. The task queue does not show this, because the other workers
-    keep it open. Signals that reach all processes (Ctrl-C, a closing terminal, SIGTERM of `timeout`
-    or of a service manager) are handled by the job's process."""
+    process has ended. The task queue does not show this, because other workers keep it open.
+    Signals are left to the job's process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -124,8 +122,8 @@ def _feed(
     on_done: Callable[[int, Result], None],
     most: int,
 ) -> None:
-    """Run tasks in a pool. At most `most` tasks are submitted at a time, and a new one when another
-    ends, so that only a few pickled tasks are in memory."""
+    """Run tasks in a pool, with at most `most` submitted at a time, so that few pickled tasks are
+    in memory."""
     waiting: dict[Any, int] = {}
     following = iter(enumerate(tasks))
     while True:
@@ -149,8 +147,8 @@ def _feed(
 
 
 def _end_tasks_in_hand(waiting: dict[Any, int]) -> Iterator[tuple[int, Any]]:
-    """Cancel the tasks that have not begun. Yield index and result of each running task when it
-    ends. Failed tasks are ignored here, because they fail again when the job is continued."""
+    """Cancel the tasks that have not begun, and yield index and result of each running task when it
+    ends. Failed tasks are ignored, because they fail again when the job is continued."""
     in_hand = [future for future in waiting if not future.cancel()]
     for future in as_completed(in_hand):
         if future.exception() is None:

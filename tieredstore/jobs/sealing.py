@@ -1,6 +1,5 @@
-"""Sealing (`verify --seal`): adds checksums and recorded times to segments whose writer recorded
-none. Only undamaged segments are sealed, because a checksum of damaged bytes would mark them as
-intact for ever."""
+"""Sealing (`verify --seal`): add checksums and recorded times to segments that lack them. Only
+undamaged segments are sealed, because a checksum would mark damaged bytes as intact."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from tieredstore.tier.writing import take_right
 @dataclass(slots=True)
 class Sealed:
     """Result of sealing. `segments`, `size_bytes`: segments and bytes that got checksums.
-    `timed_segments`: segments whose times were recorded. `left_alone`: segments that are damaged or
-    in a damaged queue. `deleted`: checksums and time records whose segments no longer exist."""
+    `timed_segments`: segments whose times were recorded. `left_alone`: segments with damage, or in
+    a damaged queue. `deleted`: checksums and time records whose segments no longer exist."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -35,8 +34,8 @@ class Sealed:
 
 @dataclass(slots=True)
 class Sealer:
-    """Owns the writer epoch of each broker prefix during a verification, so that no other writer is
-    active. A context manager. The caller passes all findings of the verification to `tell`."""
+    """Owns the writer epoch of each broker prefix during a verification, to exclude other writers.
+    A context manager. The caller passes all findings of the verification to `tell`."""
 
     provider: SegmentProvider
     checked: BlockCovering | None
@@ -48,7 +47,7 @@ class Sealer:
     @classmethod
     def acquire(cls, provider: SegmentProvider, brokers: Iterable[str]) -> Self:
         """Take epoch ownership. Raises Fenced with the name of the owner, Unavailable, and Invalid
-        for a tier that keeps neither checksums beside its segments nor recorded times."""
+        for a tier that supports neither checksums beside its segments nor recorded times."""
         checked = find_layer(provider, BlockCovering)
         timed = find_layer(provider, TimesPlace)
         if checked is None and timed is None:
@@ -68,8 +67,8 @@ class Sealer:
         self._held.close()
 
     def tell(self, finding: Finding) -> None:
-        """Take note of a finding, for `seal`. Damaged queues and index files are not sealed. Time
-        records of a queue that are wrong are rebuilt."""
+        """Record a finding for `seal`. Damaged queues and index files are not sealed. Wrong time
+        records of a queue are rebuilt."""
         segment = finding.segment
         if segment is not None and finding.kind == WRONG_TIMES:
             self._wrongly_timed.add(segment.path)

@@ -1,4 +1,4 @@
-"""Starts a run of a job with its tier, journal and runner."""
+"""Start of a job's run, with its tier, journal and runner."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ def find_location(tier: Tier) -> TierLocation:
 
 
 def identify_tier(location: TierLocation) -> dict[str, object]:
-    """Return the identity of a tier for a journal, without secrets. A job with another tier is
-    another job."""
+    """Return the identity of a tier for a journal, without secrets."""
     return {
         "tier": show_url(location.url),
         "cluster": location.config.broker_cluster_name,
@@ -58,10 +57,10 @@ def start_run(
     *,
     has_journal: bool = True,
 ) -> Iterator[JobRun]:
-    """Start a run of the job `name`. A killed run continues if its `arguments` (JSON) are the same.
+    """Start a run of the job `name`, or continue a killed run with the same `arguments` (JSON).
     `has_journal`: whether, without `work`, a journal is kept in the user's state directory. The
     journal is deleted at the end of the block. After an error it stays, and the notes of the error
-    name it. Each start deletes the user's old journals. Raises Invalid, Busy."""
+    name it. Each start deletes the user's expired journals. Raises Invalid, Busy."""
     options = options or RunOptions()
     work = options.work
     identity = {"job": name, **arguments}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Stopped(Exception):
-    """Raised if a run ended between two tasks because it was asked to stop. Its journal is kept."""
+    """The run ended between two tasks because it was asked to stop. Its journal is kept."""
 
 
 class StopSignal:
@@ -27,7 +27,7 @@ class StopSignal:
         return self.event.is_set()
 
     def on_set(self, action: Callable[[], None]) -> None:
-        """Call `action` when the signal is set, or now if it is already set."""
+        """Call `action` when the signal is set, or immediately if it is already set."""
         self._actions.append(action)
         if self.event.is_set():
             action()

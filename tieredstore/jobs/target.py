@@ -1,4 +1,4 @@
-"""Resolves the tier that a job writes to, and opens it as its only writer."""
+"""Tier that a job writes to, as its only writer."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def find_only_broker(provider: SegmentProvider) -> str:
 
 
 def find_restorable_broker(provider: SegmentProvider) -> str:
-    """Return the only broker with messages or backups in a tier. A broker counts by its backups if
-    all its messages have expired. Raises the errors of `find_only_broker`."""
+    """Return the only broker with messages or backups in a tier. Backups remain when all messages
+    have expired. Raises the errors of `find_only_broker`."""
     brokers = {item.id.path.split("/", 1)[0] for item in provider.list()}
     tier, place = find_layer(provider, IdentifiedTier), find_layer(provider, BackupPlace)
     if tier is not None and place is not None:
@@ -158,8 +158,8 @@ def _choose_only(provider: SegmentProvider, brokers: Collection[str]) -> str:
 
 
 def check_broker(state: Path, metadata: MetadataStore, broker: str) -> None:
-    """Raise Invalid for a state directory of another broker, because the queues of two brokers
-    would be mixed."""
+    """Raise Invalid for a state directory of another broker, because their queues would be
+    mixed."""
     own = find_known_broker(metadata, broker)
     if own not in (None, broker):
         raise Invalid(
@@ -231,9 +231,9 @@ def own_tier(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[TierWriter]:
     """Open the configured metadata and own the writer epoch of the broker's part of a tier, for the
-    block. After the block the caller can only close the provider. `state`: the directory that is
-    locked during the block. None for metadata that is discarded when the job ends. Raises Fenced if
-    a broker runs on that directory or another writer is active, Corrupt, Unavailable."""
+    block. After the block the caller must close the provider. `state`: directory to lock during the
+    block, or None for temporary metadata. Raises Fenced if a broker runs on that directory or
+    another writer is active, Corrupt, Unavailable."""
     if state is not None:
         refuse_broker(state)
     metadata: MetadataStore = registry.metadata_store(config, clock)

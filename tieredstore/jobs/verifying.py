@@ -1,4 +1,4 @@
-"""The verify job: it runs `scan.verify` in tasks, on this machine or on Spark."""
+"""Verify job: runs `scan.verify` in tasks, on this machine or on Spark."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ MOST_FINDINGS = 10_000
 @dataclass(slots=True)
 class _Pinned:
     """Input of a job, which stays the same when the job is continued. `facts`: facts from the
-    listing and the metadata. `metadata_error`: reason why the tier is checked without its
-    metadata."""
+    listing and the metadata. `metadata_error`: reason why the metadata is not used."""
 
     facts: TierFacts
     metadata_error: str | None = None
@@ -39,8 +38,8 @@ def run_verify(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> dict[str, object]:
-    """Check a tier, or one topic or queue without the index. Returns the JSON report. Listing and
-    metadata are read at the start of the first run. Raises Invalid, Unavailable, and Fenced if
+    """Check a tier, or one topic or queue without the index, and return the JSON report. Listing
+    and metadata are read at the start of the first run. Raises Invalid, Unavailable, and Fenced if
     another writer has the epoch that a seal needs (`jobs.sealing`)."""
     topic, queue_id = options.topic, options.queue
     kept: list[dict[str, object]] = []
@@ -123,7 +122,7 @@ def run_verify(
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """Verification work that any process can run, through a connection of its own."""
+    """Verification work with a connection of its own, for any process."""
 
     location: TierLocation
     work: Work
@@ -134,8 +133,8 @@ class _Connected:
 
 
 def _listings(provider: SegmentProvider, location: TierLocation) -> Listings:
-    """Return the segment listings of the chosen broker. If it has no segments, return the listings
-    of all brokers, so that an error can name the brokers."""
+    """Return the segment listings of the chosen broker. If it has none, return those of all
+    brokers, so that an error can name the brokers."""
     found = list_tier(provider, location.broker)
     return found or list_tier(provider)
 

@@ -1,1 +1,1 @@
-"""Advice on settings: the workload is replayed over a model that follows the store's rules."""
+"""Advice on settings: replay the workload on a model that follows the store's rules."""

@@ -27,9 +27,8 @@ def gather_workload(
     is_tiered: Callable[[str], bool],
     default_hours: int,
 ) -> workload.Workload:
-    """Return the workload: the growth of queues until the end of the observation, and the messages
-    that groups read. Only the last week of a longer observation counts. Raises the errors of the
-    source."""
+    """Return the workload of a broker: growth of its queues, and reads of its groups. At most the
+    last week of the observation counts. Raises the errors of the source."""
     end_ms = observed.end_ms
     begin_ms = max(observed.begin_ms, end_ms - workload.MAX_WINDOW_MS)
     files = {(found.topic, found.queue_id): found for found in tier}
@@ -58,9 +57,8 @@ def gather_workload(
 
 
 def _insert(arrivals: workload.Arrivals, recorded: workload.Arrivals) -> workload.Arrivals:
-    """Combine two arrival curves of one queue. The result has the points of `recorded`, and the
-    points of `arrivals` before and after them. `arrivals` was computed from the messages in a
-    store."""
+    """Combine two arrival curves of one queue. Points of `recorded` replace those of `arrivals`
+    within the recorded time."""
     times, offsets = arrivals.times_ms, arrivals.offsets
     before = (times < recorded.times_ms[0]) & (offsets <= recorded.offsets[0])
     behind = (times > recorded.times_ms[-1]) & (offsets >= recorded.offsets[-1])
@@ -107,8 +105,7 @@ def _read_arrivals(
 
 
 def _sample_size(source: DispatchSource, key: QueueKey, available: QueueRange) -> float:
-    """Return the mean size of a sample of the queue's messages. The samples include the newest
-    messages."""
+    """Return the mean message size of a sample of the queue, including the newest messages."""
     low, high = available.min_offset, available.max_offset
     begins = np.linspace(low, max(high - _SAMPLE_UNITS, low), _SAMPLES).tolist()
     sizes = [

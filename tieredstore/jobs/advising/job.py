@@ -1,4 +1,4 @@
-"""Advice job: weighs all choices of settings for a workload, and reports the best."""
+"""Advice job: weigh all choices of settings for a workload, and report the best."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ TIERED_LEVELS: Final = tuple(level for level in StorageLevel if level is not Sto
 @dataclass(frozen=True, slots=True)
 class AdviceOptions:
     """Options of the advice. `backend`: None for typical response times. `prices`: None to compare
-    requests and bytes instead of costs. `memory_bytes`: memory of the broker's machine. 0 means the
-    memory of this machine. `is_object_store`: give advice as if the tier were in an object store.
-    `most`: maximum number of choices in the report."""
+    requests and bytes instead of costs. `memory_bytes`: memory of the broker's machine, or 0 for
+    that of this machine. `is_object_store`: assume that the tier is in an object store. `most`:
+    maximum number of choices in the report."""
 
     backend: Backend | None = None
     prices: Prices | None = None
@@ -65,7 +65,7 @@ class AdviceOptions:
 def advise_store(
     store: Path, location: TierLocation, observed: Observed, options: AdviceOptions
 ) -> dict[str, object]:
-    """Return the JSON report for a store, its tier and an observation (`docs/tuning.md`). Writes
+    """Return the JSON report for a store, its tier and an observation (`docs/tuning.md`). Write
     nothing. Raises Invalid, Corrupt, Unavailable."""
     config = location.config
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def advise_store(
 def advise(
     workload: Workload, config: StoreConfig, model: RequestModel, options: AdviceOptions
 ) -> dict[str, object]:
-    """Weigh all choices for a workload. Raises Invalid when no choice is within the limits."""
+    """Weigh all choices for a workload. Raises Invalid if none is within the limits."""
     capabilities, limits = model.capabilities, options.limits
     now = read_settings(config, capabilities, model.groups)
     classes = classify(workload)

@@ -33,7 +33,7 @@ _TABLES: Final = ("offsetTable", "lmqOffsetTable")
 
 
 class GroupQueue(NamedTuple):
-    """Consumer group, and a queue that the group consumes."""
+    """Consumer group and a queue that it consumes."""
 
     group: str
     key: QueueKey
@@ -48,9 +48,9 @@ class Snapshot:
 
 
 def read_snapshots(files: Mapping[Path, int | None]) -> list[Snapshot]:
-    """Read snapshot files and sort them by time. The time of a file is its value in `files` (epoch
-    ms), or the file's modification time if the value is None. Raises Invalid if the first and the
-    last time are less than ten seconds apart, Corrupt for a file that is not a snapshot."""
+    """Read snapshot files and sort them by time. `files`: time of each file, epoch ms, or None for
+    its modification time. Raises Invalid if they span less than ten seconds, Corrupt for a file
+    that is not a snapshot."""
     found = sorted(
         (read_snapshot(path, taken_ms) for path, taken_ms in files.items()),
         key=lambda snapshot: snapshot.taken_ms,
@@ -114,9 +114,8 @@ def _parse(data: bytes, path: Path) -> dict[GroupQueue, int]:
 
 
 def find_readings(snapshots: Sequence[Snapshot]) -> Iterator[Reading]:
-    """Yield the messages that groups read between consecutive snapshots. Nothing is yielded for a
-    group between two snapshots if its offset did not increase, or if the first of the two snapshots
-    does not contain the group."""
+    """Yield the messages that groups read between consecutive snapshots. A group is skipped if its
+    offset did not increase, or if the first snapshot does not contain it."""
     for before, after in pairwise(snapshots):
         if after.taken_ms <= before.taken_ms:
             continue
@@ -136,7 +135,7 @@ def observe_snapshots(snapshots: Sequence[Snapshot]) -> Observed:
 
 def read_trace(path: Path) -> Observed:
     """Read the last week of a trace: a file, a folder of files, or a store's folder. `missing`
-    lists damaged places. Raises Invalid for a trace that spans no time, Unavailable."""
+    lists damaged parts. Raises Invalid for a trace that spans no time, Unavailable."""
     blocks: list[TraceBlock] = []
     damaged = 0
     for _, found, places in read_trace_files(path):
@@ -189,8 +188,8 @@ def _make_arrivals(rows: Rows) -> Arrivals:
 
 
 def _find_readings(blocks: Sequence[TraceBlock]) -> list[Reading]:
-    """Join gets of a group into readings. Consecutive gets belong to one reading if each of them
-    begins where the previous get ended."""
+    """Join consecutive gets of a group into readings. A get belongs to a reading if it begins where
+    the previous one ended."""
     queues: dict[QueueKey, int] = {}
     groups: dict[str, int] = {}
     parts = []
@@ -236,9 +235,8 @@ def _make_progress(rows: Rows) -> Progress:
 
 
 def _renumber(rows: Rows, name: str, things: Sequence[T], numbers: dict[T, int]) -> Rows:
-    """Renumber a field of the rows of one trace block. The field has the number of a queue or group
-    within the block. Afterwards it has the number of the same queue or group within the whole
-    trace."""
+    """Convert the queue or group numbers of one trace block to those of the whole trace. `name`:
+    field of the rows."""
     known = np.array([numbers.setdefault(thing, len(numbers)) for thing in things], np.int64)
     rows = rows.copy()
     rows[name] = known[rows[name]] if len(known) else 0
@@ -246,7 +244,7 @@ def _renumber(rows: Rows, name: str, things: Sequence[T], numbers: dict[T, int])
 
 
 def _thin(places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Thin a curve to at most MAX_POINTS points. Keep the first and the last point."""
+    """Return at most MAX_POINTS points of a curve, including the first and the last."""
     if len(places) <= MAX_POINTS:
         return places
     return places[np.linspace(0, len(places) - 1, MAX_POINTS).astype(np.intp)]

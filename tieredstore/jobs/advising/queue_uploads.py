@@ -1,4 +1,4 @@
-"""Uploads of one queue: its arrivals under the dispatcher's rules."""
+"""Uploads of one queue, simulated by the dispatcher's rules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tieredstore.tier.upload.commit_interval import (
 
 
 class ModelledTimes:
-    """Counts the writes of recorded store times for a modelled queue. The queue starts empty, and
-    none of its messages expires."""
+    """Counts the writes of store time records for a modelled queue. The queue starts empty, and its
+    messages do not expire."""
 
     def __init__(self, queue: ModelledQueue) -> None:
         self._queue = queue
@@ -70,13 +70,12 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
 class QueueUploads:
-    """Uploads of a queue and their figures. `scans`: number of dispatcher scans. `requests`:
-    requests without deletions and fence checks. `deletions`: deletions of garbage, whose requests
-    several queues share. `deferred`: for each scan, the number of commits whose fence check also
-    covers other queues. `gathered`: for each scan, the number of bytes that are stored in group
-    objects. `fence_checks`: fence checks of this queue alone. `loss_ms`: maximum age of a message
-    at its upload. `objects`: number of objects at the end. `rolls`: commit log segments that ended
-    by age or size."""
+    """Uploads of a queue. `scans`: number of dispatcher scans. `requests`: requests without
+    deletions and fence checks. `deletions`: deletions of garbage, which share requests with other
+    queues. `deferred`: commits per scan whose fence check also covers other queues. `gathered`:
+    bytes per scan that go to group objects. `fence_checks`: fence checks of this queue alone.
+    `loss_ms`: maximum age of a message at its upload. `objects`: number of objects at the end.
+    `rolls`: commit log segments that ended by age or size."""
 
     def __init__(
         self,
@@ -110,8 +109,8 @@ class QueueUploads:
         self._times = ModelledTimes(queue)
 
     def run(self, scans_ms: range, most_commits: int) -> None:
-        """Simulate dispatcher scans of the queue at the given times. Stop when the queue has
-        `most_commits` commits."""
+        """Simulate dispatcher scans of the queue at the given times. Stop after `most_commits`
+        commits."""
         counts = self._arrivals.count_until(np.asarray(scans_ms, np.float64)).tolist()
         size = self._arrivals.record_bytes
         oldest, oldest_ms = -1, 0.0
@@ -161,7 +160,7 @@ class QueueUploads:
         self._rate = self._interval.rate(int(gathered), int(span_ms))
 
     def _append(self, left: int) -> None:
-        """Append a batch. Commit and roll segments when they are full."""
+        """Append a batch, commit it, and roll full segments."""
         config, size = self._config, self._arrivals.record_bytes
         if self._log_begin_ms is None:
             self._log_begin_ms = self._arrivals.time_of(self._at)
@@ -234,9 +233,8 @@ def model_uploads(
     scans_ms: range,
     most_commits: int = NO_LIMIT,
 ) -> QueueUploads:
-    """Simulate the upload of a queue's messages by the dispatcher's scans. The tier has no messages
-    of the queue before the first scan. The simulation ends early if a scan brings the number of
-    commits to `most_commits`."""
+    """Simulate the upload of a queue's messages by dispatcher scans. The tier has no messages of
+    the queue at first. Stop after `most_commits` commits."""
     uploads = QueueUploads(arrivals, config, capabilities, queue)
     uploads.run(scans_ms, most_commits)
     return uploads

@@ -22,7 +22,7 @@ READ_SAMPLE_GETS: Final = 2_000
 
 
 class WeightedTime(NamedTuple):
-    """Time of a modelled get in ms, and the number of gets per month that it represents."""
+    """Time of a modelled get, ms, and the number of monthly gets that it represents."""
 
     time_ms: float
     weight: float
@@ -47,8 +47,8 @@ class TopicReads:
         self._percentiles.clear()
 
     def percentile(self, share: float, *, waiting: bool = False) -> float | None:
-        """Return the time in ms within which `share` of the gets end. None without gets. `waiting`:
-        count only the gets that wait for the backend."""
+        """Return the time in ms within which `share` of the gets end, or None without gets.
+        `waiting`: count only gets that wait for the backend."""
         known = self._percentiles
         if (share, waiting) not in known:
             known[share, waiting] = self._find_percentile(share, waiting=waiting)
@@ -84,8 +84,8 @@ NO_READS: Final = MeasuredReads({}, TopicReads())
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """One consumer group's reads of one queue from the tier. `runs`: the ranges of messages that
-    were read, in the order of the reads."""
+    """Reads of one queue by one consumer group from the tier. `runs`: ranges of messages in the
+    order of the reads."""
 
     runs: Sequence[ColdRun]
     record_bytes: float
@@ -108,7 +108,7 @@ class _Reader:
 
     @property
     def pull(self) -> int:
-        """Mean number of messages of a get."""
+        """Mean number of messages per get."""
         return max(round(self.messages / sum(run.gets for run in self.runs)), 1)
 
     def kind(self) -> tuple[int, ...]:
@@ -119,8 +119,8 @@ class _Reader:
         return (id(self.stored), *steps, self.pull)
 
     def sample(self) -> ColdReader:
-        """Return a reader that reads only the first messages of this one, because the simulation of
-        all messages would take too long. The lowest offset that it reads becomes offset 0."""
+        """Return a reader of the first messages only, because a simulation of all messages would
+        take too long. Its lowest offset becomes 0."""
         most = READ_SAMPLE_GETS * self.pull
         most = max(min(int(READ_SAMPLE_BYTES / self.record_bytes), most), self.pull)
         runs: list[tuple[int, int]] = []
@@ -140,9 +140,9 @@ class _Reader:
 
 @dataclass
 class ReadCosts:
-    """Model of the reads of a workload. Similar readers are simulated only once per cache size.
-    `stored`: for each queue, the model of its objects and the number of its log bytes. All upload
-    settings are compared with the same objects."""
+    """Model of the reads of a workload. Similar readers are simulated once per cache size.
+    `stored`: model of each queue's objects and number of its log bytes. All upload settings are
+    compared with the same objects."""
 
     workload: Workload
     stored: Mapping[QueueKey, tuple[ModelledQueue, int]]
@@ -160,8 +160,7 @@ class ReadCosts:
     def measure(
         self, name: tuple[object, ...], leaves_ms: LeavesAt, cache_bytes: int
     ) -> MeasuredReads:
-        """Simulate the reads that the tier answers. The result is cached by `name` and
-        `cache_bytes`."""
+        """Simulate the reads from the tier. The result is cached by `name` and `cache_bytes`."""
         if (*name, cache_bytes) not in self._measured:
             self._measured[*name, cache_bytes] = self._measure_all(leaves_ms, cache_bytes)
         return self._measured[*name, cache_bytes]

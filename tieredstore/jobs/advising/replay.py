@@ -1,4 +1,4 @@
-"""Replays cold readers: the real fetcher reads queues whose messages are generated on demand."""
+"""Replay of cold readers: the real fetcher reads queues whose messages are generated on demand."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 @dataclass(frozen=True, slots=True)
 class ColdReader:
-    """Reader of a queue in the tier. `runs`: ranges of consecutive messages in the order of
-    reading, each as first offset and number of messages. `pull`: messages of a get.
-    `messages_per_s`: maximum rate, infinite for a reader without pauses. `stored`, `stored_bytes`:
-    number of objects of the queue, and the log bytes in them. `messages`: end of the queue, where
-    read-ahead stops (0: the end of the last run)."""
+    """Reader of a queue in the tier. `runs`: first offset and length of each range of messages, in
+    the order of reading. `pull`: messages per get. `messages_per_s`: maximum rate, infinite for a
+    reader without pauses. `stored`, `stored_bytes`: objects of the queue and their log bytes.
+    `messages`: end of the queue, where read-ahead stops (0: the end of the last run)."""
 
     key: QueueKey
     runs: Sequence[tuple[int, int]]
@@ -59,9 +58,9 @@ class ColdReader:
 
 @dataclass(slots=True)
 class ReadFigures:
-    """Figures of a replay. `requests`, `read_bytes`: requests to the backend, and bytes read from
-    it. `times_ms`: time of each get. `waited`: number of gets that waited for the backend.
-    `messages`: number of messages that all readers have read."""
+    """Result of a replay. `requests`, `read_bytes`: requests to the backend, and bytes read from
+    it. `times_ms`: time of each get. `waited`: gets that waited for the backend. `messages`:
+    messages that all readers have read."""
 
     requests: Requests = field(default_factory=Counter)
     read_bytes: int = 0
@@ -71,7 +70,7 @@ class ReadFigures:
 
 
 class _ReplayedSegment:
-    """Segment that holds one whole file of a queue."""
+    """Segment with the whole content of one file of a queue."""
 
     def __init__(self, queue: ReplayedQueue, file_type: FileSegmentType) -> None:
         self.queue = queue
@@ -83,17 +82,17 @@ class _ReplayedSegment:
         return self.queue.make(self.file_type, position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return None, so that the fetcher calls `read`. The model decides itself which bytes are
-        in memory."""
+        """Return None, so that the fetcher calls `read`. The model decides which bytes are in
+        memory."""
         del position, length
         return None
 
 
 class ReplayedQueue:
-    """The part of a `FlatMessageFile` that the fetcher uses. All messages have one size. Their
-    bytes are generated on demand, and the timeline counts the requests for them. `messages`: number
-    of messages. The first has offset 0. `stored`: model of the objects, with `stored_bytes` of
-    commit log. If the messages need more bytes, the modelled bytes are read repeatedly."""
+    """Replacement of a `FlatMessageFile` for the fetcher. All messages have one size and are
+    generated on demand. The timeline counts the requests for them. `messages`: number of messages
+    from offset 0. `stored`: model of the objects, with `stored_bytes` of commit log. It is repeated
+    if the messages need more bytes."""
 
     is_initialised = True
     consume_queue_min_offset = 0
@@ -148,8 +147,7 @@ class ReplayedQueue:
     # Called by the segments
 
     def ask(self, file_type: FileSegmentType, position: int, length: int) -> None:
-        """Count the requests that read the given bytes, and advance the timeline by their
-        duration."""
+        """Count the requests for the given bytes, and advance the timeline by their duration."""
         whole = max(self._stored_bytes, self._size)
         if file_type is _UNITS:
             whole = whole // self._size * UNIT_SIZE
@@ -195,7 +193,7 @@ def _make_record(key: QueueKey, record_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 class _Queues:
-    """The part of a `FlatFileStore` that the fetcher uses."""
+    """Replacement of a `FlatFileStore` for the fetcher."""
 
     def __init__(
         self, queues: Mapping[QueueKey, ReplayedQueue], capabilities: Capabilities
@@ -215,7 +213,7 @@ def model_reads(
     backend: Backend,
     cache_bytes: int,
 ) -> ReadFigures:
-    """Replay concurrent readers, with the given memory for the read-ahead cache."""
+    """Replay concurrent readers with a read-ahead cache of the given size."""
     timeline = Timeline(backend, _BEGIN_MS, model.read_operation)
     queues: dict[QueueKey, ReplayedQueue] = {}
     for reader in readers:
@@ -263,8 +261,8 @@ def model_reads(
 
 
 def _iterate_gets(reader: ColdReader) -> Generator[GetRequest | None, int, None]:
-    """Yield the gets of a reader. After each get, the caller calls `send` with the queue offset at
-    which the next get begins. `send` returns None."""
+    """Yield the gets of a reader. After each get, the caller sends the queue offset at which the
+    next one begins. `send` returns None."""
     for first, count in reader.runs:
         offset, last = first, first + count
         while offset < last:

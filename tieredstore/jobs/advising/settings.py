@@ -1,4 +1,4 @@
-"""Settings that the advice weighs, and the choices for each."""
+"""Settings to weigh, and the choices for each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CACHES_BYTES: Final = (64 * _MIB, 256 * _MIB, 1024 * _MIB)
 
 @dataclass(frozen=True, slots=True)
 class UploadSettings:
-    """Settings of uploads. `interval_ms`: maximum time that messages wait for other messages.
-    `group_bytes`: size of objects that many queues share, 0 for none."""
+    """Settings of uploads. `interval_ms`: maximum time that messages wait for others.
+    `group_bytes`: size of the objects that many queues share, 0 for none."""
 
     interval_ms: int
     batch_messages: int
@@ -39,7 +39,7 @@ class UploadSettings:
         return msgspec.structs.replace(config, **self.fields(config, capabilities))
 
     def fields(self, config: StoreConfig, capabilities: Capabilities) -> dict[str, int]:
-        """Return these settings by the names of the configuration's attributes."""
+        """Return these settings by configuration attribute."""
         shortest_ms = self.interval_ms
         times = {}
         if capabilities.preferred_batch_bytes:
@@ -64,7 +64,7 @@ class ReadSettings:
     cache_bytes: int
 
     def fields(self) -> dict[str, object]:
-        """Return these settings by the names of the configuration's attributes."""
+        """Return these settings by configuration attribute."""
         return {
             "storage_level": self.level,
             "local_file_reserved_time_hours": self.local_hours,
@@ -90,7 +90,7 @@ class Settings(NamedTuple):
         }
 
     def make_fragment(self, now: Settings, config: StoreConfig, model: RequestModel) -> str:
-        """Return the lines of a broker.conf that differ from `now`, the current settings."""
+        """Return the lines of a broker.conf that differ from the current settings `now`."""
         fields: dict[str, object] = {
             **self.uploads.fields(config, model.capabilities),
             **self.reads.fields(),
@@ -131,9 +131,9 @@ def read_settings(
 
 def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[UploadSettings]:
     """List the upload settings to compare. Each interval is combined with the current sizes of
-    batches and segments, and with the first values of BATCHES and SEGMENTS_BYTES. The other values
-    of BATCHES and SEGMENTS_BYTES are combined only with the current interval. `has_groups`: whether
-    to include group objects. They are stored at least once a minute."""
+    batches and segments, and with the first values of BATCHES and SEGMENTS_BYTES. Their other
+    values are combined only with the current interval. `has_groups`: include group objects, which
+    are stored at least once a minute."""
     messages, size = BATCHES[0]
     usual = replace(now, batch_messages=messages, batch_bytes=size, segment_bytes=SEGMENTS_BYTES[0])
     found = [replace(one, interval_ms=ms) for one in (now, usual) for ms in INTERVALS_MS]
@@ -147,8 +147,7 @@ def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[Uploa
 def list_read_settings(
     now: ReadSettings, tier_hours: int, levels: Sequence[StorageLevel]
 ) -> Iterator[ReadSettings]:
-    """List the choices of read settings. `tier_hours`: time for which messages must be kept, in
-    hours."""
+    """List the choices of read settings. `tier_hours`: required retention, hours."""
     longest = max(tier_hours, now.local_hours)
     hours = sorted({*(one for one in LOCAL_HOURS if one <= longest), now.local_hours})
     caches = sorted({*CACHES_BYTES, now.cache_bytes})

@@ -1,5 +1,5 @@
-"""Timeline: a simulated clock. Reads run one after the other, but their times are computed as if
-they were concurrent."""
+"""Simulated clock. Reads run one after the other, but their times are computed as if they were
+concurrent."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _P99: Final = NormalDist().inv_cdf(0.99)
 @dataclass(slots=True)
 class Backend:
     """Response times of a modelled backend. `p50_ms`, `p99_ms`: median and 99th percentile of the
-    time to the first byte. `bytes_per_s`: bandwidth of all requests together. `concurrent`: maximum
-    number of requests at a time. The times to the first byte have a log-normal distribution. Each
-    simulation uses the same sequence of times."""
+    time to the first byte. `bytes_per_s`: total bandwidth. `concurrent`: maximum number of
+    concurrent requests. The times to the first byte are log-normal, and each simulation uses the
+    same sequence."""
 
     p50_ms: float = 30.0
     p99_ms: float = 30.0
@@ -40,9 +40,8 @@ class Backend:
     _free_ms: float = field(default=0.0, repr=False)
 
     def end_ms(self, sizes: list[int], begin_ms: float, *, is_answered: bool = False) -> float:
-        """Return the time (ms) at which requests of the given sizes end if they are sent at
-        `begin_ms`. All reads share the bandwidth. `is_answered`: the first bytes have already
-        arrived at `begin_ms`."""
+        """Return the end (ms) of concurrent requests that are sent at `begin_ms`. All reads share
+        the bandwidth. `is_answered`: the first bytes have already arrived at `begin_ms`."""
         if not sizes:
             return begin_ms
         rounds = -(-len(sizes) // max(self.concurrent, 1))
@@ -56,7 +55,7 @@ class Backend:
         return self._free_ms
 
     def begin(self) -> None:
-        """Reset the order of response times and the bandwidth."""
+        """Restart the sequence of response times, and free the bandwidth."""
         self._free_ms = 0.0
         self._drawn = 0
 
@@ -71,11 +70,10 @@ class Backend:
 
 
 class Timeline(Executor):
-    """Clock of the driven read, and executor of the fetcher's background reads. A background read
-    runs when the backend's first answer is due, before all later events (`run_until`). Its bytes
-    can be used once the whole answer has arrived (`find_ready_ms`). Reads that are submitted in one
-    step of the fetcher count as concurrent: all of them together take as long as the longest
-    one."""
+    """Clock of the simulated read, and executor of the fetcher's background reads. A background
+    read runs when the backend's first byte is due (`run_until`). Its bytes are available when the
+    whole answer has arrived (`find_ready_ms`). Reads that are submitted in one step are concurrent,
+    and take as long as the longest."""
 
     def __init__(self, backend: Backend, begin_ms: float, operation: str = "GetObject") -> None:
         """`operation`: name of the backend's read operation."""
@@ -106,8 +104,8 @@ class Timeline(Executor):
     # Driving
 
     def drive(self, steps: Steps[T], begin_ms: float) -> tuple[T, float]:
-        """Run the steps of a get, starting at the simulated time `begin_ms`. Returns the result of
-        the get and the time of its end."""
+        """Run the steps of a get from the simulated time `begin_ms`. Return the result and the end
+        time."""
         self.run_until(begin_ms)
         self._at_ms = self._joined_ms = begin_ms
         try:
@@ -153,12 +151,12 @@ class Timeline(Executor):
         return future
 
     def run_until(self, time_ms: float) -> None:
-        """Run the background reads that are due by the given time."""
+        """Run the background reads that are due at or before the given time."""
         while self._pending and self._pending[0][0] <= time_ms:
             self._run_next()
 
     def _run_next(self) -> float:
-        """Run the next background read. Returns the time at which the read was due."""
+        """Run the next background read, and return the time at which it was due."""
         due_ms, _, run = heapq.heappop(self._pending)
         before = self._at_ms, self._joined_ms, self._is_background
         self._at_ms = self._joined_ms = due_ms
@@ -191,8 +189,8 @@ class Timeline(Executor):
             self._ready.setdefault(owner, []).append((messages, self._at_ms))
 
     def find_ready_ms(self, owner: object, messages: range, now_ms: float) -> float:
-        """Return the time at which all messages in `messages` that are being read ahead have
-        arrived. If none of them is, return `now_ms`."""
+        """Return the time at which those of `messages` that are being read ahead have arrived, or
+        `now_ms` if there are none."""
         ahead = [item for item in self._ready.pop(owner, ()) if item[1] > now_ms]
         if ahead:
             self._ready[owner] = ahead

@@ -1,5 +1,5 @@
-"""Computes the monthly uploads of all queues, by topic, with the requests that queues share. One
-modelled queue can represent many queues. Their commits are then spread evenly over time."""
+"""Monthly uploads of all queues, by topic, and the requests that queues share. One modelled queue
+can represent many queues. Their commits are then spread evenly over time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ Monthly: TypeAlias = dict[tuple[str, str], float]
 
 @dataclass(slots=True)
 class TopicUploads:
-    """Monthly uploads of a topic. `requests`: requests, without those that queues share. `loss_ms`:
-    maximum age of a message at its upload. `stored_bytes`: bytes in the tier in the steady state,
-    when as many bytes expire as arrive."""
+    """Monthly uploads of a topic. `requests`: without those that queues share. `loss_ms`: maximum
+    age of a message at its upload. `stored_bytes`: bytes in the tier in the steady state."""
 
     requests: Monthly = field(default_factory=dict)
     loss_ms: float = 0.0
@@ -41,8 +40,8 @@ class TopicUploads:
 
 @dataclass(slots=True)
 class UploadCosts:
-    """Monthly uploads of all topics. `shared`: requests of all topics together. `stored`: objects
-    of each queue, with the bytes of its log, for the model of reads."""
+    """Monthly uploads of all topics. `shared`: requests that topics share. `stored`: objects of
+    each queue and the bytes of its log, for the model of reads."""
 
     topics: Mapping[str, TopicUploads]
     shared: Monthly
@@ -69,8 +68,8 @@ def add_requests(target: Monthly, requests: Mapping[tuple[str, str], float], fac
 def model_upload_costs(
     classes: Sequence[QueueClass], config: StoreConfig, model: RequestModel
 ) -> UploadCosts:
-    """Compute the monthly uploads of all topics. One queue of each class is simulated with all its
-    observed messages. If they cover too short a time, they are repeated."""
+    """Compute the monthly uploads of all topics. One queue of each class is simulated with its
+    observed messages, which are repeated if they cover too short a time."""
     topics: defaultdict[str, TopicUploads] = defaultdict(TopicUploads)
     stored: dict[QueueKey, tuple[ModelledQueue, int]] = {}
     counted: list[Counted] = []
@@ -125,9 +124,8 @@ def model_upload_costs(
 def _add_ends(
     made: QueueUploads, requests: Monthly, config: StoreConfig, span_ms: float, end_ms: int
 ) -> float:
-    """Add the requests that delete expired segments. If the simulated time was too short for a
-    roll, add the requests that end a segment too. Returns the time from the first to the last write
-    of a segment, ms."""
+    """Add the requests for deleting expired segments, and for ending a segment if none was rolled
+    in the simulated time. Return the lifetime of a segment from its first to its last write, ms."""
     queue = made.written
     if not made.log_bytes:
         return float(MONTH_MS)
@@ -154,7 +152,7 @@ def _add_ends(
 
 def count_shared(queues: Iterable[Counted], model: RequestModel, scans_ms: range) -> Requests:
     """Count the requests that queues share in the given dispatcher scans: fence checks, deletions
-    and group objects. The counts of a queue that was simulated for fewer scans are extrapolated."""
+    and group objects. Queues that were simulated for fewer scans are extrapolated."""
     scans = len(scans_ms)
     checks = 0.0
     shared, deleted, gathered, regrouped = (_Gathered() for _ in range(4))
@@ -203,18 +201,17 @@ def _count_groups(
 
 
 class _Gathered:
-    """Numbers of writes or deletions in each period, such as a scan. One request covers several
-    writes or deletions of the same period. The counts of a real queue are kept per period. The
-    counts of a simulated queue that represents several real queues are distributed evenly over all
-    periods."""
+    """Writes or deletions per period, such as a scan. One request covers several of the same
+    period. The counts of a real queue are kept by period. Those of a queue that represents several
+    are distributed evenly."""
 
     def __init__(self) -> None:
         self.exact: defaultdict[int, int] = defaultdict(int)
         self.spread = 0.0
 
     def add(self, by_period: Counter[int], times: float) -> None:
-        """Add the counts of a queue by period. `times`: number of queues that this queue stands
-        for. With 1, the counts are exact."""
+        """Add the counts of a queue by period. `times`: number of queues that it represents. With
+        1, the counts are exact."""
         if times > 1:
             self.spread += by_period.total() * times
             return
@@ -222,9 +219,9 @@ class _Gathered:
             self.exact[period] += count
 
     def count(self, periods: int, together: int, *, events: float | None = None) -> float:
-        """Count the requests for all writes or deletions that were added. One request covers up to
-        `together` of them from the same period. `events`: number of times at which evenly
-        distributed writes or deletions occur. By default each occurs at a time of its own."""
+        """Count the requests for everything that was added. One request covers up to `together`
+        writes or deletions of one period. `events`: number of times at which evenly distributed
+        ones occur. By default each occurs alone."""
         if not periods:
             return 0.0
         often = self.spread / periods

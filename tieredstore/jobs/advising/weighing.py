@@ -1,4 +1,4 @@
-"""Compares settings by cost, possible loss, read times and local disk."""
+"""Comparison of settings by cost, possible loss, read times and local disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INDEX_BYTES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class LocalRates:
-    """Write rates of the local store, including the topics that are not tiered."""
+    """Write rates of the local store, including topics that are not tiered."""
 
     log_bytes_per_s: float
     messages_per_s: float
@@ -40,21 +40,20 @@ class LocalRates:
 
 
 def find_deletion_hours(config: StoreConfig) -> list[int]:
-    """Return the hours of the day (0 to 23) in which expired files are deleted, from the setting
-    `deleteWhen`."""
+    """Return the hours of the day (0 to 23) at which expired files are deleted (`deleteWhen`)."""
     hours = {hour % 24 for hour in parse_delete_when(config.delete_when)}
     return sorted(hours) or [4]
 
 
 def find_longest_gap_hours(config: StoreConfig) -> int:
-    """Return the maximum time that an expired file waits for a deletion hour, in hours."""
+    """Return the maximum wait of an expired file for a deletion hour, hours."""
     hours = find_deletion_hours(config)
     return max(after - before for before, after in pairwise([*hours, hours[0] + 24]))
 
 
 def disk_bytes(config: StoreConfig, rates: LocalRates, local_hours: int) -> float:
-    """Compute the disk size of a store that keeps messages for the given hours. The disk is filled
-    to `diskMaxUsedSpaceRatio`. Above that ratio the store deletes at any hour."""
+    """Return the disk size that a store needs to keep messages for the given hours. It may be
+    filled to `diskMaxUsedSpaceRatio`, above which the store deletes at any hour."""
     kept_s = (local_hours + find_longest_gap_hours(config)) * 3600
     kept = (
         kept_s * (rates.log_bytes_per_s + rates.messages_per_s * (UNIT_SIZE + INDEX_BYTES))
@@ -71,9 +70,9 @@ def make_leaving(
     memory_bytes: int,
     upload_ms: float,
 ) -> LeavesAt:
-    """Return a function that computes the time from which reads of a message are answered by the
-    tier, and not by the local store. `memory_bytes`: log bytes that the system keeps in memory.
-    `upload_ms`: maximum age of a message at its upload."""
+    """Return a function that computes the time from which a message is read from the tier instead
+    of the local store. `memory_bytes`: log bytes that the system keeps in memory. `upload_ms`:
+    maximum age of a message at its upload."""
     per_ms = rates.log_bytes_per_s / 1000
     in_memory_ms = memory_bytes / per_ms if per_ms > 0 else float("inf")
     file_ms = config.mapped_file_size_commit_log_bytes / per_ms if per_ms > 0 else 0.0
@@ -102,8 +101,8 @@ def make_leaving(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that chosen settings must not exceed: age of the messages that a disk failure would
-    lose, 99th percentile of cold reads, size of the local disk. None means no limit."""
+    """Limits for the chosen settings: age of messages that a disk failure would lose, 99th
+    percentile of cold reads, size of the local disk. None means no limit."""
 
     loss_ms: float | None = None
     read_p99_ms: float | None = None
@@ -112,10 +111,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Weight:
-    """Estimated costs and effects of one choice of settings, for one topic or for all. Requests and
-    costs are per month. `loss_ms`: maximum age of the messages that a failure of the local disk
-    would lose, None if it would lose all. `disk_bytes`: disk of the local store. `cost_usd`: None
-    without prices. `reads`: reads that the tier answers."""
+    """Estimated effects of one choice of settings, for one topic or for all. Requests and costs are
+    per month. `loss_ms`: maximum age of the messages that a failure of the local disk would lose,
+    None if it would lose all. `disk_bytes`: disk of the local store. `cost_usd`: None without
+    prices. `reads`: reads from the tier."""
 
     requests: Monthly = field(default_factory=dict)
     stored_bytes: float = 0.0
@@ -130,13 +129,13 @@ class Weight:
         return self.reads.percentile(0.99) or 0.0
 
     def add(self, uploads: TopicUploads) -> None:
-        """Add the requests, bytes and maximum loss of a topic's uploads to these figures."""
+        """Add the uploads of a topic."""
         add_requests(self.requests, uploads.requests, 1.0)
         self.stored_bytes += uploads.stored_bytes
         self.loss_ms = max(self.loss_ms or 0.0, uploads.loss_ms)
 
     def price(self, prices: Prices | None, *, is_metered: bool) -> None:
-        """Compute and set the cost."""
+        """Compute the cost."""
         if prices is None:
             return
         requests = 0.0
@@ -155,8 +154,7 @@ class Weight:
         )
 
     def rank(self) -> tuple[float, ...]:
-        """Return the sort key: cost first, then the figures that `Limits` can limit. The best
-        choice has the lowest key."""
+        """Return the sort key: cost, then the figures that `Limits` can limit. Lower is better."""
         cost = sum(self.requests.values()) if self.cost_usd is None else self.cost_usd
         loss_ms = float("inf") if self.loss_ms is None else self.loss_ms
         return cost, loss_ms, self.read_p99_ms, self.disk_bytes
@@ -186,7 +184,7 @@ def _round(value: float | None, digits: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One choice of settings and its figures, for all topics together and for each topic."""
+    """One choice of settings and its figures, in total and by topic."""
 
     settings: Settings
     whole: Weight
@@ -199,8 +197,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Inputs of every comparison. `topic_share`: part of the local store's bytes that each topic
-    has, 0 to 1. `memory_bytes`: log bytes that the system keeps in memory."""
+    """Inputs of every comparison. `topic_share`: share of each topic in the local store's bytes, 0
+    to 1. `memory_bytes`: log bytes that the system keeps in memory."""
 
     config: StoreConfig
     rates: LocalRates
@@ -210,7 +208,7 @@ class Scales:
     memory_bytes: int
 
     def weigh(self, settings: Settings, uploads: UploadCosts, reads: ReadCosts) -> Option:
-        """Compute the costs and effects of one choice of settings. `uploads`: costs of its upload
+        """Compute the figures of one choice of settings. `uploads`: costs of its upload
         settings."""
         has_tier = settings.reads.level is not StorageLevel.DISABLE
         disk = disk_bytes(self.config, self.rates, settings.reads.local_hours)
@@ -244,8 +242,8 @@ class Scales:
 
 
 def choose(options: Iterable[Option], limits: Limits, most: int) -> list[Option]:
-    """Return the best options within the limits, the best first. An option is omitted if an option
-    in the result is at least as good in every figure."""
+    """Return the best options within the limits, best first. An option is omitted if another one is
+    at least as good in every figure."""
     ranked = sorted(
         (option for option in options if option.whole.fits(limits)),
         key=lambda option: option.whole.rank(),
@@ -265,9 +263,9 @@ def choose(options: Iterable[Option], limits: Limits, most: int) -> list[Option]
 def find_topic_levels(
     best: Option, others: Sequence[Option], limits: Limits
 ) -> Mapping[str, StorageLevel]:
-    """Find the topics for which another storage level costs less, within the limits. `others` have
-    the settings of `best` with other levels. DISABLE is not offered, because such a topic would be
-    on one disk only, and only an operator can decide that."""
+    """Find the topics for which another storage level costs less, within the limits. `others`:
+    `best` with other levels. DISABLE is not offered, because only an operator can decide to keep a
+    topic on one disk."""
     found: dict[str, StorageLevel] = {}
     for topic, weight in best.topics.items():
         ranked = [

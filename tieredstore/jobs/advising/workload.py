@@ -1,4 +1,4 @@
-"""Workload: messages that arrived in the queues of a broker, and reads of consumer groups."""
+"""Workload of a broker: arrivals in queues, and reads of consumer groups."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _CLASS_STEP: Final = math.log(1.3)
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Curve of a queue's messages over time, linear between points. `times_ms`: times of the
-    points, epoch ms, ascending, at least two. `offsets`: queue offset after the last message at
-    each time. They never decrease. `record_bytes`: mean size of a message in the log."""
+    """Curve of a queue's messages over time, linear between points. `times_ms`: at least two times,
+    epoch ms, ascending. `offsets`: queue offset after the last message at each time.
+    `record_bytes`: mean size of a message in the log."""
 
     times_ms: Floats
     offsets: Floats
@@ -72,15 +72,15 @@ class Arrivals:
         return active / self.span_ms if self.span_ms > 0 else 1.0
 
     def count_until(self, times_ms: Floats) -> Longs:
-        """Return the queue offset after the last message at each of the given times."""
+        """Return the queue offset after the last message at each given time."""
         found: Longs = np.floor(
             np.interp(times_ms, self.times_ms, self.offsets) + _ROUNDING
         ).astype(np.int64)
         return found
 
     def time_of(self, offset: float) -> float:
-        """Return the time at which the message at `offset` arrived, epoch ms. An offset outside the
-        curve has the time of the first or last point."""
+        """Return the arrival time of the message at `offset`, epoch ms. Offsets outside of the
+        curve get the time of its first or last point."""
         wanted = offset + 1
         index = int(np.searchsorted(self.offsets, wanted - _ROUNDING, side="left"))
         if index <= 0:
@@ -94,7 +94,7 @@ class Arrivals:
 
     @property
     def is_steady(self) -> bool:
-        """Whether messages arrive at a nearly constant rate, by the rates of about 12 intervals."""
+        """Whether the rates of about 12 intervals are nearly equal."""
         count = min(len(self.times_ms), _COMPARED_PARTS + 1)
         times = np.linspace(self.times_ms[0], self.times_ms[-1], count)
         rates = np.diff(np.interp(times, self.times_ms, self.offsets)) / np.diff(times)
@@ -107,14 +107,13 @@ class Arrivals:
         return Arrivals(times, np.interp(times, self.times_ms, self.offsets), self.record_bytes)
 
     def smooth(self) -> Arrivals:
-        """Return a curve with only the first and the last point of this one: arrivals at a constant
-        rate."""
+        """Return a curve with a constant rate, from the first to the last point."""
         ends = [0, -1]
         return Arrivals(self.times_ms[ends], self.offsets[ends], self.record_bytes)
 
     def repeat(self, until_ms: float) -> Arrivals:
-        """Return this curve, continued until `until_ms` by repetition. A curve of two points is
-        continued as a straight line."""
+        """Return this curve, repeated until `until_ms`. A curve of two points continues as a
+        straight line."""
         span, total = self.span_ms, self.messages
         if len(self.times_ms) == 2:
             turns = max(until_ms - self.times_ms[0], span) / span
@@ -130,7 +129,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """Load of one queue. `arrivals`: whole known history. `retention_hours`: retention in the
+    """Load of one queue. `arrivals`: the whole known history. `retention_hours`: retention in the
     tier."""
 
     key: QueueKey
@@ -141,9 +140,8 @@ class QueueLoad:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a group in a queue, linear between points. No column decreases. `times_ms`: epoch
-    ms. `offsets`: offsets that the group had reached at these times. `gets`: number of gets until
-    these times."""
+    """Progress of a group in a queue, linear between points. `times_ms`: epoch ms. `offsets`:
+    offsets of the group at these times. `gets`: number of gets until then. No column decreases."""
 
     times_ms: Floats
     offsets: Floats
@@ -152,8 +150,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Messages [first, last) of a queue that a group read between two times, epoch ms. Without a
-    recorded progress the group reads at a constant rate, PULL_MESSAGES a get."""
+    """Messages [first, last) of a queue that a group read between two times, epoch ms. Without
+    `progress`, the group reads at a constant rate, PULL_MESSAGES per get."""
 
     group: str
     key: QueueKey
@@ -185,8 +183,7 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Observation of a broker between two times, epoch ms. `arrivals`: recorded arrival curves of
-    queues. `missing`: sentences for the report about damaged or missing parts of the
-    observation."""
+    queues. `missing`: sentences for the report about damaged or missing parts."""
 
     begin_ms: float
     end_ms: float
@@ -197,8 +194,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Load between two times, epoch ms. `assumed`: sentences for the report about assumptions
-    behind this load."""
+    """Load between two times, epoch ms. `assumed`: sentences for the report about assumptions."""
 
     begin_ms: float
     end_ms: float
@@ -211,14 +207,13 @@ class Workload:
         return self.end_ms - self.begin_ms
 
     def window_of(self, load: QueueLoad) -> Arrivals:
-        """Return the arrivals of a queue's messages between the begin and end times of the
-        workload."""
+        """Return the arrivals of a queue within the time of the workload."""
         return load.arrivals.between(self.begin_ms, self.end_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ColdRun:
-    """Messages [first, last) of a reading that the tier answers."""
+    """Messages [first, last) of a reading that are read from the tier."""
 
     reading: Reading
     first: int
@@ -240,7 +235,7 @@ class ColdRun:
 
 
 def find_cold_runs(reading: Reading, arrivals: Arrivals, leaves_ms: LeavesAt) -> Iterator[ColdRun]:
-    """Yield the parts of a reading whose messages were no longer in the local store."""
+    """Yield the parts of a reading whose messages had already left the local store."""
     points = len(reading.progress.offsets) if reading.progress is not None else 0
     count = min(max(points, PARTS), MAX_PARTS, reading.messages)
     bounds = [reading.first + reading.messages * n // count for n in range(count + 1)]
@@ -259,8 +254,8 @@ def find_cold_runs(reading: Reading, arrivals: Arrivals, leaves_ms: LeavesAt) ->
 
 @dataclass(frozen=True, slots=True)
 class QueueClass:
-    """Queues with similar growth. One simulated queue represents them. `arrivals`: arrival curve of
-    the simulated queue within the time of the workload."""
+    """Queues with similar growth. One simulated queue represents them. `arrivals`: its arrival
+    curve within the time of the workload."""
 
     arrivals: Arrivals
     members: Sequence[QueueLoad]
@@ -274,7 +269,7 @@ class QueueClass:
 
 
 def classify(workload: Workload) -> list[QueueClass]:
-    """Group the active tiered queues by rate, message size, and share of active time."""
+    """Group the active tiered queues by rate, message size and share of active time."""
     active: list[tuple[QueueLoad, Arrivals]] = []
     for load in workload.queues:
         window = workload.window_of(load)

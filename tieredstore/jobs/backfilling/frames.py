@@ -1,4 +1,4 @@
-"""Converts tables in memory, and DataFrames, to the Parquet that a backfill reads."""
+"""Conversion of tables in memory and DataFrames to the Parquet files that a backfill reads."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def backfill_frame(
     options: BackfillOptions | None = None,
 ) -> dict[str, object]:
     """Run `run_backfill` with the rows of a pandas, Polars or Spark DataFrame, a pyarrow Table, or
-    any other source of an Arrow stream (`Scan`, a DuckDB relation). `staging`: a folder that all
-    workers see (for Spark also an s3:// URL), where the rows are kept as Parquet. The caller
-    deletes it. Equal rows in memory get the same file in the folder, so they are not backfilled
-    twice. A Spark DataFrame is written into the folder once, sorted by queue, and a second run
-    reuses the files. Raises the errors of `run_backfill`."""
+    any other source of an Arrow stream (`Scan`, a DuckDB relation). `staging`: a folder for the
+    rows as Parquet that all workers can read (for Spark also an s3:// URL). The caller deletes it.
+    Equal rows in memory are backfilled only once, because they get the same file. A Spark DataFrame
+    is written once, sorted by queue, and a second run reuses the files. Raises the errors of
+    `run_backfill`."""
     if type(frame).__module__.startswith("pyspark.sql."):
         table = run.do_once("stage", lambda: _write_parquet_by_spark(frame, str(staging)), str)
     else:
@@ -45,8 +45,8 @@ def backfill_frame(
 
 
 def table_of(frame: Any) -> pa.Table:
-    """Return the rows of a frame in memory as a table. Raises Invalid for an object that is not a
-    frame, and for pandas values that do not fit a message field."""
+    """Return a frame in memory as a table. Raises Invalid for an object that is not a frame, and
+    for pandas values that do not fit a message field."""
     module = type(frame).__module__.partition(".")[0]
     if isinstance(frame, pa.Table):
         return frame
@@ -81,8 +81,8 @@ def _write_parquet(rows: pa.Table, folder: Path) -> str:
 
 
 def _write_parquet_by_spark(frame: Any, staging: str) -> str:
-    """Write the DataFrame as sorted Parquet files. A task of the backfill then finds its rows in
-    few row groups."""
+    """Write the DataFrame as sorted Parquet files, so that each task finds its rows in few row
+    groups."""
     order = [name for name in _ORDER if name in frame.columns]
     rows = frame.repartitionByRange(*order).sortWithinPartitions(*order) if order else frame
     rows.write.mode("overwrite").parquet(staging)
@@ -90,7 +90,7 @@ def _write_parquet_by_spark(frame: Any, staging: str) -> str:
 
 
 def table_of_pandas(frame: Any) -> pa.Table:
-    """Return the columns of a DataFrame that are fields of messages. Raises Invalid."""
+    """Return the columns of a DataFrame that are message fields. Raises Invalid."""
     names = [name for name in frame.columns if name in TYPES]
     return pa.table({name: _column(name, frame[name]) for name in names})
 
@@ -119,7 +119,7 @@ def _whole_numbers(name: str, series: Any) -> pa.Array:
 
 
 def _pairs(row: int, value: Any) -> list[tuple[str, str]] | None:
-    """Return the properties of a message, given as a dict or as pairs of pyarrow or Polars."""
+    """Return the properties of a message from a dict, or from pairs of pyarrow or Polars."""
     if _is_missing(value):
         return None
     try:

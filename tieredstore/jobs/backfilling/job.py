@@ -53,10 +53,10 @@ def run_backfill(
     task_bytes: int = TASK_BYTES,
 ) -> dict[str, object]:
     """Append the messages of a table (a Parquet file or a folder of them: a path, file:// or s3://)
-    to the queues of a tier. Returns the report. A table that the tier's state records as backfilled
-    is skipped. Raises Invalid for rows that are not messages or do not continue at the end of their
-    queue, Fenced while another writer (a broker) owns the tier, Corrupt, Unavailable. A second call
-    with the same journal continues the job."""
+    to the queues of a tier, and return the report. A table that was already backfilled, according
+    to the tier's state, is skipped. A second call with the same journal continues the job. Raises
+    Invalid for rows that are not messages or do not continue their queue, Fenced while another
+    writer (a broker) owns the tier, Corrupt, Unavailable."""
     options = options or BackfillOptions()
     segment_bytes = find_segment_bytes(options)
     files = run.do_once("source", lambda: list_table(table), list[TableFile])
@@ -175,7 +175,7 @@ def _write(
 
 
 def _name_commit(queue: _Pieces, tier: TierLocation) -> str:
-    """Return the name, in the journal, of the step that commits a queue."""
+    """Return the journal step that commits a queue."""
     return f"commit:{path_of(queue.plan, tier.config.broker_name)}"
 
 

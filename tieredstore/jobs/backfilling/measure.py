@@ -1,5 +1,5 @@
-"""The first pass over a table. It finds the queue, the order and the record size of each row.
-Bodies are not read if the table has their lengths."""
+"""First pass over a table: find the queue, the order and the record size of each row. Bodies are
+not read if the table has their lengths."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tieredstore.scan.arrow.encode import record_sizes
 
 @dataclass(frozen=True, slots=True)
 class MeasureTask:
-    """Task that measures some row groups of a table. `files`: each file, with the numbers of its
-    row groups."""
+    """Task that measures some row groups of a table. `files`: each file and the numbers of its row
+    groups."""
 
     url: str
     files: tuple[tuple[TableFile, tuple[int, ...]], ...]
@@ -45,8 +45,8 @@ class MeasureTask:
 
 
 class QueueRows(msgspec.Struct):
-    """The rows of one queue in table order, as four columns: row numbers, queue offsets (-1 for
-    none), store times (ms), record sizes (bytes). Each column is packed by `pack_numbers`."""
+    """Rows of one queue in table order: row numbers, queue offsets (-1 for none), store times (ms)
+    and record sizes (bytes). Each column is packed by `pack_numbers`."""
 
     topic: str
     queue_id: int
@@ -57,8 +57,8 @@ class QueueRows(msgspec.Struct):
 
 
 class Measured(msgspec.Struct):
-    """Result of a measuring task. `queues`: the rows of each queue. `brokers`: broker names that
-    occur in the rows."""
+    """Result of a measuring task. `queues`: the rows of each queue. `brokers`: broker names in the
+    rows."""
 
     queues: list[QueueRows]
     brokers: list[str]

@@ -18,9 +18,9 @@ from tieredstore.scan.arrow.buffers import Int64s
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """The messages of one queue, in order. `first_offset`: queue offset of the first message, None
+    """Messages of one queue, in order. `first_offset`: queue offset of the first message, or None
     if the table has no offsets. `rows`: row numbers in the table. `times`: store times, ms.
-    `sizes`: sizes of the records, bytes."""
+    `sizes`: record sizes, bytes."""
 
     topic: str
     queue_id: int
@@ -36,8 +36,8 @@ class QueuePlan:
 
 @dataclass(frozen=True, slots=True)
 class QueueStart:
-    """Start of the new messages of a queue: queue offset, and byte offset in the queue's commit
-    log. `newest_ms`: newest store time of the messages before the start, -1 for none."""
+    """Start of a queue's new messages: queue offset and commit log offset. `newest_ms`: newest
+    store time of the messages before it, -1 for none."""
 
     queue_offset: int
     physical_offset: int
@@ -46,7 +46,7 @@ class QueueStart:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The messages of one commit log segment. `queue_offset`: queue offset of the first message.
+    """Messages of one commit log segment. `queue_offset`: queue offset of the first message.
     `physical_offset`: commit log offset of the segment's first byte. `rows`: row numbers in the
     table, packed by `pack_numbers`."""
 
@@ -123,8 +123,8 @@ def _order_queue(
 def pieces_of(
     plan: QueuePlan, broker: str, start: QueueStart, segment_bytes: int
 ) -> Iterator[Piece]:
-    """Cut a queue into segments as a dispatcher does. Segments are as full as possible, no message
-    spans two segments, and a message larger than a segment gets its own segment."""
+    """Cut a queue into segments like a dispatcher. Segments are as full as possible, and no message
+    spans two segments. A message larger than a segment gets its own."""
     ends = np.cumsum(plan.sizes, dtype=np.int64)
     at = begin = 0
     while at < len(ends):
@@ -146,8 +146,8 @@ def pieces_of(
 def starts_of(
     plans: Sequence[QueuePlan], ends: Mapping[str, QueueStart], broker: str
 ) -> list[QueueStart]:
-    """Return the start of the new messages of each queue. `ends`: end offsets of the tier's queues,
-    by path. Raises Invalid if the table's offsets do not begin at the end of their queue."""
+    """Return the start of the new messages of each queue. `ends`: ends of the tier's queues, by
+    path. Raises Invalid if the table's offsets do not continue their queue."""
     starts = []
     for plan in plans:
         end = ends.get(queue_path(broker, plan.topic, plan.queue_id))

@@ -1,4 +1,4 @@
-"""Converts table rows to messages: types, defaults, queues. Errors name the row."""
+"""Conversion of table rows to messages: types, defaults, queues. Errors name the row."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Rules for the conversion of rows to messages. `topic`: topic for tables without topics.
-    `queues`: number of queues for messages without queue ids. `now_ms`: store time for messages
-    without a time. `cluster`, `broker`: names in the tier. No topic may have one of these names."""
+    """Rules for the conversion of rows to messages. `topic`: topic if the table has none. `queues`:
+    number of queues for messages without queue ids. `now_ms`: store time of messages without a
+    time. `cluster`, `broker`: names in the tier, which no topic may have."""
 
     topic: str | None
     queues: int
@@ -43,8 +43,8 @@ class RowRules:
 
 
 def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
-    """Return the columns of a file to read. `lengths_only`: leave out the bodies if the file has
-    their lengths."""
+    """Return the columns of a file to read. `lengths_only`: omit the bodies if the file has their
+    lengths."""
     wanted = ["topic", "queue_id", "queue_offset", "broker", "body_length", *_TIMES]
     wanted += ["sys_flag", "flag", "reconsume_times", "born_host", "store_host"]
     wanted += ["properties"] if "properties" in names else _NAMES_OF_PROPERTIES
@@ -54,10 +54,10 @@ def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
 
 
 def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
-    """Return the rows with the columns and types that `encode_batch` accepts, and with topic,
-    queue_id, queue_offset (null if it must be assigned) and body_length. Times become epoch ms. A
-    missing store time becomes the birth time, or the time of the job. A missing birth time becomes
-    the store time. Raises Invalid, with file, row group, row and column."""
+    """Return the rows with the columns and types for `encode_batch`, and with topic, queue_id,
+    queue_offset (null if it must be assigned) and body_length. Times become epoch ms. A missing
+    store time or birth time is replaced by the other. If both are missing, the time of the job is
+    used. Raises Invalid, with file, row group, row and column."""
     batch, place = rows.batch, rows.place
     if "body" not in batch.schema.names and "body_length" not in batch.schema.names:
         raise Invalid(f"{place.file}: expected a column body, found none")
@@ -89,9 +89,8 @@ def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
 def add_message_ids(
     batch: pa.RecordBatch, topic: str, queue_id: int, queue_offset: int | None
 ) -> pa.RecordBatch:
-    """Add missing message ids to consecutive messages of a queue. An id is computed from topic,
-    queue and queue offset. If the offset is not known yet, a placeholder of the same length is
-    added."""
+    """Add missing message ids to consecutive messages of a queue. An id depends on topic, queue and
+    queue offset. If the offset is unknown, a placeholder of the same length is added."""
     if "properties" in batch.schema.names:
         return batch
     ids = batch.column("msg_id")
@@ -107,7 +106,7 @@ def add_message_ids(
 
 
 def topic_fault(topic: str, rules: RowRules) -> str | None:
-    """Return the reason why a tier cannot hold messages of a topic, or None if it can."""
+    """Return the reason why a tier cannot store messages of a topic, or None."""
     if _TOPIC.fullmatch(topic) is None:
         return (
             "expected 1 to 255 letters, digits, '%', '|', '_' and '-', found "
@@ -123,8 +122,8 @@ def topic_fault(topic: str, rules: RowRules) -> str | None:
 def first_failing(
     place: Place, batch: pa.RecordBatch, action: Callable[[object], object]
 ) -> Invalid:
-    """Apply `action` to the rows of a batch one by one. Return the error of the first row for which
-    it fails."""
+    """Apply `action` to the rows of a batch one by one, and return the error of the first row that
+    fails."""
     low, high = 0, batch.num_rows
     while high - low > 1:
         middle = (low + high) // 2
@@ -213,8 +212,8 @@ def _check_lengths(said: pa.Array, lengths: pa.Array, place: Place) -> None:
 
 
 def _queue_ids(found: dict[str, pa.Array], first_row: int, count: int, queues: int) -> pa.Array:
-    """Compute queue ids by the hash of the first key, like Java's SelectMessageQueueByHash.
-    Messages without keys are spread round robin."""
+    """Return queue ids by the hash of the first key, like Java's SelectMessageQueueByHash. Messages
+    without keys are distributed round robin."""
     ids: Int64s = (first_row + np.arange(count)) % queues
     texts = _first_keys(found)
     if texts is not None:
@@ -225,8 +224,8 @@ def _queue_ids(found: dict[str, pa.Array], first_row: int, count: int, queues: i
 
 
 def _first_keys(found: dict[str, pa.Array]) -> pa.Array | None:
-    """Return the first key of each message: an Arrow array with one text per message, null for a
-    message without keys. None if the table has no column with keys."""
+    """Return the first key of each message (null without keys), or None if the table has no column
+    of keys."""
     if "properties" in found:
         joined = pc.map_lookup(found["properties"], pa.scalar("KEYS"), "first")
         keys = pc.split_pattern(joined, " ")
@@ -255,7 +254,7 @@ def is_text(type: pa.DataType) -> bool:
 
 
 def is_map_like(type: pa.DataType) -> bool:
-    """Return whether values of this Arrow type can be converted to message properties: pairs of a
+    """Return whether values of this Arrow type are convertible to message properties: pairs of a
     name and a text."""
     kinds = pa.types
     if kinds.is_map(type):
@@ -273,8 +272,8 @@ def is_map_like(type: pa.DataType) -> bool:
 
 
 def map_of(column: pa.Array, place: Place) -> pa.Array:
-    """Convert a column for which `is_map_like` is true to a map. Null members of a struct are left
-    out. Raises Invalid for a pair without a name."""
+    """Convert a column for which `is_map_like` is true to a map. Null members of a struct are
+    omitted. Raises Invalid for a pair without a name."""
     if pa.types.is_struct(column.type):
         rows = [
             None if row is None else [pair for pair in row.items() if pair[1] is not None]

@@ -1,4 +1,4 @@
-"""Lists and reads the Parquet files of a table, as they are at the start of the job."""
+"""Parquet files of a table, as they are at the start of the job."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file of a table. `path`: path in its file system. `name`: path below the table.
-    `first_row`: number of the file's first row in the whole table. `group_rows`, `group_bytes`:
-    rows and uncompressed bytes of the row groups. `columns`: column names. `topic`: topic in the
-    folder name `topic=…`."""
+    """File of a table. `path`: path in its file system. `name`: path below the table. `first_row`:
+    row number of its first row in the table. `group_rows`, `group_bytes`: rows and uncompressed
+    bytes of the row groups. `columns`: column names. `topic`: topic in the folder name
+    `topic=…`."""
 
     path: str
     name: str
@@ -58,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Consecutive rows of one row group. `first_row`: number of their first row in the whole table.
+    """Consecutive rows of one row group. `first_row`: row number of the first row in the table.
     `place`: position of that row in its file. `topic`: as in `TableFile`."""
 
     first_row: int
@@ -68,8 +68,8 @@ class Rows:
 
 
 def filesystem(url: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a folder or file, and its path there. An s3 URL takes `region`,
-    `endpoint` and `path_style` as tiers do. Raises Invalid."""
+    """Return the file system of a folder or file, and the path in it. An s3 URL may have the
+    parameters `region`, `endpoint` and `path_style`, as for tiers. Raises Invalid."""
     if "://" not in url:
         return fs.LocalFileSystem(), str(Path(url).absolute())
     place = parse_tier_url(url)
@@ -90,9 +90,8 @@ def filesystem(url: str) -> tuple[fs.FileSystem, str]:
 
 
 def list_table(url: str) -> list[TableFile]:
-    """List all Parquet files of a table, by name. Names that begin with `_` or `.` are left out.
-    Raises Invalid for a location without Parquet files and for a file that is not Parquet,
-    Unavailable."""
+    """List all Parquet files of a table by name, except names that begin with `_` or `.`. Raises
+    Invalid for a location without Parquet files and for a file that is not Parquet, Unavailable."""
     system, root = filesystem(url)
     try:
         found = system.get_file_info(root)

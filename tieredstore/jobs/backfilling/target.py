@@ -1,7 +1,6 @@
-"""Target tier of a backfill: opens the tier as writer, registers segments, commits units. The order
-of writes keeps the tier consistent at any moment: first entries in the metadata, then commit log
-segments, then the units that refer to them. Readers see a message only after its unit is
-written."""
+"""Target tier of a backfill. The order of writes keeps the tier consistent at any moment: first the
+metadata, then commit log segments, then the units that refer to them. Readers see a message only
+after its unit is written."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class BackfillTarget:
-    """A tier that only this process writes to. Created by `open_target`. `epoch_number`: the writer
-    epoch of the tasks."""
+    """Tier that only this process writes to. Created by `open_target`. `epoch_number`: writer epoch
+    of the tasks."""
 
     location: TierLocation
     provider: SegmentProvider
@@ -62,10 +61,10 @@ class BackfillTarget:
     epoch_number: int | None = None
 
     def ends(self, plans: Sequence[QueuePlan]) -> dict[str, QueueStart]:
-        """Return the end offsets of the tier's queues, by path. A queue that never had a message
-        has no end offset. A queue of a deleted topic continues after the deleted messages, unless
-        the table has offsets. Raises Invalid, Corrupt for a queue that cannot be written to, Busy
-        while segments of the same names are being deleted."""
+        """Return the ends of the tier's queues, by path. A queue that never had a message has none.
+        A queue of a deleted topic continues after the deleted messages, unless the table has
+        offsets. Raises Invalid, Corrupt for a queue that cannot be written to, Busy while segments
+        of the same names are being deleted."""
         found = {}
         deleted = self.flat_files.deleted
         for plan in plans:
@@ -95,8 +94,8 @@ class BackfillTarget:
                 raise error
 
     def check_ends(self, starts: Sequence[tuple[QueuePlan, QueueStart]]) -> None:
-        """Check that the queues still have the ends that they had at the start of the job. Another
-        writer could have stored messages at the offsets of this job. Raises Invalid."""
+        """Raise Invalid if a queue no longer ends where it did at the start of the job. Another
+        writer could have used the offsets of this job."""
         for plan, start in starts:
             file = self.flat_files.get(plan.topic, plan.queue_id)
             if file is None:
@@ -106,18 +105,16 @@ class BackfillTarget:
                 raise _make_moved_error(file, start)
 
     def find_generations(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return, for each topic, the lowest id that the topic can have. Each deletion of the topic
-        raises this number."""
+        """Return the lowest possible id of each topic. Each deletion of the topic raises it."""
         found = {topic: self.flat_files.deleted.get(topic) for topic in topics}
         return {topic: 0 if one is None else one.next_id for topic, one in found.items()}
 
     def check_done(
         self, queues: Iterable[Mapping[str, Any]], generations: Mapping[str, int], note: Path
     ) -> None:
-        """Check that the tier still has the queues of an earlier backfill, up to the ends in that
-        backfill's report. `queues`: the report's rows about queues. `generations`: result of
-        `find_generations` during the earlier backfill. `note`: file that contains the report and
-        `generations`. Raises Invalid."""
+        """Raise Invalid unless the tier still has the queues of an earlier backfill, up to the ends
+        in its report. `queues`: the report's rows about queues. `generations`: result of
+        `find_generations` at that time. `note`: file that contains the report and `generations`."""
         for row in queues:
             topic, queue_id, until = row["topic"], row["queue_id"], row["until_offset"]
             file = self.flat_files.get(topic, queue_id)
@@ -136,9 +133,8 @@ class BackfillTarget:
                 )
 
     def check_store(self, plans: Sequence[QueuePlan]) -> None:
-        """Check that the state directory does not belong to a store with one of the queues. Such a
-        store has used, or would use, the offsets of this job. Raises Invalid, Corrupt,
-        Unavailable."""
+        """Raise Invalid if the state directory belongs to a store with one of the queues, because
+        both would use the same offsets. Also raises Corrupt, Unavailable."""
         config, root = self.location.config, self.location.state
         assert root is not None
         log = find_log_directory(config, root)
@@ -188,8 +184,8 @@ class BackfillTarget:
         self, index: IndexStoreService, starts: Sequence[tuple[QueuePlan, QueueStart]]
     ) -> None:
         """Set a watermark for each queue that has none: the commit log offset at which the new
-        messages begin. Messages before this offset were indexed by an earlier writer. The
-        watermarks are durable before the first new byte is written."""
+        messages begin. An earlier writer has indexed the messages before it. The watermarks are
+        durable before the first new byte is written."""
         for plan, start in starts:
             topic = self.metadata.topic(plan.topic)
             assert topic is not None
@@ -209,8 +205,8 @@ class BackfillTarget:
     def commit(
         self, plan: QueuePlan, start: QueueStart, pieces: Sequence[Piece], tags_codes: Int64s
     ) -> None:
-        """Record the sizes of a queue's new segments, then write the queue's units. Units of an
-        earlier attempt are kept. Raises Invalid if other data was written there in the meantime."""
+        """Record the sizes of a queue's new segments, then write its units. Units of an earlier
+        attempt stay. Raises Invalid if other data was written there."""
         self.flat_files.check_writer()
         sizes = plan.sizes.astype(np.int64)
         ends = start.physical_offset + np.cumsum(sizes)
@@ -295,7 +291,7 @@ class BackfillTarget:
 
     @property
     def ledger(self) -> Path:
-        """Folder with one file for each earlier backfill into this tier."""
+        """Folder with one file per earlier backfill into this tier."""
         assert self.location.state is not None
         return self.location.state / "backfill"
 
@@ -305,8 +301,7 @@ def open_target(
     location: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[BackfillTarget]:
     """Take the writer epoch of the broker's prefix and load its state. Raises Fenced with the name
-    of another writer, Invalid for a tier and a state that do not belong together, Corrupt,
-    Unavailable."""
+    of another writer, Invalid if tier and state do not belong together, Corrupt, Unavailable."""
     config, state = location.config, location.state
     assert state is not None
     target = TierTarget(config, location.url, state)
@@ -348,9 +343,9 @@ def path_of(plan: QueuePlan, broker: str) -> str:
 def record_pieces(
     provider: SegmentProvider, plan: QueuePlan, start: QueueStart, pieces: Sequence[Piece]
 ) -> None:
-    """Record the store times of the messages in a queue's new segments. Existing records at the
-    same offsets describe deleted messages, and are removed first. If the records cannot be written,
-    `verify --seal` can write them later."""
+    """Record the store times of a queue's new segments. Existing records at the same offsets belong
+    to deleted messages, and are removed first. If the write fails, `verify --seal` can repeat it
+    later."""
     place = find_layer(provider, TimesPlace)
     if place is None or not pieces:
         return

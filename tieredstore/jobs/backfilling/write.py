@@ -1,6 +1,5 @@
-"""The second pass over a table. It writes the rows into commit log segments at planned offsets.
-Repeated and concurrent attempts at a task write the same bytes, so each attempt keeps existing
-bytes."""
+"""Second pass over a table: write the rows into commit log segments at planned offsets. All
+attempts at a task write the same bytes, so existing bytes are kept."""
 
 from __future__ import annotations
 
@@ -31,9 +30,8 @@ _WRITE_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Task that writes commit log segments. `pieces`: the segments. `files`: all files that contain
-    their rows. `epoch`: number of the writer epoch under which the task writes, None without
-    fencing."""
+    """Task that writes commit log segments. `pieces`: the segments. `files`: all files with their
+    rows. `epoch`: writer epoch of the task, None without fencing."""
 
     url: str
     files: tuple[TableFile, ...]
@@ -67,7 +65,7 @@ def write_task(
     pieces: Sequence[Piece],
     epoch: int | None = None,
 ) -> WriteTask:
-    """Create a task for the given segments. Its `files` are only those that contain rows of these
+    """Create a task for the given segments. Its `files` are only those with rows of these
     segments."""
     first_rows = [file.first_row for file in files]
     needed: set[int] = set()
@@ -79,8 +77,8 @@ def write_task(
 
 
 def write(task: WriteTask) -> list[WrittenPiece]:
-    """Write the pieces of a task. Raises Invalid for rows that have changed and for a segment that
-    already has different bytes, Fenced if the epoch was taken over, Unavailable."""
+    """Write the pieces of a task. Raises Invalid if rows have changed or a segment already has
+    different bytes, Fenced if the epoch was taken over, Unavailable."""
     wanted = [unpack_numbers(piece.rows) for piece in task.pieces]
     messages = _messages(task, np.sort(np.concatenate(wanted)))
     numbers = messages.column("row").to_numpy()
@@ -101,8 +99,8 @@ def write(task: WriteTask) -> list[WrittenPiece]:
 
 
 def _messages(task: WriteTask, wanted: Int64s) -> pa.Table:
-    """Return the messages of the table rows `wanted` (ascending row numbers), with a column of row
-    numbers. Other rows of the same row groups are read and discarded."""
+    """Return the table rows `wanted` (ascending row numbers) as messages, with a column of row
+    numbers. Other rows of the same row groups are discarded."""
     table = Table(task.url)
     parts = []
     for file in task.files:
@@ -150,8 +148,7 @@ def _write_piece(
 
 
 def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the messages at the positions `at` of the table, in this order. Each batch has about
-    BATCH_BYTES of records."""
+    """Yield the messages at the positions `at`, in this order, in batches of about BATCH_BYTES."""
     step = max(len(at) * BATCH_BYTES // max(size_bytes, 1), 1)
     for first in range(0, len(at), step):
         its = at[first : first + step]
@@ -162,7 +159,7 @@ def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.Rec
 
 @dataclass
 class SegmentWriter:
-    """Writer of a whole segment. Earlier or concurrent attempts may write the same bytes."""
+    """Writer of a whole segment. Other attempts may write the same bytes."""
 
     segment: FileSegment
     rewritable: bool
@@ -174,8 +171,8 @@ class SegmentWriter:
         self._there = self.segment.size()
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes. Raises Invalid if the segment has different, durable bytes at their
-        position, Unavailable."""
+        """Write the next bytes. Raises Invalid if the segment has different durable bytes there,
+        Unavailable."""
         self._waiting.append(data)
         if sum(part.nbytes for part in self._waiting) >= self.least_bytes:
             self._flush()

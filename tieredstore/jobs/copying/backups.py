@@ -1,6 +1,6 @@
-"""Copies the data that a `restore` from the copy needs in addition to the segments: the ends of
-expired queues, the runs of lite topics, and the backups. The backup of topics, groups and offsets
-is copied from the origin. The backup of the metadata is made from the metadata of the copy."""
+"""Copy of everything else that a `restore` needs: the ends of expired queues, the runs of lite
+topics, and the backups. The backup of topics, groups and offsets is copied from the origin. The
+backup of the metadata is made from the metadata of the copy."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class BackupCopy:
-    """Copies the backups of one broker, and the ends of its queues. `config`: configuration of the
-    target. `topics`: chosen topics, by shell patterns."""
+    """Copies the backups of one broker and the ends of its queues. `config`: configuration of the
+    target. `topics`: shell patterns of the chosen topics."""
 
     origin: SegmentProvider
     origin_metadata: MetadataStore | None
@@ -63,8 +63,8 @@ class BackupCopy:
     topics: str | Sequence[str]
 
     def copy(self, writer: TierWriter) -> str | None:
-        """Copy the data that the target lacks. Call this after the segments are copied. Returns the
-        reason if an error prevents backups. Raises Fenced."""
+        """Copy what the target lacks. Call this after the segments are copied. Return the reason if
+        an error prevents backups. Raises Fenced."""
         try:
             names = self._list_kinds()
             former = self._find_former()
@@ -110,9 +110,9 @@ class BackupCopy:
     def _record_ends(
         self, writer: TierWriter, former: FormerMetadata, expired: Mapping[QueueKey, FormerEnds]
     ) -> None:
-        """Record the end offset of each queue that has no messages in origin and target. The record
-        is an entry for an empty segment in the target's metadata. Such entries are deleted for
-        queues that have messages again."""
+        """Record the end offset of each queue without messages in origin and target, as an empty
+        segment in the target's metadata. Such entries are deleted when the queue has messages
+        again."""
         metadata, broker = self.target.metadata, self.tier.broker
         ends = {key: end for key, end in expired.items() if not self._list_entries(key)}
         stale = [
@@ -147,8 +147,8 @@ class BackupCopy:
         return [it for it in self.target.metadata.segments(path) if it.status != STATUS_DELETED]
 
     def _list_empty(self, key: QueueKey) -> list[FileSegmentMetadata]:
-        """Return a queue's metadata entries for empty segments whose base offset is before a
-        segment with messages."""
+        """Return a queue's metadata entries for empty segments that begin before a segment with
+        messages."""
         entries = self._list_entries(key)
         last = {
             kind: max((it.base_offset for it in entries if it.size and it.type is kind), default=0)
@@ -157,9 +157,9 @@ class BackupCopy:
         return [it for it in entries if not it.size and it.base_offset < last[it.type]]
 
     def _copy_light_runs(self, writer: TierWriter) -> None:
-        """Write the origin's runs of lite topics as one run, since only runs show which lite topics
-        are deleted. Runs with messages that the target lacks are left out, except their deletions.
-        A broker reads such messages back. The parents have the same ids as in the origin."""
+        """Write the origin's runs of lite topics as one run, because only runs show which lite
+        topics are deleted. Messages that the target lacks are omitted, except their deletions. The
+        parents keep their ids."""
         place, broker = find_layer(self.target.provider, RangedBackups), self.tier.broker
         groups = load_runs(self.origin, broker).directory.list_groups()
         known = load_runs(self.target.provider, broker).directory
@@ -207,8 +207,8 @@ class BackupCopy:
         return max((it.base_offset + it.size for it in units), default=0) // UNIT_SIZE
 
     def _has_store(self) -> bool:
-        """Return whether a store, and not only a copy, has written to the target. The store's own
-        backups are then newer than those of the origin, and must not be replaced."""
+        """Return whether a store, and not only a copy, has written to the target. Its backups are
+        newer than those of the origin, and must not be replaced."""
         place = find_layer(self.target.provider, IdentifiedTier)
         if place is None:
             return False

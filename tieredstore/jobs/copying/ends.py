@@ -1,4 +1,4 @@
-"""Opens and closes the origin and the target of a copy."""
+"""Opening and closing of the origin and the target of a copy."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run_copy(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Copy data of the origin that the target lacks. `copy_tier` describes the guarantees. Returns
-    the JSON report (`docs/cli.md`). Raises Invalid (bad options, a target with other content),
+    """Copy data of the origin that the target lacks, and return the JSON report (`docs/cli.md`).
+    See `copy_tier` for the guarantees. Raises Invalid (bad options, a target with other content),
     Fenced (another writer), Corrupt, Unavailable."""
     refuse_memory(origin.url)
     with open_location(origin) as opened:
@@ -94,7 +94,7 @@ def _copy(
 def _plan(
     found: TierLocation, origin: OpenTier, request: CopyTierOptions, clock: Clock
 ) -> list[PathSummary]:
-    """Return what a run would copy and delete, by path. Writes nothing."""
+    """Return what a run would copy and delete, by path, without writing anything."""
     broker = origin.broker or find_only_broker(origin.provider)
     goal = _target(origin, request, broker)
     with ExitStack() as stack:
@@ -126,8 +126,8 @@ def _target(origin: OpenTier, request: CopyTierOptions, broker: str) -> TierTarg
 def _refuse_same(
     found: TierLocation, origin: OpenTier, goal: TierTarget, target: SegmentProvider
 ) -> None:
-    """Reject a target that is the origin. Buckets of the same name on two endpoints are different.
-    The endpoint is in the URL's query or in the configuration."""
+    """Reject a target that is the origin. Buckets of the same name on two endpoints, from the URL's
+    query or the configuration, are different."""
     same_query = parse_tier_url(found.url).query == parse_tier_url(goal.url).query
     config = msgspec.structs.replace(
         origin.config,

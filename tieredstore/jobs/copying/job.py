@@ -1,7 +1,7 @@
-"""The copy job, for a broker's part of a tier. It copies the metadata first, then queues in
-parallel, then the index. In each queue the commit log is copied before the consume queue, and each
-segment is registered before its first byte. The target is consistent at any moment, and a later run
-extends it."""
+"""Copy job for a broker's part of a tier. It copies the metadata first, then queues in parallel,
+then the index. In each queue, the commit log precedes the consume queue, and each segment is
+registered before its first byte. The target is consistent at any moment, and a later run continues
+it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plan_copy(
     broker: str,
     options: CopyOptions,
 ) -> list[PathSummary]:
-    """Return what a run would copy and delete, by path. Writes nothing, and acquires no writer
+    """Return what a run would copy and delete, by path. It writes nothing and acquires no writer
     epoch."""
     tier = load_origin(origin, origin_metadata, broker)
     target.load()
@@ -67,13 +67,12 @@ def copy_tier(
     config: StoreConfig | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> CopyReport:
-    """Copy data of the origin that the target lacks. An interrupted run can be repeated and has the
-    same result as one run. Afterwards the caller can only close the target's provider.
-    `origin_metadata`: None for a tier without state. `loaded`: the origin, if `load_origin` was
-    called before. `config`: configuration of the target, for its backups. Without a configuration
-    the target gets no backups. Raises Invalid if the target has other content (before anything is
-    written to it), Fenced if another writer owns it, Corrupt, Unavailable. Failures of single
-    queues are only in the report."""
+    """Copy data of the origin that the target lacks. An interrupted run can be repeated. Failures
+    of single queues are only in the report. Afterwards the caller must close the target's provider.
+    `origin_metadata`: None for a tier without state. `loaded`: result of an earlier `load_origin`.
+    `config`: configuration of the target, without which the target gets no backups. Raises Invalid
+    if the target has other content (before anything is written), Fenced if another writer owns it,
+    Corrupt, Unavailable."""
     start = time.monotonic()
     tier = loaded or load_origin(origin, origin_metadata, broker)
     with TierWriter.acquire(
@@ -187,9 +186,8 @@ class _Job:
             self._report.replaced.append(path)
 
     def _announce_all(self, plans: list[PathPlan]) -> None:
-        """Register all topics (index items refer to topics by id), the queues, and the first new
-        segment of each file, in one write. Later segments are registered just before they are
-        copied."""
+        """Register all topics, the queues, and the first new segment of each file, in one write.
+        Later segments are registered just before they are copied."""
         first: dict[tuple[str, int], SegmentCopy] = {}
         for plan in plans:
             for item in plan.segments:
@@ -218,8 +216,7 @@ class _Job:
             pool.shutdown(cancel_futures=True)
 
     def _do_guarded(self, plan: PathPlan, action: Callable[[PathPlan], None]) -> None:
-        """Run `action`, the copy of one path. Its failure is recorded, and copies of other paths
-        continue."""
+        """Run `action`, the copy of one path. Record a failure, and continue with other paths."""
         if self.stop.is_set():
             return
         try:
@@ -259,8 +256,8 @@ class _Job:
                 return
 
     def _resolve_conflict(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
-        """If the plan of a path has a conflict, delete the target's segments of the path, and
-        return a new plan. Raises Invalid if the options do not permit the deletion."""
+        """Delete the target's segments of a path with a conflict, and return a new plan. Raises
+        Invalid if the options do not permit the deletion."""
         if plan.conflict is None:
             return plan
         if not self.options.replace and not (plan.is_gap and is_ours):
@@ -275,8 +272,8 @@ class _Job:
         return self._planner.queue(plan.origin, fresh=True)
 
     def _plan_again(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
-        """Plan a path again after its copy failed. Return None if the origin still has all segments
-        of the first plan."""
+        """Plan a path again after its copy failed. Return None if the origin still has all its
+        segments."""
         assert plan.origin is not None
         now = list_again(self.origin, plan.origin, with_new=False)
         sizes = {extent.id: extent.size_bytes for extent in (*now.commit_log, *now.consume_queue)}

@@ -1,8 +1,7 @@
-"""The part of an origin that can be copied: a consistent prefix of each queue, and its index. The
-origin may have an active writer. That writer writes the commit log, then the consume queue, then
-the index. A later listing of the commit log therefore includes all bytes that an earlier listing of
-the consume queue refers to. So index segments are listed before queues, and a queue's commit log is
-listed again if its consume queue refers to bytes beyond the listing."""
+"""Part of an origin that can be copied: a consistent prefix of each queue, and its index. An active
+writer of the origin writes the commit log, then the consume queue, then the index. Listings are
+therefore made in the opposite order. If a consume queue refers to bytes beyond the listing of the
+commit log, the commit log is listed again."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from tieredstore.tier.index.uploaded_file import check_whole, header_of
 @dataclass(frozen=True, slots=True)
 class CopyOrigin:
     """One broker's part of a tier. `metadata`: metadata of the state, None without a state.
-    `topics`: metadata entries of the topics for the target. `damage`: reasons why data cannot be
-    copied, one line each. `deleted`: records of deleted topics."""
+    `topics`: topic entries for the target's metadata. `damage`: reasons why data cannot be copied,
+    one line each. `deleted`: records of deleted topics."""
 
     broker: str
     catalogue: TierCatalogue
@@ -44,7 +43,7 @@ class CopyOrigin:
 def load_origin(
     provider: SegmentProvider, metadata: MetadataStore | None, broker: str
 ) -> CopyOrigin:
-    """List the broker's part of a tier. Raises Invalid if none exists, or the metadata belongs to
+    """List the broker's part of a tier. Raises Invalid if there is none or the metadata belongs to
     another tier, Unavailable, Corrupt."""
     listed = {listing.id: listing for listing in provider.list(index_path(broker))}
     catalogue = load_catalogue(provider, metadata, broker=broker)

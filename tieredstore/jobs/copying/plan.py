@@ -1,5 +1,5 @@
-"""Compares one path of an origin with the same path of a target. Finds bytes that the target lacks,
-and bytes that the origin does not have."""
+"""Comparison of one path of an origin with the target: bytes that the target lacks, and bytes that
+the origin does not have."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 
 @dataclass(frozen=True, slots=True)
 class TargetSegment:
-    """Segment of the target. `recorded_bytes`: size in the metadata, which counts only bytes that
-    were copied and checked. `real_bytes`: actual size."""
+    """Segment of the target. `recorded_bytes`: size in the metadata, which counts only copied and
+    checked bytes. `real_bytes`: actual size."""
 
     id: SegmentId
     recorded_bytes: int
@@ -32,8 +32,8 @@ class TargetSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopy:
-    """Bytes [start, end) of one segment to copy. If the range is empty, the segment is only sealed.
-    `seal`: seal the segment, because no byte will follow in it."""
+    """Bytes [start, end) of one segment to copy. With an empty range, the segment is only sealed.
+    `seal`: seal the segment, because no bytes will follow."""
 
     extent: SegmentExtent
     start: int
@@ -55,12 +55,11 @@ class SegmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class PathPlan:
-    """Plan for one path: a queue (commit log first), or the index. `origin`: the part of the queue
-    to copy. None for the index. `bytes_there`: bytes that the target already has. `conflict`:
-    reason why nothing may be copied before the target's segments of this path are deleted.
-    `is_gap`: whether the reason is that the origin no longer has the bytes that would follow the
-    target's end. Otherwise the contents differ. `has_units`: whether readers find messages of the
-    queue in the target. `damage`: losses of the origin, one line each."""
+    """Plan for a queue (commit log first) or the index. `origin`: part of the queue to copy, None
+    for the index. `bytes_there`: bytes that the target already has. `conflict`: reason why the
+    target's segments must be deleted first. `is_gap`: the reason is that the origin no longer has
+    the bytes after the target's end. Otherwise the contents differ. `has_units`: whether readers
+    find messages of the queue in the target. `damage`: losses of the origin, one line each."""
 
     path: str
     origin: QueueFiles | None
@@ -88,9 +87,8 @@ class PathPlan:
 def plan_queue(
     queue: QueueFiles, target: Sequence[TargetSegment], *, seals: bool, rewritable: bool
 ) -> PathPlan:
-    """Plan the copy of a queue. `queue`: the consistent prefix that can be copied. `target`: all
-    segments of the queue in the target. `seals`: whether a seal changes data in the target's
-    backend."""
+    """Plan the copy of a queue. `queue`: the consistent prefix to copy. `target`: all segments of
+    the queue in the target. `seals`: whether a seal changes data in the target's backend."""
     log, units = (
         [segment for segment in target if segment.id.type is kind]
         for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE)
@@ -156,7 +154,7 @@ class _FilePlanner:
         self._filled = [s for s in target if s.recorded_bytes or s.real_bytes]
 
     def conflict(self) -> str | None:
-        """Return why the target's file is not a part of the origin's file, or None if it is."""
+        """Return why the target's file is not a part of the origin's file, or None."""
         if not self._filled or not self.origin:
             return None  # All segments of the target may have expired in the origin.
         first = self.origin[0].base_offset
@@ -176,8 +174,7 @@ class _FilePlanner:
         return None
 
     def gap(self) -> str | None:
-        """Describe the bytes that the origin lost between the target's end and the origin's
-        start."""
+        """Describe the bytes that the origin lost between the target's end and its own start."""
         if not self._filled or not self.origin or self.may_have_holes:
             return None
         last = max(self._filled, key=lambda segment: segment.id.base_offset)

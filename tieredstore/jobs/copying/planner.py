@@ -1,4 +1,4 @@
-"""Plans the copy of every chosen queue and of the index, and the deletion of foreign paths of the
+"""Plan of a copy: every chosen queue, the index, and the deletion of foreign paths of the
 target."""
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class CopyPlanner:
                 yield queue
 
     def _plan_emptied(self, queue: QueueFiles, *, fresh: bool = False) -> PathPlan:
-        """Plan a queue without segments in the origin. The target keeps its bytes of the queue,
-        because index items refer to them."""
+        """Plan a queue without segments in the origin. The target keeps its bytes, because index
+        items refer to them."""
         path = queue.path
         list_target = self.target.list_segments_again if fresh else self.target.segments
         segments = list_target(path)
@@ -113,8 +113,8 @@ class CopyPlanner:
         return self._compare_end(plan, index)
 
     def _find_damage(self, queue: QueueFiles, prefix: QueueFiles) -> tuple[str, ...]:
-        """Report bytes and units that are missing in the origin between the segments to copy.
-        Losses that the origin's metadata records are not reported again."""
+        """Report bytes and units that the origin lacks between the segments to copy. Losses that
+        its metadata records are not reported again."""
         lines: list[str] = []
         if self.tier.catalogue.metadata is None:
             lines += map(str, find_log_gaps(prefix))
@@ -128,9 +128,8 @@ class CopyPlanner:
 
     def _find_lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
         """Return a conflict if messages after the target's end expired in the origin before they
-        were copied. In this case the origin's consume queue and commit log both begin after the
-        target's end. Return None if only the consume queue does: the origin never had these
-        messages (a hole of the queue)."""
+        were copied. A hole in only the consume queue is no conflict, because the origin never had
+        these messages."""
         filled = [s for s in target if s.id.type is CONSUME_QUEUE and s.real_bytes >= UNIT_SIZE]
         if not filled or not queue.consume_queue:
             return None
@@ -150,9 +149,9 @@ class CopyPlanner:
         )
 
     def _compare_end(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
-        """Add a conflict to the plan if the last bytes of an earlier copy differ from the origin's,
-        or if another writer has appended to that copy. Raises Unavailable, and Corrupt if the
-        origin no longer has the bytes to compare."""
+        """Add a conflict to the plan if the end of an earlier copy differs from the origin, or if
+        another writer has appended to it. Raises Unavailable, and Corrupt if the origin no longer
+        has the bytes to compare."""
         if plan.conflict is not None:
             return plan
         there = {segment.id: segment for segment in plan.target}
@@ -199,8 +198,8 @@ class CopyPlanner:
             return segment.read(position, length)
 
     def find_foreign_paths(self) -> dict[str, str]:
-        """Find paths of the target that the origin never had, as far as the origin's metadata
-        shows. A queue that is only in this metadata may have expired in the origin."""
+        """Find paths of the target that the origin never had. A queue that is only in the origin's
+        metadata may have expired there."""
         own = {queue.path for queue in self.tier.queues} | {self.index_path}
         for topic, queue_id in self.tier.catalogue.known_queues or ():
             own.add(f"{self.tier.broker}/{topic}/{queue_id}")
@@ -213,7 +212,7 @@ class CopyPlanner:
 
 def _find_emptied(tier: CopyOrigin) -> dict[str, int]:
     """Find the queues without segments in the origin, and the commit log offset at which each
-    continues. Without a state directory the result is empty."""
+    continues. Empty without a state directory."""
     there = {queue.path for queue in tier.queues}
     begins: dict[str, int] = {}
     for entry in (tier.catalogue.metadata or {}).values():

@@ -11,9 +11,9 @@ from tieredstore.errors import TieredStoreError
 
 @dataclass(frozen=True, slots=True)
 class PathSummary:
-    """One path of a plan: bytes to copy and bytes already in the target. `conflict`: reason why the
-    path cannot be copied unchanged. `deletes_bytes`: bytes of the target that `replace` would
-    delete."""
+    """One path of a plan: bytes to copy, and bytes that are already in the target. `conflict`:
+    reason why the target must be changed first. `deletes_bytes`: bytes of the target that `replace`
+    would delete."""
 
     path: str
     copy_bytes: int
@@ -44,13 +44,13 @@ def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
 @dataclass(slots=True)
 class CopyReport:
     """Result of a run. `queues`: number of chosen queues. `segments`: number of created or extended
-    segments. `copied_bytes`: bytes that were written, or compared with bytes that an interrupted
-    run had written. `there_bytes`: bytes that were already in the target. `index_segments`: number
-    of index segments among `segments`. `replaced`: paths that were deleted first. `vanished`: paths
-    that expired in the origin before they were copied. `failed`: path and error. `damage`: parts
-    that were not copied, because of contradictions between the origin's listing and state or losses
-    between segments. `notes`: other parts that were not copied. `index_left_out`: reason why no
-    index was copied. `origin_usage`, `target_usage`: requests, if the provider counts them."""
+    segments. `copied_bytes`: bytes that were written, or compared after an interrupted run.
+    `there_bytes`: bytes that were already in the target. `index_segments`: number of index segments
+    among `segments`. `replaced`: paths that were deleted first. `vanished`: paths that expired in
+    the origin before they were copied. `failed`: path and error. `damage`: parts that were not
+    copied because of losses or contradictions in the origin. `notes`: other parts that were not
+    copied. `index_left_out`: reason why no index was copied. `origin_usage`, `target_usage`:
+    requests, if the provider counts them."""
 
     queues: int = 0
     segments: int = 0

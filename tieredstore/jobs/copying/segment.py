@@ -1,4 +1,4 @@
-"""Copies one segment: writes the bytes piece by piece and reads them back."""
+"""Copy of one segment: write the bytes piece by piece and read them back."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ WRITE_ATTEMPTS = 3
 
 
 class TargetDiffers(Invalid):
-    """Raised if the target has other bytes than the origin."""
+    """The target has other bytes than the origin."""
 
 
 class Stopped(Exception):
-    """Raised if the run was asked to stop. Copied bytes stay."""
+    """The run was asked to stop. Copied bytes stay."""
 
 
 @dataclass
 class SegmentCopier:
-    """Copier between two providers. Thread-safe. Memory: two pieces of 8 MiB for each call. `back`:
-    a second provider of the target, which reads the copied bytes again to check them. `target` may
-    return recently written bytes from memory. `check_writer`: raises Fenced once epoch ownership is
-    lost. `on_bytes`: receives the size of each copied piece."""
+    """Copier between two providers. Thread-safe. Memory: two pieces of 8 MiB per call. `back`:
+    second provider of the target for reading the bytes back, because `target` may return them from
+    memory. `check_writer`: raises Fenced if epoch ownership is lost. `on_bytes`: receives the size
+    of each copied piece."""
 
     origin: SegmentProvider
     target: SegmentProvider
@@ -44,8 +44,8 @@ class SegmentCopier:
 
     def copy(self, item: SegmentCopy) -> None:
         """Copy [start, end), seal it, and read it back. Raises TargetDiffers if existing bytes
-        differ from the origin's, Corrupt if bytes read back differ from those written or the origin
-        has become shorter, Stopped, Fenced, Unavailable."""
+        differ from the origin's, Corrupt if bytes that were read back differ or the origin has
+        become shorter, Stopped, Fenced, Unavailable."""
         origin = self.origin.open(item.id, item.extent.listing)
         target = self.target.open(item.id)
         try:
@@ -150,14 +150,14 @@ class SegmentCopier:
 
 
 def _is_torn(found: memoryview, data: memoryview) -> bool:
-    """Return whether a power cut has torn the write of `data`, so that `found` has zeros in place
-    of some bytes."""
+    """Return whether a power cut has torn the write of `data`, so that parts of `found` are
+    zeros."""
     bytes_found = np.frombuffer(found, np.uint8)
     return bool(np.all((bytes_found == 0) | (bytes_found == np.frombuffer(data, np.uint8))))
 
 
 def first_difference(a: memoryview, b: memoryview) -> int:
-    """Return the first position at which two pieces differ."""
+    """Return the first position at which two buffers differ."""
     return next(
         (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )

@@ -1,4 +1,4 @@
-"""Target of a copy: its listing, its metadata, and the metadata entries for copied segments."""
+"""Target of a copy: its listing, and its metadata."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ from tieredstore.tier.writing import TierWriter
 
 @dataclass
 class CopyTarget:
-    """One broker's part of a tier, and the metadata of its state (loaded by `load`). `other`: a
-    second provider of the same tier, which reads copied bytes again to check them. None if
-    `provider` itself can do this, because it does not return written bytes from memory. `state`:
-    the directory of the metadata, which a copy locks."""
+    """One broker's part of a tier, and the metadata of its state (loaded by `load`). `other`:
+    second provider of the same tier for reading bytes back, or None if `provider` never returns
+    written bytes from memory. `state`: directory of the metadata, which a copy locks."""
 
     provider: SegmentProvider
     metadata: MetadataStore
@@ -120,10 +119,9 @@ class CopyTarget:
     def take_over_deletions(
         self, writer: TierWriter, records: Mapping[str, DeletedTopic], *, is_told: bool
     ) -> bool:
-        """Record the origin's deletions of topics in the target, and delete the target's segments
-        of the deleted topics. Returns whether the target had one of these topics. `is_told`:
-        whether the user permits the deletion. Raises Fenced, Unavailable. Raises Invalid if the
-        target had one of these topics and `is_told` is False."""
+        """Record the origin's deletions of topics in the target, and delete the segments of these
+        topics there. Return whether the target had one of them. `is_told`: whether the user permits
+        the deletion. Raises Invalid if it is needed but not permitted, Fenced, Unavailable."""
         deleted = DeletedTopics(self.provider, self.metadata, self.broker, self.clock)
         deleted.begin(writer)
         stale = [
@@ -166,8 +164,7 @@ class CopyTarget:
                     self.complete(item.id, 0, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
-        """Record in the target's metadata that the first `size_bytes` bytes of a segment were
-        copied and checked."""
+        """Record that the first `size_bytes` bytes of a segment were copied and checked."""
         begin_ms, end_ms = times
         now_ms = self.clock.now_ms()
         if begin_ms == NEVER_WRITTEN_MS:
@@ -185,9 +182,9 @@ class CopyTarget:
         )
 
     def remove(self, segments: Iterable[TargetSegment]) -> None:
-        """Delete segments. Consume queue segments are deleted before commit log segments, and newer
-        before older ones, so that the rest is consistent at any moment. Raises Unavailable. After
-        an error, the metadata still lists the segments, but as deleted ones."""
+        """Delete segments. Consume queues precede commit logs, and newer segments precede older
+        ones, so that the rest is consistent at any moment. After an error, the metadata lists the
+        segments as deleted. Raises Unavailable."""
         ordered = sorted(segments, key=lambda s: (s.id.type, s.id.base_offset), reverse=True)
         with self.metadata.batch():
             for segment in ordered:
@@ -236,8 +233,8 @@ class TimesCopy:
         self._timed: frozenset[str] | None = None
 
     def forget(self, path: str) -> None:
-        """Delete the target's time records of a queue. Call this if the target has no messages of
-        the queue. Raises Unavailable."""
+        """Delete the target's time records of a queue that has no messages in the target. Raises
+        Unavailable."""
         if self._target is None:
             return
         if self._timed is None:
@@ -246,8 +243,8 @@ class TimesCopy:
             self._target.delete_times(path, self._target.list_times(path))
 
     def copy(self, queue: QueueFiles) -> None:
-        """Copy time records that the target lacks. Small queues need none. Without time records, a
-        search by time in a large queue reads messages."""
+        """Copy time records that the target lacks. Without them, a search by time in a large queue
+        reads messages. Small queues need none."""
         origin, target, path = self._origin, self._target, queue.path
         if is_read_whole(queue) or origin is None or target is None:
             return

@@ -1,3 +1,3 @@
 """The job `export`: messages of a tier as Parquet files, an Iceberg table or a Delta table. Each
-run adds the messages that are new since the last run, exactly once. The target keeps the exported
-position of each queue together with the data (`docs/jobs.md`)."""
+run adds the new messages exactly once. The target stores the exported position of each queue
+together with the data (`docs/jobs.md`)."""

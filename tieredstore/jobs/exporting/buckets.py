@@ -1,5 +1,5 @@
-"""Bucket numbers as in Iceberg's transform `bucket[N]`: the 32-bit Murmur3 hash (x86, seed 0) of a
-value, without its sign, modulo N. A text is hashed as UTF-8, a number as 8 bytes."""
+"""Bucket numbers as in Iceberg's transform `bucket[N]`: the 32-bit Murmur3 hash (x86, seed 0)
+without its sign, modulo N. Texts are hashed as UTF-8, numbers as 8 bytes."""
 
 from __future__ import annotations
 

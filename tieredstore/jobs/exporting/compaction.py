@@ -31,8 +31,8 @@ merged."""
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
     """Plan of a compaction, which stays the same when the job is continued. `compacted`: commit
-    number of the preceding compaction. `groups`: for each merged file, the names and sizes (bytes)
-    of its source files, in order. `kept_files`: number of unchanged files."""
+    number of the previous compaction. `groups`: for each merged file, its source files by name and
+    size (bytes), in order. `kept_files`: number of unchanged files."""
 
     staging: str
     compacted: int
@@ -42,8 +42,8 @@ class CompactionPlan:
 
 def run_compact_export(run: JobRun, request: CompactExportOptions) -> dict[str, object]:
     """Merge small files of a plain Parquet target, and return the report (`docs/jobs.md`). Exports
-    into the target may run in the meantime. Raises Invalid (no such target), Fenced (another
-    compaction committed in the meantime), Corrupt (an unreadable file), Unavailable."""
+    into the target may run at the same time. Raises Invalid (no such target), Fenced (another
+    compaction has committed), Corrupt (an unreadable file), Unavailable."""
     log = CommitLog(str(request.to), request.target_options or {}, request.target)
     _require_parquet(log, request.target)
     log.clear()
@@ -107,8 +107,7 @@ def _make_plan(log: CommitLog, request: CompactExportOptions) -> CompactionPlan:
 
 
 def _list_files(log: CommitLog) -> tuple[int, dict[str, int]]:
-    """Return the commit number of the last compaction, and the size in bytes of each data file
-    after the last commit."""
+    """Return the commit number of the last compaction, and the sizes in bytes of the data files."""
     last = log.publish_last()
     while True:
         assert last is not None
@@ -122,7 +121,7 @@ def _list_files(log: CommitLog) -> tuple[int, dict[str, int]]:
 def group_small_files(
     sizes: Mapping[str, int], request: CompactExportOptions
 ) -> Iterator[list[tuple[str, int]]]:
-    """Yield neighbouring files to merge, by names and bytes. Rows stay in order of names."""
+    """Yield groups of consecutive small files to merge, by name and size (bytes)."""
     runs: list[list[tuple[str, int]]] = [[]]
     folder = ""
     for name, size in sorted(sizes.items(), key=lambda item: item[0].rpartition("/")):
@@ -171,9 +170,9 @@ def _commit_once(
 
 
 def _merged_name(last: str, number: int) -> str:
-    """Return a name for a merged file that sorts after all its source files and before the next
-    file. Rows then stay in order. A listing in pages that began before the sources were deleted
-    still finds the merged file."""
+    """Return a name for a merged file that sorts after its source files and before the next file.
+    Rows then stay in order, and a listing in pages that has passed the deleted sources still finds
+    the merged file."""
     folder, slash, name = last.rpartition("/")
     found = _DATA_FILE.fullmatch(name)
     assert found is not None
@@ -199,8 +198,8 @@ def _require_ours(
 def _require_sources(
     run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactExportOptions
 ) -> None:
-    """Check that the source files of the plan still exist. If one is missing, discard the plan and
-    raise Unavailable, or Fenced after another compaction."""
+    """Check that the source files of the plan still exist. Otherwise discard the plan, and raise
+    Unavailable, or Fenced after another compaction."""
     last = log.find_last()
     if last is None or last.commit.compacted != plan.compacted:
         _require_ours(run, log, plan, request)

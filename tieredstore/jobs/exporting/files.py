@@ -1,4 +1,4 @@
-"""Writes data files: rows of many partitions, with one file per partition."""
+"""Data files: one Parquet file per partition."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ value)."""
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """Form of data files. `columns`: columns of the files, in order. `prefix`: prefix of file
-    names. The rest of a name is unique to one attempt at a task. `in_folders`: each file is in the
-    folder of its partition. `partition_by`: partitioning of the files."""
+    """Form of data files. `columns`: columns in order. `prefix`: prefix of file names. The rest of
+    a name is unique to one attempt at a task. `in_folders`: whether files are in the folders of
+    their partitions. `partition_by`: partitioning of the files."""
 
     columns: tuple[str, ...]
     prefix: str
@@ -72,8 +72,7 @@ class PartitionedFiles:
         self._attempt = uuid.uuid4().hex[:12]
 
     def write(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Write rows of one topic. The batch has the columns of the files and the partition
-        columns."""
+        """Write rows of one topic. The batch includes the partition columns."""
         for partition, rows in self.form.partition_by.cut(topic, batch):
             part = self._part(partition)
             part.add(rows.select(self.form.columns))
@@ -93,8 +92,8 @@ class PartitionedFiles:
         return self.done
 
     def _part(self, partition: Partition) -> _Part:
-        """Return the open file and pending rows of a partition, and mark the partition as most
-        recently used. If too many partitions are open, close the least recently used one."""
+        """Return the open file and pending rows of a partition. If too many partitions are open,
+        close the least recently used one."""
         part = self._parts.pop(partition, None)
         if part is None:
             while len(self._parts) >= _MOST_PARTS:
@@ -104,7 +103,7 @@ class PartitionedFiles:
         return part
 
     def _flush(self, part: _Part) -> None:
-        """Write pending rows as a row group. Close a file that is large enough."""
+        """Write pending rows as a row group, and close a large file."""
         if part.pending:
             if part.file is None:
                 open_parts = [part for part in self._parts.values() if part.file is not None]
@@ -247,7 +246,7 @@ def statistics_of(metadata: pq.FileMetaData) -> dict[str, ColumnStatistics]:
 
 
 def _bounds(groups: list[Any]) -> tuple[int | str | None, int | str | None]:
-    """Return the bounds of row groups. Texts are truncated, and a truncated upper bound is
+    """Return the bounds of row groups. Long texts are truncated, and a truncated upper bound is
     raised."""
     groups = [group for group in groups if group.num_values]
     if not groups or not all(group.has_min_max for group in groups):

@@ -1,4 +1,4 @@
-"""Follow mode of an export: repeat the export at an interval until `stop` is set."""
+"""Follow mode of an export."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 def parse_interval(interval: str | timedelta, name: str = "every") -> int:
     """Return the milliseconds of `30s`, `10m`, `2h`, `1d` or of a timedelta. Raises Invalid, with
-    the option's name, for less than a second."""
+    the name of the option, for less than a second."""
     return parse_span(interval, name, least_ms=1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Export lag: messages not exported yet. `seconds`: age of the oldest such message, 0 without
-    one."""
+    """Export lag: messages that are not exported yet. `seconds`: age of the oldest of them, or
+    0."""
 
     messages: int
     seconds: float
@@ -39,7 +39,7 @@ class Behind:
 
 @dataclass(slots=True)
 class Totals:
-    """Totals of several exports. `report`: the last report, with the sums of all."""
+    """Sum of several exports. `report`: the last report, with the sums of all."""
 
     rounds: int = 0
     failed_rounds: int = 0
@@ -78,12 +78,11 @@ def follow_exports(
     clock: Clock,
     progress: ProgressCallback | None = None,
 ) -> JobReport:
-    """Repeat the export until `stop` is set. An export begins `interval_ms` after the beginning of
-    the previous one, or when the previous one ends. When `stop` is set, running tasks are finished,
-    and a later job exports the uncommitted rest. An export that fails because the backend is
-    unavailable, or because another export committed, is retried in the next round. Any other error
-    is raised. Returns the report of the last round with the sums of all, `rounds`, `failed_rounds`,
-    `stopped` and `behind` (None if unknown)."""
+    """Repeat the export every `interval_ms` until `stop` is set. A long export delays the next one.
+    After `stop`, running tasks are finished, and a later job exports the rest. If the backend is
+    unavailable, or another export has committed, the next round retries. Any other error is raised.
+    Returns the last report with the sums of all rounds, `rounds`, `failed_rounds`, `stopped` and
+    `behind` (None if unknown)."""
     totals = Totals()
     start_ms = clock.monotonic_ms()
 
@@ -136,7 +135,7 @@ def follow_exports(
 
 
 def _describe_wait(found: JobReport, now_ms: int) -> tuple[dict[str, object], str]:
-    """Return the lag of the target at the start of the round, as values and as text."""
+    """Return the target's lag at the start of the round, as values and as text."""
     rows, oldest_ms = found["rows"], found["oldest_store_timestamp"]
     behind: dict[str, object] = {"was_behind_messages": rows}
     note = f"was {rows:,} messages behind"

@@ -82,10 +82,9 @@ def run_export(
     run: JobRun, location: TierLocation, request: ExportRequest, *, task_bytes: int = TASK_BYTES
 ) -> dict[str, object]:
     """Export messages that the target lacks, and return the report (`docs/jobs.md`). A killed run
-    continues with its journal. Without a journal, or if the target lacks the files of the killed
-    run, a new run begins at the end of the target. Raises Invalid (a foreign target, a gap, a
-    recreated topic), Corrupt (names segment and byte), Fenced (another export committed in the
-    meantime), Unavailable."""
+    continues with its journal. Without a journal, or if the files of the killed run are lost, a new
+    run begins at the end of the target. Raises Invalid (a foreign target, a gap, a recreated
+    topic), Corrupt (names segment and byte), Fenced (another export has committed), Unavailable."""
     target = target_of(request)
     target.prepare()
     catalogue = cache(lambda: _catalogue(location))
@@ -144,8 +143,8 @@ class PinnedExport:
         return self.target.folder(self.plan.base, self.plan.export)
 
     def require_turn(self) -> TargetState:
-        """Return the target's state before this export. Raises Fenced if another export was
-        committed after this export was planned."""
+        """Return the target's state before this export. Raises Fenced if another export has
+        committed since this one was planned."""
         state = self.target.load()
         if state.sequence != self.plan.base and state.export != self.plan.export:
             self.run.journal.finish()
@@ -209,8 +208,8 @@ class PinnedExport:
         return Written(written, drops, files, sorted(names))
 
     def commit(self, written: Written) -> str:
-        """Commit the written files, unless an earlier run of this export did so. Returns the name
-        of the commit. Raises Fenced, Expired if a topic was recreated, Unavailable."""
+        """Commit the written files, unless an earlier run has done so, and return the name of the
+        commit. Raises Fenced, Expired if a topic was recreated, Unavailable."""
         try:
             state = self.require_turn()
             if state.export == self.plan.export:
@@ -244,7 +243,7 @@ def export_topics(
     *,
     keeps_part: bool,
 ) -> JobReport:
-    """Run one export, or one for each topic if each topic has its own target. `keeps_part`: as in
+    """Run one export, or one per topic if each has its own target. `keeps_part`: as in
     `export_each`. Raises the errors of `export_one` and `per_topic.split_by_topic`, and
     Unavailable."""
     if not is_per_topic(request):
@@ -254,8 +253,8 @@ def export_topics(
 
 
 def measure_left(location: TierLocation, request: ExportRequest, clock: Clock) -> Behind:
-    """Return the lag of the target, or of each topic's target. Writes nothing. Raises the errors of
-    `run_export`."""
+    """Return the lag of the target, or of each topic's target, without writing anything. Raises the
+    errors of `run_export`."""
     catalogue = _catalogue(location)
     if is_per_topic(request):
         requests = split_by_topic(request, catalogue)
@@ -322,8 +321,7 @@ def _pin_plan(
 def _require_alive(
     run: JobRun, location: TierLocation, plan: Plan, error: Corrupt | Expired
 ) -> None:
-    """Raise Expired if planned messages have expired in the meantime, because the plan is then
-    useless."""
+    """Raise Expired if planned messages have expired, because the plan is then useless."""
     known: list[list[PlannedRange]] = []
     if KNOWN_STEP in run.journal:
         known = run.journal.outcome(KNOWN_STEP, list[list[PlannedRange]])
@@ -376,9 +374,9 @@ def _group_small_files(
 
 
 def find_lost(journal: Journal, plan: Plan, target: Target) -> str | None:
-    """Describe the target's losses since an interrupted export, if the target was deleted or
-    replaced by an older copy. A Delta log would accept the names of missing files. Returns None if
-    the export can continue, was committed, or is followed by another export's commit. Raises
+    """Describe what the target has lost since an interrupted export, for example because it was
+    replaced by an older copy. Return None if the export can continue, or was committed, or if
+    another export has committed. A Delta log would accept the names of missing files. Raises
     Unavailable."""
     state = target.load()
     if state.export == plan.export or state.sequence > plan.base:

@@ -1,4 +1,4 @@
-"""Partitions rows into files by topic, day, hour and bucket, and names their Hive-style folders."""
+"""Partitioning of rows by topic, day, hour and bucket, with Hive-style folders."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ _WORD = re.compile(r"\s*(bucket\([^)]*\)|[^,()]+)\s*(?:,|$)")
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Values of the partition fields. They are the same for all rows of one data file. Fields by
-    which the target is not partitioned are None. `day`: days since 1970-01-01 (UTC), None for null
-    store times. `hour`: 0 to 23, None for null store times. `era`: 0, or another number for times
-    outside of four-digit years (`eras_of`)."""
+    """Partition values that all rows of one data file share. Unused fields are None. `day`: days
+    since 1970-01-01 (UTC), None for null store times. `hour`: 0 to 23, None for null store times.
+    `era`: 0, or another number for times outside of four-digit years (`eras_of`)."""
 
     topic: str | None = None
     day: int | None = None
@@ -91,8 +90,8 @@ class PartitionBy:
         )
 
     def require_names(self, topics: Iterable[str], target: str) -> None:
-        """Raise Invalid for a topic whose name is too long for a folder name. After the export of
-        such a topic, the commit could never be published, and every later export would fail too."""
+        """Raise Invalid for a topic whose name is too long for a folder name. Its commit could
+        never be published, and every later export would fail too."""
         for topic in sorted(topics) if self.topic else ():
             size = len(self.folder(Partition(topic)).partition("/")[0])
             if size > MAX_NAME_BYTES:
@@ -181,8 +180,8 @@ def day_text(day: int | None) -> str | None:
 
 def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
     """Return a number for each row that shows which of its times are before the year 1 or after the
-    year 9999. It is 0 if none is. Return None if all numbers are 0. A table's log cannot represent
-    such times. Rows with different numbers are therefore written to different files."""
+    year 9999. It is 0 if none is. Return None if all are 0. Rows with different numbers go to
+    different files, because a table's log cannot represent such times."""
     found: np.ndarray | None = None
     weight = 1
     for column in batch.columns:
@@ -197,7 +196,7 @@ def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
 
 
 def _group(keys: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
-    """Yield groups of rows with the same keys. A group of None means all rows."""
+    """Yield groups of rows with the same keys. None means all rows."""
     varying = [key for key in keys if len(key) and key.min() != key.max()]
     if not varying:
         yield None

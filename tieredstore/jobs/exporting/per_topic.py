@@ -1,5 +1,5 @@
-"""Exports each topic to its own target: the target's URL or table name contains `{topic}`. Each
-topic is a separate export with its own state, journal and commit."""
+"""Exports with one target per topic: the target's URL or table name contains `{topic}`. Each topic
+is a separate export with its own state, journal and commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLE_FIELDS = ("target", "export", "sequence", "commit", "rows", "files", "fil
 
 def is_per_topic(request: ExportRequest) -> bool:
     """Return whether each topic has its own target. Raises Invalid for an Iceberg table whose
-    folder depends on the topic but whose name does not."""
+    folder contains the topic but whose name does not."""
     in_table, in_folder = (PLACE in (text or "") for text in (request.table, request.to))
     if request.format is Format.ICEBERG and in_folder and not in_table:
         raise Invalid(f"{request.target}: {PLACE} in the folder needs {PLACE} in the table's name")
@@ -28,8 +28,8 @@ def is_per_topic(request: ExportRequest) -> bool:
 
 
 def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str, ExportRequest]:
-    """Return the export request for each chosen topic. Raises Invalid if two topics would have
-    targets of the same name, or if a chosen topic does not exist."""
+    """Return the export request of each chosen topic. Raises Invalid if a topic does not exist, or
+    if two topics would have targets of the same name."""
     request.require_topics(catalogue)
     topics = sorted({queue.topic for queue in request.selection.queues(catalogue)})
     named: dict[str, str] = {}
@@ -46,7 +46,7 @@ def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str
 
 def name_topic(topic: str) -> str:
     """Return a topic's name in a form that is valid for folders and tables. Letters, digits, `_`
-    and `-` stay. Any other character becomes `_` and its number in hex, such as `_25` for `%`."""
+    and `-` stay. Other characters become `_` and their number in hex, such as `_25` for `%`."""
     return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"_{ord(found[0]):02X}", topic)
 
 
@@ -59,8 +59,8 @@ def export_each(
 ) -> JobReport:
     """Export topic by topic, and return one report, with a row per topic in `tables`. The failure
     of one topic does not stop the others. The first error is raised at the end, lasting errors
-    before temporary errors. `keeps_part`: after Stopped between two topics, return the report of
-    the committed topics."""
+    before temporary ones. `keeps_part`: after Stopped between two topics, return the report of the
+    committed topics."""
     found: list[tuple[str, JobReport]] = []
     errors: list[TieredStoreError] = []
     for topic, request in requests.items():

@@ -1,4 +1,5 @@
-"""Plans an export: the messages from each queue's exported position to its end, cut into tasks."""
+"""Plan of an export: the messages from each queue's exported position to its end, cut into
+tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from tieredstore.timestamps import format_time
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
     """Messages [from, until) of a queue (`broker/topic/queueId`), and bytes [log_from, log_until)
-    of its commit log. `since_ms`: only messages stored at or after this time, epoch ms."""
+    of its commit log. `since_ms`: minimum store time, epoch ms."""
 
     queue: str
     from_offset: int
@@ -64,7 +65,7 @@ class RangesTask:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages that are not exported because they expired first, or never reached the tier."""
+    """Messages that cannot be exported, because they expired first or never reached the tier."""
 
     queue: str
     from_offset: int
@@ -74,11 +75,11 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Plan of an export, which stays the same when the job is continued. `base`: the target's
-    sequence before the export. `tasks`: the ranges of each task. `positions`: new positions of the
-    queues whose position changes. The fields about the last exported message are not set yet,
-    because only tasks read it. `taken`: exported queue offsets [from, until) of each queue of a
-    target without duplicates. `marks`: for each queue that is read in several pieces, or continues,
-    a message that serves to detect a recreated topic."""
+    sequence before the export. `tasks`: the ranges of each task. `positions`: new positions of
+    queues, without the fields about the last exported message, which only tasks read. `taken`:
+    exported queue offsets [from, until) of each queue of a target without duplicates. `marks`: for
+    each queue that is read in several pieces or continues, a message that identifies the topic, in
+    order to detect that it was recreated."""
 
     export: str
     base: int
@@ -97,7 +98,7 @@ def make_plan(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> Plan:
-    """Plan the ranges of an export. Raises Invalid for a missing topic and a queue that does not
+    """Plan the ranges of an export. Raises Invalid if a topic is missing or a queue does not
     continue at the target's end, Corrupt, Unavailable."""
     if not state.sequence:  # Later a topic may have been deleted.
         request.require_topics(catalogue)
@@ -146,8 +147,8 @@ def make_plan(
 
 @dataclass(slots=True)
 class _QueuePlan:
-    """Plan of one queue. `position`: exported position of the queue after the export, or None if it
-    stays. `mark`: the queue's entry in `Plan.marks`, or None."""
+    """Plan of one queue. `position`: its exported position after the export, or None if it stays.
+    `mark`: its entry in `Plan.marks`, or None."""
 
     ranges: list[PlannedRange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -182,7 +183,7 @@ def _plan_queue(
 
 
 def _mark(reader: QueueReader, offset: int, high: int) -> Position | None:
-    """Return a position that identifies the queue by its message at `offset`. Return None if the
+    """Return a position that identifies the queue by its message at `offset`, or None if the
     message is unreadable. `high`: next offset of the position."""
     times, known = read_times(reader, offset, 1)
     if not known[0]:
@@ -192,8 +193,8 @@ def _mark(reader: QueueReader, offset: int, high: int) -> Position | None:
 
 
 def require_same_topics(location: TierLocation, plan: Plan) -> None:
-    """Raise Expired if a topic was recreated since the plan. Its messages may be mixed with those
-    of the former topic. Raises Unavailable."""
+    """Raise Expired if a topic was recreated since the plan, because messages of both topics may be
+    mixed. Raises Unavailable."""
     with closing(location.connect()) as provider:
 
         def find_change(path: str) -> str | None:
@@ -244,8 +245,8 @@ def plan_known(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> list[list[PlannedRange]]:
-    """Plan to read exported messages again: those of the topics in `times_ms` that were stored in
-    [since, until). Ranges contain messages of other times too. Raises Corrupt, Unavailable."""
+    """Plan to read exported messages again. `times_ms`: store times [since, until) by topic. Ranges
+    contain messages of other times too. Raises Corrupt, Unavailable."""
     known = [
         queue
         for queue in catalogue.queues
@@ -277,9 +278,10 @@ def _bounds(
     request: ExportRequest,
     end: int,
 ) -> tuple[int, int]:
-    """Return queue offsets [low, high) to export. `position`: exported position, or None for a
-    queue that was never exported. `goes_on`: False if the queue was recreated after this export.
-    `end`: queue offset after the last message."""
+    """Return queue offsets [low, high) to export. `position`: exported position, None for a new
+    queue. `goes_on`: False if the queue was recreated after that. `end`: queue offset after the
+    last message. Raises Invalid for a gap that is not accepted, and for store times that go back at
+    the end of the range."""
     chosen, queue = request.selection, reader.queue
     low = first = min(reader.min_offset(), end)
     if position is not None and goes_on:
@@ -340,8 +342,8 @@ def _goes_on(reader: QueueReader, position: Position, request: ExportRequest, en
 
 
 def _change(reader: QueueReader, position: Position, end: int) -> str | None:
-    """Describe how the last exported message differs from the message that the queue now has at its
-    offset. Return None if it is the same."""
+    """Describe how the last exported message differs from the message that is now at its offset.
+    Return None if they are equal."""
     first = reader.min_offset()
     marked = position.marked_offset
     last = position.next_offset - 1 if marked is None else marked
@@ -384,8 +386,8 @@ def _to_planned_range(piece: ScanRange, since_ms: int | None) -> PlannedRange:
 def scan_ranges(
     catalogue: TierCatalogue, planned: list[list[PlannedRange]]
 ) -> Iterator[tuple[ScanRange, ...]]:
-    """Yield the ranges of each task, together with the segments that their queues have now. For a
-    deleted queue, a range without segments is yielded. Reading this range then raises the error."""
+    """Yield the ranges of each task with the current segments of their queues. A range of a deleted
+    queue has no segments, and reading it raises the error."""
     queues = {queue.path: queue for queue in catalogue.queues}
     for items in planned:
         for path in {item.queue for item in items} - queues.keys():

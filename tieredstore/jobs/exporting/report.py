@@ -1,4 +1,4 @@
-"""Converts the results of an export's tasks into its report and the new positions of its queues."""
+"""Report of an export, and the new positions of its queues."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Written:
 def find_positions(
     plan: Plan, request: ExportRequest, written: Sequence[WriteOutcome]
 ) -> dict[str, Position]:
-    """Return the new position of each queue, with its last exported message. The ranges of a queue
-    are in offset order."""
+    """Return the new position of each queue, including its last exported message. The ranges of a
+    queue are in offset order."""
     last: dict[str, LastRow] = {}
     begins: dict[str, int] = {}
     rows = (row for outcome in written for row in outcome.ranges)

@@ -35,7 +35,7 @@ _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
 class Format(enum.StrEnum):
-    """Format of a target: a folder of Parquet files, a table of a pyiceberg catalog, a Delta
+    """Format of a target: a folder of Parquet files, a table of a pyiceberg catalog, or a Delta
     table."""
 
     PARQUET = "parquet"
@@ -51,10 +51,10 @@ class OnUnfit(enum.StrEnum):
 
 
 class Accept(enum.StrEnum):
-    """Conditions in which the job fails unless the user accepts them. `GAP`: messages expired
-    before they were exported. `REMADE`: a topic was recreated. If this is accepted, the new topic
-    is exported from its first message. `MOVED`: the tier is at another URL than before. `TOPICS`:
-    the choice of topics, brokers or queues has changed."""
+    """Conditions that end the job unless the user accepts them. `GAP`: messages expired before they
+    were exported. `REMADE`: a topic was recreated. The new topic is then exported from its first
+    message. `MOVED`: the tier is at another URL than before. `TOPICS`: the choice of topics,
+    brokers or queues has changed."""
 
     GAP = "gap"
     REMADE = "remade"
@@ -64,10 +64,10 @@ class Accept(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """One export. The fields are the parsed and checked fields of `ExportOptions`. `selection`:
-    queues, start and end of the run. Tags and keys are not supported. `dedup_window_ms`: drop
-    messages with the UNIQ_KEY of an earlier message of their topic that was stored at most this
-    long before. None keeps all. Raises Invalid."""
+    """One export: the parsed and checked `ExportOptions`. `selection`: queues, start and end of the
+    run. Tags and keys are not supported. `dedup_window_ms`: drop messages with the UNIQ_KEY of a
+    message of their topic that was stored at most this long before. None keeps all. Raises
+    Invalid."""
 
     format: Format
     to: str | None = field(default=None, repr=False)
@@ -105,9 +105,8 @@ class ExportRequest:
             raise Invalid(f"{self.format} needs a folder to write to, and no catalog or table")
 
     def require_topics(self, catalogue: TierCatalogue) -> None:
-        """Raise Invalid for a name or shell pattern that matches no topic of a tier. An export with
-        a misspelt name would create a target that records the wrong choice of topics, and refuses
-        the correct name later."""
+        """Raise Invalid for a name or shell pattern that matches no topic. Otherwise a misspelt
+        name would create a target that later rejects the correct one."""
         require_topics(catalogue, self.topics)
 
     @property
@@ -125,7 +124,7 @@ class ExportRequest:
         return tuple(self.types)
 
     def describe_form(self) -> dict[str, object]:
-        """Return the settings of the target's form that are not defaults, as JSON."""
+        """Return the form settings of the target that are not defaults, as JSON."""
         found: dict[str, object] = {}
         if self.partition_by != BY_TOPIC_AND_DAY:
             found["partition_by"] = self.partition_by.names

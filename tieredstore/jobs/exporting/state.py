@@ -1,4 +1,4 @@
-"""State of a target: its export positions, stored in the target in one commit with the data."""
+"""State of a target: its export positions, which are committed together with the data."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ VERSION = COMPACTED_VERSION
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Exported position of a queue. `next_offset`: queue offset of the first message not exported.
-    `marked_offset`: queue offset of the last exported and readable message. `physical_offset`,
-    `store_timestamp_ms`: commit log offset and store time of that message, by which a recreated
-    queue is detected. None without such a message. In states of earlier versions `marked_offset` is
+    """Exported position of a queue. `next_offset`: queue offset of the first message that is not
+    exported. `marked_offset`, `physical_offset`, `store_timestamp_ms`: queue offset, commit log
+    offset and store time of the last exported and readable message. They show whether the queue was
+    recreated, and are None without such a message. In states of earlier versions `marked_offset` is
     None, and means the offset before `next_offset`."""
 
     next_offset: int
@@ -35,8 +35,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     marked_offset: int | None = None
 
     def move_to(self, next_offset: int) -> Position:
-        """Return this position with another `next_offset`. The message that identifies the queue
-        stays the same."""
+        """Return this position with another `next_offset`."""
         marked = self.next_offset - 1 if self.marked_offset is None else self.marked_offset
         return Position(next_offset, self.physical_offset, self.store_timestamp_ms, marked)
 
@@ -44,10 +43,10 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(frozen=True, slots=True)
 class TargetState:
     """State of the target after its last export. `sequence`: number of the export, from 1 (0 before
-    the first export). `export`: id of the last export. `identity`: identity of the tier from which
-    the target was exported. `queues`: positions by `broker/topic/queueId`. `taken_from`: start
-    offset of each queue, for a target without duplicates. Every message between this offset and the
-    position was exported or is a duplicate."""
+    the first). `export`: id of the last export. `identity`: identity of the exported tier.
+    `queues`: positions by `broker/topic/queueId`. `taken_from`: start offset of each queue, for a
+    target without duplicates. From there to the position, every message was exported or is a
+    duplicate."""
 
     sequence: int = 0
     export: str = ""
@@ -94,23 +93,22 @@ class Target(Protocol):
         """Create the target if missing. Raises the errors of `prepare`."""
 
     def load(self) -> TargetState:
-        """Read the current state, or the initial state for a missing target. Raises Corrupt,
+        """Read the current state, or the initial state if the target is missing. Raises Corrupt,
         Unavailable."""
 
     def folder(self, base: int, export: str) -> Folder:
-        """Return the folder that the tasks of an export write to. It is hidden from readers of the
-        target. `base`: the target's sequence before the export."""
+        """Return the folder that the tasks of an export write to. Readers of the target do not see
+        it. `base`: the target's sequence before the export."""
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
-        """Add the files and set the state, atomically, unless another export has changed the
-        target's sequence. Returns the name of the commit, or None. Raises Unavailable."""
+        """Atomically add the files and set the state, unless another export has changed the
+        target's sequence. Return the name of the commit, or None. Raises Unavailable."""
 
     def find_commit(self, state: TargetState) -> str:
-        """Publish the data of the commit that stored `state`, if necessary, and return the commit's
-        name."""
+        """Publish the commit that stored `state`, if necessary, and return its name."""
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
-        """Remove files that belong to no commit, as far as possible."""
+        """Try to remove files that belong to no commit."""
 
 
 def decode_state(data: bytes | str, where: str) -> TargetState:
@@ -129,8 +127,8 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
 
 
 def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, object]:
-    """Return the values that must stay the same in all exports into one target: tier, chosen
-    queues, and form of the rows."""
+    """Return the values that all exports into one target must share: tier, chosen queues, and form
+    of the rows."""
     return {
         "tier": show_url(location.url),
         "cluster": location.config.broker_cluster_name,
@@ -142,16 +140,15 @@ def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, obj
 
 
 def version_of(identity: Mapping[str, object]) -> int:
-    """Return the format version in which an export state with this `identity` is stored: 1 if
-    earlier versions of this program know all its keys, else 2."""
+    """Return the format version of an export state with this `identity`: 1 if earlier versions of
+    this program know all its keys, else 2."""
     return 1 if identity.keys().isdisjoint(_LATER_NAMES) else 2
 
 
 def require_columns(
     where: str, ours: Sequence[str], found: Sequence[str], required: Sequence[str]
 ) -> None:
-    """Raise Invalid if a table lacks columns of the export, or requires values for other
-    columns."""
+    """Raise Invalid if a table lacks columns of the export, or requires values in others."""
     missing = [name for name in ours if name not in found]
     needed = [name for name in required if name not in ours]
     if missing:

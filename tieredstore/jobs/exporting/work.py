@@ -35,10 +35,10 @@ _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
-    """Last row and counts of a range. `rows`: number of exported messages. `early`: messages left
-    out because they were stored before the range's `since_ms`. `duplicates`: messages left out as
-    duplicates. `oldest_ms`: earliest store time of the exported messages. `unfit`: number of bodies
-    that do not fit the schema. The other fields are offsets and store time of the last message."""
+    """Last row and counts of a range. `rows`: exported messages. `early`: messages that were
+    omitted because they were stored before `since_ms`. `duplicates`: messages that were omitted as
+    duplicates. `oldest_ms`: earliest store time of the exported messages. `unfit`: bodies that do
+    not fit the schema. The other fields are offsets and store time of the last message."""
 
     rows: int
     queue_offset: int | None = None
@@ -52,9 +52,9 @@ class LastRow(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class WriteTask(RangesTask):
-    """Ranges to write to files. `skip`: leave damaged messages out. `bodies`: schema of the body
-    columns. `fail_unfit`: a body that does not fit ends the job. `first_range`: number of the first
-    range in the export. `drops`: duplicate messages of the task."""
+    """Ranges to write to files. `skip`: omit damaged messages. `bodies`: schema of the body
+    columns. `fail_unfit`: end the job if a body does not fit. `first_range`: number of the first
+    range in the export. `drops`: duplicates in the task."""
 
     folder: Folder
     form: FileForm
@@ -67,8 +67,8 @@ class WriteTask(RangesTask):
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """Outcome of a write task. `ranges`: one per range of the task. `findings`: the first findings
-    about skipped damage. `unfit`: the first bodies that do not fit."""
+    """Outcome of a write task. `ranges`: one per range of the task. `findings`: first findings
+    about skipped damage. `unfit`: first bodies that do not fit."""
 
     files: list[DataFile]
     ranges: list[LastRow]
@@ -162,7 +162,7 @@ class _RangeWriter:
         self, rows: pa.RecordBatch, begin: int, topics: Sequence[tuple[str, int]]
     ) -> None:
         """Write the rows from row number `begin` on. `topics`: the topics of these rows in order,
-        each with its number of rows."""
+        and their numbers of rows."""
         if not self.task.form.partition_by.topic and topics:
             topics = [(topics[0][0], sum(count for _, count in topics))]
         for topic, group in groupby(topics, key=lambda one: one[0]):
@@ -234,8 +234,8 @@ class _RangeWriter:
 
 
 class _Summary:
-    """Summary of each range of a batch. `is_sayable`: whether 64-bit microseconds can represent all
-    store times."""
+    """Summary of each range of a batch. `is_sayable`: whether all store times fit into 64-bit
+    microseconds."""
 
     def __init__(self, batch: JoinedBatch) -> None:
         columns, ends = batch.columns, np.cumsum(batch.counts)
@@ -255,7 +255,7 @@ class _Summary:
 
 
 def columns_of(form: FileForm, bodies: BodySchema | None) -> tuple[str, ...]:
-    """Return the message columns that a task must read to write files of this form."""
+    """Return the message columns that a task must read for files of this form."""
     wanted = (*form.columns, *form.partition_by.needed_columns, *_NEEDED)
     decoded = () if bodies is None else ("body",)
     return tuple(name for name in dict.fromkeys((*wanted, *decoded)) if name in TYPES)

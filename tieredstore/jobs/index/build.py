@@ -1,4 +1,4 @@
-"""Distributes rows among index files by store time, and builds a file from each share of rows."""
+"""Distribution of rows among index files by store time, and the build of each file."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Capacity:
 
     @property
     def block_rows(self) -> int:
-        """Maximum number of rows of a block: a sixteenth of a full index file. Small blocks fill
-        index files evenly."""
+        """Maximum number of rows of a block: a sixteenth of a full index file, so that files are
+        filled evenly."""
         return max(1, self.items // 16)
 
 
@@ -72,7 +72,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rows of one index file, all stored at `first_ms` or later."""
+    """Rows of one index file, all stored at `first_ms` or later."""
 
     pieces: tuple[Piece, ...]
     first_ms: int
@@ -91,8 +91,8 @@ class BuildTask:
 
     @property
     def key(self) -> str:
-        """Key of the task in the journal. Two tasks have the same key if they build a file from the
-        same rows of the same staged files."""
+        """Key of the task in the journal. Tasks with the same rows of the same staged files have
+        the same key."""
         digest = hashlib.sha256(f"{self.begin_ms} {self.slots}".encode())
         for piece in self.share.pieces:
             digest.update(f" {piece.file} {piece.first} {piece.count}".encode())
@@ -114,9 +114,9 @@ class BuiltIndex:
 
 
 def shares(staged: Sequence[StagedRows], capacity: Capacity) -> Iterator[Share]:
-    """Yield the shares of full files, by store time. The last share has the remaining rows. Blocks
-    are assigned in the order of their first store times, so the times of two files overlap by at
-    most a block. Only a block that does not fit into a file is divided."""
+    """Yield the shares of full files by store time, then the remaining rows. Blocks are assigned by
+    their first store time, so the times of two files overlap by at most a block. Only a block that
+    does not fit into a file is divided."""
     if not staged:
         return
     times = np.concatenate([np.array(s.first_ms, dtype=np.int64) for s in staged])
@@ -168,8 +168,8 @@ def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]
 
 
 def build(task: BuildTask) -> BuiltIndex:
-    """Build the compacted file of a share, with the newest items first within a slot, as a broker
-    writes it. Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable."""
+    """Build the compacted file of a share. As in a broker's file, the newest items come first
+    within a slot. Memory: about 50 bytes per item and 10 per slot. Raises Invalid, Unavailable."""
     with closing(task.staging.location.connect()) as provider:
         items, end_ms = _items(provider, task)
         header = IndexHeader(

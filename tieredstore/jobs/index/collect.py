@@ -1,4 +1,4 @@
-"""Tasks of `rebuild index`: they gather the keys of messages by the dispatcher's rules."""
+"""Tasks of `rebuild index`: gather the keys of messages by the dispatcher's rules."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CollectTask:
 @dataclass(frozen=True, slots=True)
 class Collected:
     """Result of a task. `left_out`: number of damaged messages or, in a merge, of index items whose
-    message is damaged or cannot be found. `findings`: descriptions of the first of them.
-    `dangling`: number of items whose message is expired or whose topic is deleted."""
+    message is damaged or missing. `findings`: descriptions of the first of them. `dangling`: number
+    of items whose message has expired or whose topic was deleted."""
 
     staged: StagedRows | None
     messages: int = 0

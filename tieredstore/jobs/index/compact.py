@@ -1,4 +1,4 @@
-"""The job `compact index`: uploads the index files that a broker left behind, and merges small
+"""The job `compact index`: upload the index files that a broker left behind, and merge small
 files."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ items."""
 
 @dataclass(frozen=True, slots=True)
 class _Uploaded:
-    """Local files that were uploaded, and problems with the others."""
+    """Local files that were uploaded, and problems of the others."""
 
     files: int
     problems: tuple[str, ...]
@@ -46,7 +46,7 @@ class _Run:
 @dataclass(frozen=True, slots=True)
 class _Pinned:
     """Input of a job, which stays the same when the job is continued. `old`: all index files before
-    the job. `runs`: groups of consecutive index files, each to be merged or kept."""
+    the job. `runs`: consecutive index files to merge or keep."""
 
     topic_ids: dict[str, int]
     old: tuple[OldIndex, ...]
@@ -58,7 +58,7 @@ class _Pinned:
 
     @property
     def is_by_time(self) -> bool:
-        """Return whether no file begins earlier than its predecessor."""
+        """Return whether the files are in the order of their begin times."""
         bases = [file.base_offset for run in self.runs for file in run.files]
         return bases == sorted(bases)
 
@@ -71,9 +71,9 @@ def run_compact_index(
     run: JobRun, location: TierLocation, options: CompactIndexOptions | None = None
 ) -> dict[str, object]:
     """Upload the index files of the state directory. Then merge runs of files that are at most half
-    full, if a merge reduces their number. Returns the JSON report. The same keys can be found
-    before and after the job. Raises Invalid without a state directory, Fenced (a broker runs),
-    Corrupt if an index file is damaged, Unavailable."""
+    full, if this reduces their number. All keys can be found before and after the job. Returns the
+    JSON report. Raises Invalid without a state directory, Fenced (a broker runs), Corrupt if an
+    index file is damaged, Unavailable."""
     options = options or CompactIndexOptions()
     if location.state is None:
         raise Invalid("compact index needs the state directory: it names topics and index files")
@@ -129,9 +129,9 @@ def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
 
 
 def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
-    """Divide the files into groups of consecutive files. A group of small files (at most half full)
-    is merged if this reduces their number. A file whose number of hash slots differs from the
-    configuration is always rewritten, because brokers find no keys in such a file."""
+    """Divide the files into runs of consecutive files. Files that are at most half full are merged
+    if this reduces their number. A file with another number of hash slots than configured is always
+    rewritten, because brokers find no keys in it."""
     small: list[IndexSummary] = []
 
     def close() -> Iterator[_Run]:

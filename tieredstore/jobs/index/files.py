@@ -1,4 +1,4 @@
-"""Last stages of both index jobs: from staged rows to index files in the tier."""
+"""Last stages of both index jobs: turn staged rows into index files in the tier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = ("base_offset", "size_bytes", "items", "begin_timestamp", "end_timest
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """An index file that a job has put into the tier. Times in epoch ms."""
+    """Index file that a job has added to the tier. Times in epoch ms."""
 
     base_offset: int
     size_bytes: int
@@ -55,8 +55,8 @@ def build_files(
 
 
 def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
-    """Return an existing index file in the form of a newly built one. `commit` can then append it
-    again after new files, so that all files stay in time order."""
+    """Return an existing index file in the form of a newly built one, so that `commit` can append
+    it after new files and keep all files in time order."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)
 
@@ -70,9 +70,9 @@ def commit(
     *,
     remove_old: bool,
 ) -> Committed:
-    """Append the files in order after all existing files, then remove the old files. At each
-    moment, all keys can be found. A repeated call after a kill continues. Raises Fenced,
-    Unavailable, Corrupt."""
+    """Append the files in order after all existing files, then remove the old files. All keys can
+    be found at any moment. A repeated call continues after a kill. Raises Fenced, Unavailable,
+    Corrupt."""
 
     def work() -> Committed:
         with closing(staging.location.connect()) as staged:
@@ -92,7 +92,7 @@ def commit(
 
 
 def summary(collected: Sequence[Collected], committed: Committed) -> dict[str, object]:
-    """Return the fields that both jobs have in their reports."""
+    """Return the report fields of both jobs."""
     findings = [text for outcome in collected for text in outcome.findings]
     return {
         "items": sum(file.items for file in committed.files),

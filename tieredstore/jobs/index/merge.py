@@ -1,6 +1,5 @@
-"""Tasks of `compact index`: they gather the items of index files to merge. The time of an item is
-in whole seconds from the start of its file. In another file this time would be wrong, so the store
-times are read again from the messages."""
+"""Tasks of `compact index`: gather the items of index files to merge. The time of an item is
+relative to its file and in whole seconds, so the store times are read from the messages."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class MergeTask:
 
 def merge(task: MergeTask) -> Collected:
     """Stage each distinct item of the files, with the exact time of its message. Items of lost
-    messages and deleted topics are left out. Raises Unavailable, Corrupt."""
+    messages and deleted topics are omitted. Raises Unavailable, Corrupt."""
     complaints = Complaints()
     parts: list[KeyRows] = []
     dangling = messages = 0
@@ -94,7 +93,7 @@ _NATIVE = ROW_DTYPE.newbyteorder("=")
 
 
 def _by_queue(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
-    """Remove equal rows. Yield the remaining rows of each queue, sorted by commit log offset."""
+    """Remove duplicate rows, and yield the rows of each queue, sorted by commit log offset."""
     order = np.lexsort(tuple(rows[name] for name in _SORTED))
     rows = rows[order]
     new = np.ones(len(rows), np.bool_)

@@ -25,9 +25,9 @@ from tieredstore.scan.times import epoch_ms
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """Input of a job. It is stored when the job begins, and used again when the job is continued.
-    `queues`: queue offsets [from, until) to index, by path. `old`: index files that existed before
-    the job. `kept`: files of these that the job does not delete."""
+    """Input of a job, which stays the same when the job is continued. `queues`: queue offsets
+    [from, until) to index, by path. `old`: index files before the job. `kept`: those of them that
+    the job keeps."""
 
     since_ms: int | None
     until_ms: int | None
@@ -41,9 +41,10 @@ class _Pinned:
 def run_rebuild_index(
     run: JobRun, location: TierLocation, options: RebuildIndexOptions | None = None
 ) -> dict[str, object]:
-    """Build the index files of a broker's part of a tier. Returns the JSON report. Without `force`
-    the tier must have no index file. With bounded times, files for the messages within the bounds
-    are added to existing files. Raises Invalid, Fenced (a broker runs), Corrupt, Unavailable."""
+    """Build the index files of a broker's part of a tier, and return the JSON report. The tier must
+    have no index file unless `force` is set. With bounded times, files for the messages within the
+    bounds are added to existing files. Raises Invalid, Fenced (a broker runs), Corrupt,
+    Unavailable."""
     options, now_ms = options or RebuildIndexOptions(), SYSTEM_CLOCK.now_ms()
     since_ms, until_ms = epoch_ms(options.since, now_ms), epoch_ms(options.until, now_ms)
     is_partial = since_ms is not None or until_ms is not None
@@ -104,8 +105,8 @@ def _pin(tier: IndexTier, since_ms: int | None, until_ms: int | None, *, force: 
 
 
 def _check_same_ids(tier: IndexTier, pinned: _Pinned) -> None:
-    """Raise Invalid if topic ids have changed since the first run, because the metadata was rebuilt
-    or topics were recreated. Keys with the old ids would not be found."""
+    """Raise Invalid if topic ids have changed since the first run, because keys with the old ids
+    would not be found."""
     known = tier.topic_ids() if tier.has_state else {}
     changed = sorted(
         topic for topic, number in pinned.topic_ids.items() if known.get(topic, number) != number
@@ -122,9 +123,9 @@ def _in_order(
     tier: IndexTier, pinned: _Pinned, built: list[BuiltIndex]
 ) -> tuple[list[BuiltIndex], bool]:
     """Return the files to put into the tier, in time order, and whether to delete all old files
-    afterwards. Index files must ascend in time: the first file expires first, and Java discards a
-    file that begins before the first. If a new file begins before a kept file, the kept files are
-    therefore stored again, too."""
+    afterwards. Index files must ascend in time, because the first file expires first and Java
+    discards a file that begins before it. If a new file begins before a kept file, the kept files
+    are stored again."""
     newest = max((file.begin_ms for file in pinned.kept), default=0)
     if pinned.kept and all(file.begin_ms > newest for file in built):
         return built, False

@@ -1,6 +1,6 @@
 """Rows of an index, one per key of a message, and their staged form. A staged file has the store
-times of all rows (int64 each), then the rows (24 bytes each, the first fields of an item). Both are
-in ascending time order, so an index file is built from ranges of rows."""
+times of all rows (int64 each), then the rows (24 bytes each, the first fields of an item), both in
+time order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KeyRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """A staged file of index rows in blocks of `block_rows` rows. `rows`: total number of rows.
+    """Staged file of index rows in blocks of `block_rows` rows. `rows`: total number of rows.
     `first_ms`: earliest store time of each block."""
 
     file: StagedFile

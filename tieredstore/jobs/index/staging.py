@@ -1,6 +1,6 @@
-"""Files between the stages of a job. Tasks on any machine write them, and other tasks read them.
-The location is `file:///dir` or `s3://bucket/prefix`, as for a tier, and the same provider opens
-it. Names are unique to an attempt, so attempts at one task do not collide."""
+"""Files that tasks of a job exchange between its stages, on any machine. The location is
+`file:///dir` or `s3://bucket/prefix`, as for a tier, and the same provider opens it. Each attempt
+at a task has its own file names."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Location at which the tasks of a job exchange files. `folder`: name of the job's own folder
-    there. Picklable."""
+    """Location of a job's staged files. `folder`: the job's own folder there. Picklable."""
 
     location: TierLocation
     folder: str
@@ -74,8 +73,7 @@ class Staging:
 
 
 def _pieces(blocks: Iterable[Buffer]) -> Iterator[bytes]:
-    """Join small blocks of bytes into larger ones, because an object store creates one object for
-    each block."""
+    """Join small blocks of bytes, because an object store creates one object per block."""
     waiting = bytearray()
     for block in blocks:
         waiting += block
@@ -103,7 +101,7 @@ def read_staged(provider: SegmentProvider, file: StagedFile, position: int, leng
 
 @dataclass(frozen=True, slots=True)
 class StagedIndex:
-    """An index file in a staging location or in a tier, with the methods of `UploadableIndex`."""
+    """Index file in a staging location or in a tier, with the methods of `UploadableIndex`."""
 
     file: StagedFile
     begin_ms: int
@@ -123,9 +121,9 @@ class StagedIndex:
 
 @contextmanager
 def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator[Staging]:
-    """Yield the staging location of a run: `url` or, without a URL, a folder beside the run's
-    journal. If the block succeeds, the job's files there are deleted. After an error they stay for
-    the next run, unless the run has no journal. Raises Invalid."""
+    """Yield the staging location of a run: `url`, or a folder beside the run's journal. On success,
+    the job's files are deleted. After an error they stay for the next run, unless there is no
+    journal. Raises Invalid."""
     journal = run.journal.path
     folder = uuid.uuid4().hex if journal is None else journal.stem
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A broker's part of a tier, opened to put index files into it."""
+"""Broker's part of a tier, opened to change its index files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tieredstore.tier.index.service import DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class OldIndex:
-    """An index segment that existed before the job, in the tier or only in the metadata.
-    `size_bytes`: the larger of its sizes in tier and metadata. `is_there`: whether it is in the
-    tier. `begin_ms`: begin time in the metadata, -1 if unknown."""
+    """Index segment that existed before the job, in the tier or only in the metadata. `size_bytes`:
+    the larger of its sizes in both. `is_there`: whether it is in the tier. `begin_ms`: begin time
+    in the metadata, -1 if unknown."""
 
     base_offset: int
     size_bytes: int
@@ -45,7 +45,7 @@ class OldIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """An index file of the tier, described by its header. `slots`: number of slots of this file."""
+    """Header of an index file of the tier. `slots`: number of its slots."""
 
     base_offset: int
     size_bytes: int
@@ -57,8 +57,8 @@ class IndexSummary:
 
 @dataclass(frozen=True, slots=True)
 class IndexTier:
-    """The tier of an index job, owned by the driver. `metadata`: metadata of the state directory,
-    or temporary metadata. `config`: configuration with the broker's name."""
+    """Tier of an index job, owned by the driver. `metadata`: metadata of the state directory, or
+    temporary metadata. `config`: configuration with the broker's name."""
 
     provider: SegmentProvider
     metadata: MetadataStore
@@ -78,9 +78,9 @@ class IndexTier:
         return [queue for queue in self.catalogue.queues if queue.broker == self.broker]
 
     def topic_ids(self) -> Mapping[str, int]:
-        """Return the topic ids of the metadata. Without metadata, return the topic ids in the index
-        files or the newest backup, or new ids. A later rebuild of the metadata reads the new ids
-        from the new index files."""
+        """Return the topic ids of the metadata. Without metadata, take them from the index files or
+        the newest backup, or assign new ones. A later rebuild of the metadata finds the new ids in
+        the new index files."""
         if self.has_state and self.catalogue.topic_ids is not None:
             return self.catalogue.topic_ids
         index = self.catalogue.indexes.get(self.broker, ())
@@ -132,8 +132,8 @@ class IndexTier:
         return IndexSummary(index.base_offset, size, slots, header.items, *times)
 
     def check_slots(self, files: Iterable[IndexSummary]) -> None:
-        """Raise Invalid if the number of hash slots of any file differs from the configuration of
-        the brokers."""
+        """Raise Invalid if any file has another number of hash slots than the brokers'
+        configuration."""
         configured = self.config.index_file_max_hash_slot_num
         if other := sorted({file.slots for file in files} - {configured}):
             raise Invalid(
@@ -154,8 +154,8 @@ class IndexTier:
         self, files: Iterable[tuple[BuiltIndex, SegmentProvider]], first_base: int
     ) -> list[int]:
         """Append index files after all existing files, and return their base offsets. A file that
-        already exists at `first_base` or later is not written again. `files`: each file with the
-        provider that reads it. Raises Fenced, Unavailable, Corrupt."""
+        already exists at `first_base` or later is kept. `files`: each file with the provider that
+        reads it. Raises Fenced, Unavailable, Corrupt."""
         path = self.segments.path
         there = {
             (entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms): entry.base_offset
@@ -175,8 +175,8 @@ class IndexTier:
         return bases
 
     def adopt(self, old: Iterable[OldIndex]) -> None:
-        """Register all existing index segments in the metadata, so that new index files get offsets
-        after them."""
+        """Register existing index segments in the metadata, so that new index files get later
+        offsets."""
         self.confirm_writer()
         with self.metadata.batch():
             for index in old:
@@ -194,7 +194,7 @@ class IndexTier:
                     )
 
     def remove(self, bases: Iterable[int]) -> None:
-        """Delete index segments, oldest first, and remove them from the metadata. Raises Fenced,
+        """Delete index segments from the tier and the metadata, oldest first. Raises Fenced,
         Unavailable."""
         for base in sorted(bases):
             self.check_writer()
@@ -248,9 +248,9 @@ def open_index_tier(
 
 
 def _lacks_queues(catalogue: TierCatalogue, broker: str) -> bool:
-    """Return whether the broker's queues cannot be found in the tier. A broker whose messages have
-    all expired has no queues in the tier. This is not an error if the broker has index files, or
-    metadata that lists its queues."""
+    """Return whether the broker's queues cannot be found in the tier. If all messages have expired,
+    there are none. This is no error if the broker has index files, or metadata that lists its
+    queues."""
     if any(queue.broker == broker for queue in catalogue.queues):
         return False
     is_known = broker in catalogue.indexes or bool(catalogue.known_queues)

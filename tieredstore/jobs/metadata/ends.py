@@ -1,4 +1,4 @@
-"""Reads the ends of a queue's segments with few requests."""
+"""Reader of the ends of a queue's segments, with few requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _MAX_BLOCKS = 64
 
 
 class EndsReader(QueueReader):
-    """A `QueueReader` that reads and caches whole blocks, so that several small reads of one block
-    need only one request."""
+    """`QueueReader` that reads and caches whole blocks, to save requests."""
 
     def __init__(self, provider: SegmentProvider, queue: QueueFiles) -> None:
         super().__init__(provider, queue)
@@ -28,15 +27,15 @@ class EndsReader(QueueReader):
         self._consume_queue = _Blocks(provider, queue.consume_queue)
 
     def list_damage(self) -> list[Corrupt]:
-        """Return the errors of blocks that could not be read as a whole, at most one for each file.
-        In place of such a block, only the requested bytes were read."""
+        """Return the errors of blocks that could not be read completely, at most one per file. Only
+        the requested bytes of such a block were read."""
         files = (self.commit_log, self._consume_queue)
         return [file.damage for file in files if isinstance(file, _Blocks) and file.damage]
 
 
 class _Blocks(ExtentReader):
-    """Reads segments in whole blocks. Blocks are counted from the end of a segment, so that one
-    read covers the segment's end."""
+    """Reads segments in whole blocks. Blocks are counted backwards, so that one read covers the
+    segment's end."""
 
     def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
         super().__init__(provider, extents)
@@ -71,9 +70,8 @@ _AT_EACH_END = 2
 
 def probes_of(reader: EndsReader, messages: tuple[int, int], spread: int) -> list[Probe]:
     """Create probes: messages whose keys are looked up in the index. `messages`: queue offsets
-    [from, until). The probes are small messages at both ends of this range or, if `spread` is above
-    0, `spread` messages that are evenly distributed over it. Unreadable messages are skipped.
-    Raises Unavailable."""
+    [from, until). `spread`: number of messages that are evenly distributed over this range. With 0,
+    small messages at both ends are used. Unreadable messages are skipped. Raises Unavailable."""
     first, until = messages
     if first >= until:
         return []

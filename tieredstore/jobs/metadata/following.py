@@ -1,4 +1,4 @@
-"""Keeps the metadata of a tier current for a reader while another process writes the tier."""
+"""Metadata of a tier that is kept current for a reader while another process writes the tier."""
 
 from __future__ import annotations
 
@@ -47,10 +47,9 @@ class Changes(NamedTuple):
 
 
 class TierFollower:
-    """Keeps the metadata in a reader's state directory equal to one broker's part of a tier. The
-    follower owns no epoch and does not write into the tier. A refresh makes one listing. It reads
-    each index segment once, and a few ranges of queues whose files have changed since the last
-    refresh. Not thread-safe."""
+    """Keeps the metadata in a reader's state directory equal to one broker's part of a tier. It
+    owns no epoch and does not write into the tier. A refresh makes one listing, and reads each
+    index segment once and a few ranges of changed queues. Not thread-safe."""
 
     def __init__(
         self, location: TierLocation, broker: str, state: Path, clock: Clock = SYSTEM_CLOCK
@@ -85,7 +84,7 @@ class TierFollower:
             return follower
 
     def follow(self, store: TieredMessageStore) -> list[QueueKey]:
-        """Refresh the metadata, and update a store over that state directory. Returns the changed
+        """Refresh the metadata, and update a store over that state directory. Return the changed
         queues. The next call repairs a failed update. Raises Unavailable."""
         # Before the listing, and in use after it, so that the messages of the runs are there.
         runs = store.lite.find_runs()
@@ -115,7 +114,7 @@ class TierFollower:
 
     def _take_ids(self, runs: LiteDirectory) -> None:
         """Take the ids of parent topics from the runs of lite topics. The index may not have them
-        yet, and an other id would hide all lite topics of the parent."""
+        yet, and another id would hide all lite topics of the parent."""
         named, self._named = self._named, runs.topic_ids
         self._changed |= {
             key for key in self._found if named.get(key.topic) != self._named.get(key.topic)
@@ -142,9 +141,8 @@ class TierFollower:
     def _look_at_index(
         self, provider: SegmentProvider, extents: Sequence[SegmentExtent], new_topics: set[str]
     ) -> None:
-        """Search the index for topic ids. New index segments are searched for the ids of all
-        topics. Index segments that were searched before are searched again only for the ids of new
-        topics."""
+        """Search the index for topic ids. Index segments that were searched before are searched
+        again only for new topics."""
         sizes = {extent.base_offset: extent.size_bytes for extent in extents}
         self._index = {
             base: index

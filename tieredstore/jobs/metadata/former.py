@@ -1,4 +1,4 @@
-"""Facts from earlier metadata that the tier itself does not contain."""
+"""Facts from earlier metadata that are not in the tier itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FormerMetadata:
 
     @classmethod
     def of(cls, metadata: MetadataStore, broker: str, taken_ms: int) -> FormerMetadata:
-        """Return the facts in loaded metadata that the tier itself does not contain."""
+        """Return the facts in loaded metadata that are not in the tier itself."""
         ids = {topic.topic: topic.topic_id for topic in metadata.topics()}
         queues = {}
         filled = set()
@@ -50,8 +50,7 @@ class FormerMetadata:
         return cls(taken_ms, ids, queues, frozenset(filled))
 
     def drop_deleted(self, deleted: Mapping[str, DeletedTopic]) -> FormerMetadata:
-        """Return a copy without the topics that were ever deleted, before or after the time of that
-        metadata."""
+        """Return a copy without the topics that were deleted at any time."""
         gone = {
             topic
             for topic, topic_id in self.topic_ids.items()
@@ -70,8 +69,8 @@ class FormerMetadata:
 def make_segments(
     broker: str, ends: Mapping[QueueKey, FormerEnds], now_ms: int
 ) -> Iterator[FileSegmentMetadata]:
-    """Yield metadata entries of empty segments. Each begins at the end offset of a queue whose last
-    messages have expired or are lost."""
+    """Yield metadata entries of empty segments, which record the ends of queues whose last messages
+    have expired or are lost."""
     for key, end in ends.items():
         for kind, offset in zip(_KINDS, end, strict=True):
             yield FileSegmentMetadata(

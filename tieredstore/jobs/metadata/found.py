@@ -1,4 +1,4 @@
-"""All results of a rebuild: the content of the new metadata, and the report."""
+"""Results of a rebuild: the content of the new metadata, and the report."""
 
 from __future__ import annotations
 
@@ -92,20 +92,19 @@ class Found:
 
     def _is_short(self, queue: FoundQueue) -> bool:
         """Return whether the former metadata lists messages after the last valid message of a
-        queue. If it does, new messages get offsets after the listed ones."""
+        queue. New messages then continue after the listed ones."""
         former = self.former.queues.get(queue.key)
         return former is not None and former.consume_queue > queue.max_offset * UNIT_SIZE
 
     def _is_emptied(self, queue: FoundQueue) -> bool:
-        """Return whether an interrupted deletion has removed all units of a queue, so that the
-        remaining commit log has to be deleted too. False for a queue whose units are damaged or
-        lost."""
+        """Return whether an interrupted deletion has removed all units of a queue, so that its
+        commit log has to be deleted too. False if the units are damaged or lost."""
         has_units = queue.max_offset or queue.listed.consume_queue
         return not has_units and self._is_short(queue) and queue.key not in self.former.filled
 
     def _index(self) -> list[FoundIndex]:
-        """Return the complete index segments. The last segment is included even if it is
-        incomplete, because the next upload completes it."""
+        """Return the complete index segments, and the last one even if it is incomplete, because
+        the next upload completes it."""
         last = max((index.base_offset for index in self.index), default=0)
         return [i for i in self.index if i.damage is None or i.base_offset == last]
 
@@ -218,16 +217,15 @@ class Found:
 
 
 def _is_unreadable(queue: FoundQueue) -> bool:
-    """Return whether a queue has units but no segment to register. The metadata then lacks the
+    """Return whether a queue has units but no segment to register. The metadata then omits the
     queue, and new messages continue after its last unit."""
     return not queue.segments and queue.listed.consume_queue > 0
 
 
 def _pass_by(listed: FormerEnds, former: FormerEnds) -> FormerEnds:
     """Return the offsets at which a queue continues after the loss of its last messages. They are
-    after all existing bytes of the queue's files and after the `former` ends. One unit is left out
-    between the existing units and the new ones, so that readers ignore the existing invalid
-    units."""
+    after all existing bytes of its files and after the `former` ends. A gap of one unit lets
+    readers ignore the existing invalid units."""
     units = listed.consume_queue + UNIT_SIZE - listed.consume_queue % UNIT_SIZE
     return FormerEnds(*map(max, listed._replace(consume_queue=units), former))
 

@@ -1,4 +1,4 @@
-"""Examines index segments: their completeness, store times, and topic ids."""
+"""Examination of index segments: completeness, store times, and topic ids."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ Vote = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class FoundIndex:
-    """An index segment. `damage`: reason why the segment is incomplete, None if it is complete.
-    `begin_ms`, `end_ms`: times in the header, epoch ms (0 for an end that Java lost, D6).
-    `latest_ms`: upper bound of the store times of the items. `votes`: topic ids in the items."""
+    """Index segment. `damage`: reason why it is incomplete, or None. `begin_ms`, `end_ms`: times in
+    the header, epoch ms (0 for an end that Java lost, D6). `latest_ms`: upper bound of the store
+    times of the items. `votes`: topic ids in the items."""
 
     base_offset: int
     size_bytes: int
@@ -56,8 +56,8 @@ class FoundIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Task that searches index segments. `known_until_ms`: only the headers of segments that end
-    before this time (epoch ms) are read, because no new topic has messages in them."""
+    """Task that searches index segments. `known_until_ms`: epoch ms. Only the headers of segments
+    that end earlier are read, because they have no messages of new topics."""
 
     location: TierLocation
     extents: tuple[SegmentExtent, ...]
@@ -89,8 +89,7 @@ class Tally:
 
     @property
     def topic_ids(self) -> tuple[int, ...]:
-        """Return the topic ids that occur in the items, without impossible ones from damaged
-        items."""
+        """Return the topic ids in the items, without impossible ones from damaged items."""
         return tuple(sorted(found for found in self._topic_ids if 0 <= found < _MOST_TOPICS))
 
     @property
@@ -100,8 +99,7 @@ class Tally:
 
 
 def pack_probes(queues: Iterable[FoundQueue]) -> TopicProbes:
-    """Return the keys of the queues' probes. The index is searched for these keys to find topic
-    ids."""
+    """Return the keys of the queues' probes, for searching the index for topic ids."""
     return TopicProbes.of((q.topic, q.queue_id, probe) for q in queues for probe in q.probes)
 
 
@@ -156,8 +154,8 @@ def read_items(segment: FileSegment, size_bytes: int, count: int) -> Iterator[np
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """Topic ids, by topic. `assigned`: topics without an item in the index. `disputed`: topics
-    whose items have several ids. `highest`: highest of all ids, including ids of deleted topics."""
+    """Topic ids by topic. `assigned`: topics without an item in the index. `disputed`: topics whose
+    items have several ids. `highest`: highest id, including deleted topics."""
 
     ids: Mapping[str, int]
     assigned: tuple[str, ...]
@@ -166,8 +164,8 @@ class TopicIds:
 
 
 def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) -> list[str]:
-    """Return the topics whose messages were not found in the index. Return none of them if every id
-    in the index belongs to a known topic."""
+    """Return the topics whose messages were not found in the index. Return none if every id in the
+    index belongs to a known topic."""
     voted = {topic for index in found for topic, _, _ in index.votes}
     named = {topic_id for index in found for _, topic_id, _ in index.votes}
     unnamed_ids = {topic_id for index in found for topic_id in index.topic_ids} - named
@@ -180,9 +178,9 @@ def topic_ids(
     former: Mapping[str, int] | None = None,
     deleted: Mapping[str, DeletedTopic] | None = None,
 ) -> TopicIds:
-    """Choose an id for each topic: the most frequent id in the items of its messages, or after a
-    tie the newer id. Other topics keep their former id, or get unused ids, in the order of
-    `topics`. `deleted`: topics that were ever deleted. Their former ids do not count."""
+    """Choose an id for each topic: the most frequent id in the items of its messages, or the newer
+    one after a tie. Other topics keep their former id or get unused ids, in the order of `topics`.
+    `deleted`: topics whose former ids do not count."""
     deleted = deleted or {}
     least = {topic: record.next_id for topic, record in deleted.items()}
     former = {
@@ -225,7 +223,7 @@ _FOLDER = "tiered_index_file"
 
 
 def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iterator[FoundIndex]:
-    """Yield the topic ids in each unsealed index file. A file is left out if its capacity is
+    """Yield the topic ids in each unsealed index file. A file is skipped if its capacity is
     unknown: its size fits neither the recorded capacity, nor the configuration, nor Java's
     defaults. Raises Unavailable."""
     configured = config.index_file_max_hash_slot_num, config.index_file_max_index_num

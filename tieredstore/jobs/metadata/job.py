@@ -1,4 +1,4 @@
-"""The job: it lists a tier, reads segment ends and index in tasks, and writes the metadata once."""
+"""Job that lists a tier, reads segment ends and index in tasks, and writes the metadata once."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def run_rebuild_metadata(
     former: FormerMetadata = NOTHING_FORMER,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Rebuild the metadata of a broker's part of a tier, in a state directory (a broker's
+    """Rebuild the metadata of a broker's part of a tier in a state directory (a broker's
     `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`). The broker is the
-    broker of `location`, or the only broker in the tier. The run takes the writer epoch. `former`:
-    facts from earlier metadata. Raises Invalid (no such broker, existing metadata), Fenced (a
-    writer is active), Unavailable."""
+    one of `location`, or the only one in the tier. The run takes the writer epoch. `former`: facts
+    from earlier metadata. Raises Invalid (no such broker, existing metadata), Fenced (a writer is
+    active), Unavailable."""
     options = options or RebuildMetadataOptions()
     with ExitStack() as stack:
         provider = location.connect()
@@ -122,8 +122,8 @@ def run_rebuild_metadata(
 def _list_present(
     queues: Iterable[QueueFiles], broker: str, deleted: Mapping[str, records.DeletedTopic]
 ) -> Iterator[QueueFiles]:
-    """Yield the queues of a broker, without the segments of deleted topics. An older copy of a tier
-    may still have such segments."""
+    """Yield the queues of a broker, without segments of deleted topics, which an older copy of a
+    tier may still have."""
     for queue in queues:
         log, units = (
             tuple(extent for extent in file if not records.is_deleted(extent.id, deleted))
@@ -134,8 +134,7 @@ def _list_present(
 
 
 def _do_nothing() -> None:
-    """Do nothing. A dry run calls this function in place of the ownership check, and in place of
-    the write of the identity record."""
+    """Do nothing. Used by a dry run instead of ownership checks and writes."""
 
 
 def _find_queues(
@@ -178,9 +177,8 @@ def _topic_ids(
     former: FormerMetadata,
     deleted: Mapping[str, records.DeletedTopic],
 ) -> TopicIds:
-    """Find the topic ids. If a topic's first and last messages are not in the index, more of its
-    messages are looked up, because the newest messages may not be in the index yet, and the oldest
-    may have expired."""
+    """Find the topic ids. If the first and last messages of a topic are not in the index, look up
+    more of them. The newest may not be indexed yet, and the oldest may have expired."""
     topics = sorted({*(queue.topic for queue in queues), *(key.topic for key in former.queues)})
     votes = [*found, *find_unsealed(state, location.config, pack_probes(queues))]
     undecided = list_undecided_topics(topics, votes)

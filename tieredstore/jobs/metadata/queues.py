@@ -1,4 +1,4 @@
-"""Finds the valid content of a queue's files from names, sizes and a few reads."""
+"""Search for the valid content of a queue's files, from names, sizes and a few reads."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """A queue's entry for the metadata. `min_offset`: queue offset of the first message.
-    `max_offset`: queue offset after the last message. `findings`: invalid parts of the files, with
-    reasons. `listed`: end offsets of the files, including invalid bytes."""
+    """Metadata of a queue. `min_offset`: queue offset of the first message. `max_offset`: queue
+    offset after the last message. `findings`: invalid parts of the files, with reasons. `listed`:
+    ends of the files, including invalid bytes."""
 
     topic: str
     queue_id: int
@@ -70,9 +70,9 @@ class FoundQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueuesTask:
-    """Task that examines queues. `exact_times`: whether every message is read to find the lowest
-    and highest time of a segment, and not only its first and last message. `spread`: number of
-    probes, evenly distributed over each queue. With 0, only the ends of queues are probed."""
+    """Task that examines queues. `exact_times`: read every message for the times of segments, not
+    only the first and last. `spread`: number of probes that are evenly distributed over each queue.
+    With 0, only the ends of queues are probed."""
 
     location: TierLocation
     queues: tuple[QueueFiles, ...]
@@ -81,7 +81,7 @@ class QueuesTask:
 
     @property
     def key(self) -> str:
-        """Key of the task. The key changes with the size of any segment."""
+        """Key of the task, which depends on the size of each segment."""
         sizes = [
             (str(extent.id), extent.size_bytes)
             for queue in self.queues
@@ -126,8 +126,8 @@ def find_each_queue(
 def find_queue(
     provider: SegmentProvider, queue: QueueFiles, *, exact_times: bool = False, spread: int = 0
 ) -> FoundQueue:
-    """Return the metadata of one queue, or metadata without segments if the queue is unreadable.
-    Raises Unavailable."""
+    """Return the metadata of one queue, without segments if it is unreadable. Raises
+    Unavailable."""
     findings: list[Finding] = []
     listed = FormerEnds(_find_end(queue.commit_log), _find_end(queue.consume_queue))
     try:
@@ -184,8 +184,8 @@ def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
 
 @dataclass
 class _Finder:
-    """Finds the metadata of one queue. `listed`: all segments of the queue, including the empty
-    ones, which `reader` lacks."""
+    """Finds the metadata of one queue. `listed`: all segments of the queue, including empty ones,
+    which `reader` lacks."""
 
     provider: SegmentProvider
     reader: EndsReader
@@ -227,8 +227,8 @@ class _Finder:
         )
 
     def _find_first(self) -> int:
-        """Return the queue offset of the first message. If the units of the first messages cannot
-        be read, return the offset of the first unit."""
+        """Return the queue offset of the first message, or of the first unit if the units of the
+        first messages are unreadable."""
         try:
             return self.reader.min_offset()
         except Corrupt as error:
@@ -238,8 +238,7 @@ class _Finder:
     # Which segments, and how much of them
 
     def _find_tail(self) -> QueueTail | None:
-        """Find the end of the queue's last valid message, even if the queue has no commit log any
-        more."""
+        """Find the end of the queue's last valid message. The commit log may be missing."""
         found = find_tail(self.reader)
         queue = self.reader.queue
         spans = queue.unit_spans()
@@ -291,7 +290,7 @@ class _Finder:
     def _announce_behind(
         self, listed: Sequence[SegmentExtent], kept: Sequence[SegmentExtent], end: int
     ) -> tuple[SegmentExtent, ...]:
-        """Return the segments to register: the kept segments, and an empty segment at their end."""
+        """Return the segments to register: the kept segments, and an empty segment after them."""
         sizes = {extent.id: extent.size_bytes for extent in kept}
         result = list(kept)
         for extent in listed:
@@ -351,8 +350,7 @@ class _Finder:
         consume_queue: Sequence[SegmentExtent],
         messages: tuple[int, int],
     ) -> list[Times]:
-        """Return the store times of the first and last message of each segment. The times
-        ascend."""
+        """Return the ascending store times of the first and last message of each segment."""
         first, units = messages
         inner = [self._first_unit_behind(extent.base_offset, units) for extent in commit_log[1:]]
         borders = [first, *inner, units]
@@ -371,8 +369,8 @@ class _Finder:
     def _find_front_time(
         self, commit_log: Sequence[SegmentExtent], messages: tuple[int, int]
     ) -> int | None:
-        """Return the store time of the commit log's first message if the unit of this message has
-        already expired. None if the unit still exists, or if the log has no message."""
+        """Return the store time of the commit log's first message if its unit has already expired.
+        Return None if the unit exists, or if the log has no message."""
         first, units = messages
         if not commit_log or first >= units:
             return None
@@ -398,9 +396,8 @@ class _Finder:
         return units
 
     def _step_back(self, low: int, high: int, offset: int) -> int:
-        """Go back from queue offset `high` to `low`, while units refer to bytes at or after the
-        commit log offset `offset`. Return the queue offset of the first of these units. The search
-        ends at an unreadable unit."""
+        """Return the first of the consecutive units before queue offset `high` that refer to commit
+        log offset `offset` or later. The search ends at `low` or at an unreadable unit."""
         while low < high:
             try:
                 row = self.reader.read_units(high - 1, 1)[0]
@@ -412,8 +409,8 @@ class _Finder:
         return high
 
     def _times_of(self, low: int, high: int) -> Times:
-        """Return the first and the last store time of the messages with the queue offsets [low,
-        high). Holes are skipped."""
+        """Return the first and the last store time of the messages at queue offsets [low, high).
+        Holes are skipped."""
         spans = self.reader.queue.unit_spans()
         there = [range(max(low, start), min(high, stop)) for start, stop in spans]
         rising = chain.from_iterable(there)
@@ -426,8 +423,8 @@ class _Finder:
         return (min(times), max(times)) if times else NO_TIMES
 
     def _time_of_one(self, units: Iterable[int]) -> int | None:
-        """Return the store time of the first unit's message. Units without a readable message are
-        skipped. Reads at most `_WITNESSES` units."""
+        """Return the store time of the first readable message of some units. At most `_WITNESSES`
+        units are read."""
         for unit in islice(units, _WITNESSES):
             try:
                 row = self.reader.read_units(unit, 1)[0]

@@ -1,4 +1,4 @@
-"""Replaces a metadata file by a new file, in one repeatable step."""
+"""Replacement of a metadata file in one repeatable step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _NAMES = ("", ".bak", ".journal")
 
 
 class StateFiles:
-    """The metadata files of a state directory. `config`: configuration of the tier with this
-    state."""
+    """Metadata files of a state directory. `config`: configuration of its tier."""
 
     def __init__(self, config: StoreConfig, state: Path) -> None:
         self._config = config
@@ -48,11 +47,10 @@ class StateFiles:
     def replace(
         self, fill: Callable[[MetadataStore], None], clock: Clock, *, force: bool
     ) -> list[Path]:
-        """Replace the metadata by the content that `fill` puts into an empty store. Raises Invalid
-        if other metadata exists. With `force`, existing metadata is kept beside the new file, under
-        names with the clock's time, and these names are returned. The new file replaces the old
-        file atomically. A repeated call with the same time and contents has the same result. Raises
-        Unavailable."""
+        """Atomically replace the metadata by the content that `fill` puts into an empty store.
+        Raises Invalid if other metadata exists. With `force`, it is kept under names with the
+        clock's time, which are returned. A repeated call with the same time and content has the
+        same result. Raises Unavailable."""
         staging = self._state / _STAGING
         suffix = f".replaced-{clock.now_ms()}"
         try:

@@ -1,1 +1,1 @@
-"""The job `offload`: copies data of a broker's store that a tier lacks."""
+"""The job `offload`: copy data of a broker's store that a tier lacks."""

@@ -1,4 +1,4 @@
-"""Backs up topics, groups and offsets of the store's broker to the tier, in the form of our own
+"""Backup of topics, groups and offsets of the store's broker to the tier, in the form of our own
 broker, so that `restore` works after an offload."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class StoreBackup:
-    """Backs up the store's `config/` and the tier's metadata to the tier if they have changed. An
-    offload does this at the end of a run and, in follow mode, every `tieredStoreBackupInterval`."""
+    """Backs up the store's `config/` and the tier's metadata if they have changed, at the end of a
+    run and, in follow mode, every `tieredStoreBackupInterval`."""
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class StoreBackup:
             self._backup.run_once()
 
     def finish(self) -> None:
-        """Back up changes at the end of a run. An error is not raised, but stored in `error`."""
+        """Back up changes at the end of a run. An error is stored in `error` instead of being
+        raised."""
         if not self._backup.is_enabled:
             return
         try:

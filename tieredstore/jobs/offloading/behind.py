@@ -15,11 +15,11 @@ from tieredstore.timestamps import format_time
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Messages of the chosen queues that are in the store but not in the tier. `messages`: number
-    of these messages. `seconds`: age of the oldest such message, 0 without one.
-    `held_back_messages`: messages that the store's checkpoint does not confirm to be on disk.
-    `checkpoint_ms`: store time (epoch ms) of the last messages that the checkpoint confirms, None
-    if all may be copied. `reason`: reason of the lag, empty without one."""
+    """Messages of the chosen queues that are in the store but not in the tier. `messages`: their
+    number. `seconds`: age of the oldest of them, or 0. `held_back_messages`: messages that the
+    store's checkpoint does not confirm to be on disk. `checkpoint_ms`: store time (epoch ms) of the
+    last messages that it confirms, None if all may be copied. `reason`: reason of the lag, or
+    empty."""
 
     messages: int
     seconds: float
@@ -87,8 +87,8 @@ def measure_behind(
 def _find_waiting(
     store: ReadOnlyMessageStore, source: OffloadSource, flat_files: FlatFileStore, key: QueueKey
 ) -> tuple[int, int]:
-    """Return the number of a queue's messages that may be copied but are not in the tier. Also
-    return the store time (epoch ms) of the first of them, or -1 if there are none."""
+    """Return the number of a queue's messages that may be copied but are not in the tier, and the
+    store time (epoch ms) of the first of them, or -1."""
     available = source.queue_range(key)
     if available is None:
         return 0, -1

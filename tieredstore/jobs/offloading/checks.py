@@ -44,9 +44,9 @@ def offload_target(options: OffloadOptions) -> TierTarget:
 
 
 def _check_form(options: OffloadOptions) -> None:
-    """Reject a store whose log cannot be read (`check_log_form`). This check comes first, because
-    no option makes such a store readable. If no configuration is given, the broker.conf of the
-    store names the log's folder."""
+    """Reject a store whose log cannot be read (`check_log_form`). This comes first, because no
+    option helps. Without a given configuration, the broker.conf of the store names the log's
+    folder."""
     given = _read_conf_beside(options)
     if options.config_path is not None:
         with suppress(Invalid):  # The assumed form reports the problem.
@@ -62,8 +62,8 @@ def _check_form(options: OffloadOptions) -> None:
 
 
 def _check_role(options: OffloadOptions, target: TierTarget) -> None:
-    """Reject the store of a slave, and a store whose role a controller may change: their logs may
-    differ from the master's log."""
+    """Reject the store of a slave, or of a broker whose role a controller may change: their logs
+    may differ from the master's log."""
     given = _read_conf_beside(options) | dict(target.config.plugin_properties)
     if options.standby:
         return
@@ -83,8 +83,8 @@ def _check_role(options: OffloadOptions, target: TierTarget) -> None:
 
 
 def _read_conf_beside(options: OffloadOptions) -> dict[str, str]:
-    """Return the settings of the broker.conf beside the store, among them the broker's role. Return
-    no settings if the user has given a configuration, or if that file names another store."""
+    """Return the settings of the broker.conf beside the store, including the broker's role. Empty
+    if the user has given a configuration, or if that file names another store."""
     path = find_conf_beside(options.store_path) if options.config_path is None else None
     if path is None:
         return {}
@@ -129,7 +129,7 @@ def _check_directories(store: Path, target: TierTarget) -> None:
 
 
 def explain_partial_copy(store: ReadOnlyMessageStore) -> str | None:
-    """Return in one line why only a part of the store can be copied now, or None if all can be."""
+    """Explain in one line why only a part of the store can be copied now, or return None."""
     if store.recovery_plan is not None:
         return (
             f"store {store.root}: was not stopped cleanly: what a recovery would keep is copied, "

@@ -1,4 +1,4 @@
-"""Offloads a growing store continuously."""
+"""Continuous offload of a growing store."""
 
 from __future__ import annotations
 
@@ -32,15 +32,12 @@ def follow_store(
     watch: OffloadWatch | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
-    """Copy messages as the store grows, with the dispatcher's own thresholds, until `stop` is set.
-    `progress`: receives totals, lag and its reason after a round that copied messages or left a
-    lag. `watch`: receives each round. An unavailable backend and a missing store are retried. A
-    permanent refusal by the system ends the run if it concerns the store, the state directory, or
-    all queues that were tried. A queue that cannot continue is skipped. The causes are damage, a
-    refusal, or a message in the tier that differs from the store's because its topic was recreated.
-    The queue is named in each round and, if it still fails at the end, in `failed`. The other
-    queues continue. Raises the errors of `offload_store` at the start, and Fenced and Refused at
-    any time."""
+    """Copy messages as the store grows, with the dispatcher's thresholds, until `stop` is set. An
+    unavailable backend and a missing store are retried. A queue with damage, with a refused upload,
+    or with a recreated topic is skipped and reported, in `failed` if it still fails at the end. A
+    refusal that affects everything ends the run. `progress`: receives totals, lag and its reason
+    after a round that copied messages or left a lag. `watch`: receives each round. Raises the
+    errors of `offload_store` at the start, and Fenced and Refused at any time."""
     target = offload_target(options)
     start = time.monotonic()
     watch = watch or OffloadWatch(clock)
@@ -96,9 +93,9 @@ def _follow_round(
     progress: ProgressCallback | None,
     start: float,
 ) -> TieredStoreError | None:
-    """Make one round: copy new messages. Returns the reason for a failure, or None. The call
-    updates `failing` (queues whose last upload failed, with reasons) and `tried` (queues with an
-    upload in this run). Raises Unavailable, Refused if all queues fail, Fenced."""
+    """Copy new messages in one round. Return the reason for a failure, or None. Updates `failing`
+    (reasons by queue whose last upload failed) and `tried` (queues with an upload in this run).
+    Raises Unavailable, Refused if all queues fail, Fenced."""
     job.store.refresh()
     job.source.look_again()
     outcomes = job.dispatcher.scan()
@@ -152,8 +149,8 @@ def _find_stuck(failing: dict[QueueKey, TieredStoreError]) -> dict[QueueKey, Tie
 def _find_refusal(
     failing: Mapping[QueueKey, TieredStoreError], tried: set[QueueKey]
 ) -> Refused | None:
-    """Return the error that prevents all queues from continuing, or None. It is an error of a
-    read-only file system or, if all queues that were tried were refused, the first refusal."""
+    """Return the error that prevents all queues from continuing, or None: an error of a read-only
+    file system, or the first refusal if all queues that were tried were refused."""
     refused = {key: error for key, error in failing.items() if isinstance(error, Refused)}
     for error in refused.values():
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:

@@ -1,7 +1,6 @@
-"""The offload job: it copies the data of a broker's store that a tier lacks. The job combines the
-read-only local store with the tier's own dispatcher. It writes to the tier and to the state
-directory, never to the store, and deletes no data. After an interruption the next run continues at
-the end of the tier's contents."""
+"""Offload job: copies data of a broker's store that a tier lacks, with the tier's own dispatcher
+over the read-only store. It writes to the tier and to the state directory, never to the store, and
+deletes no data. An interrupted run continues at the end of the tier."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 def run_offload(
     run: JobRun, options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK
 ) -> dict[str, object]:
-    """Copy the data of a store that a tier lacks, only plan this (`dry_run`), or follow the store.
+    """Copy data of a store that a tier lacks, only plan this (`dry_run`), or follow the store.
     Returns the JSON report (`docs/cli.md`). Raises the errors of `offload_store` and
     `follow_store`."""
     if options.dry_run:
@@ -73,10 +72,10 @@ def offload_store(
     stop: StopSignal | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
-    """Make one forced pass over the store. Afterwards all messages and their keys are in the tier.
-    Failed queues are in `failed`, and the other queues are copied. If nothing has changed since a
-    complete run, no queue is opened and no ownership is taken. Raises Invalid (bad options, a tier
-    and a state that do not belong together), Fenced (another writer), Corrupt, Unavailable."""
+    """Make one forced pass over the store, so that all messages and their keys are in the tier. The
+    names of failed queues are in `failed`, and the others are copied. If nothing has changed since
+    a complete run, no queue is opened and no ownership is taken. Raises Invalid (bad options, a
+    tier and a state that do not belong together), Fenced (another writer), Corrupt, Unavailable."""
     stop = stop or StopSignal()
     target = offload_target(options)
     start = time.monotonic()
@@ -108,7 +107,7 @@ def offload_store(
 
 
 def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> DryRun:
-    """Return the plan of a run. The call writes nothing and takes no writer epoch."""
+    """Return the plan of a run. It writes nothing and takes no writer epoch."""
     target = offload_target(options)
     with ExitStack() as stack:
         store = open_store(options, target, clock)

@@ -1,5 +1,5 @@
-"""Remembers in a state directory the store from which an offload copies. A Java broker's store has
-no identity, so the first record of its log identifies it."""
+"""Memory of the store from which an offload copies, in the state directory. A Java broker's store
+has no identity, so the first record of its log identifies it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ _HEAD_BYTES: Final = 8
 
 
 class _FirstRecord(msgspec.Struct, frozen=True):
-    """A record of a log: its physical offset and digest."""
+    """Record of a log: its physical offset and digest."""
 
     position: int
     digest: str
 
 
 def check_known_store(store: ReadOnlyMessageStore, state: Path) -> _FirstRecord | None:
-    """Return the first record of the store's log, for `remember_store`. The state directory
-    contains position and digest of an earlier first record. Raises Invalid if the log has a
-    different record at this position. If the record there has expired or is damaged, the check is
-    skipped."""
+    """Return the first record of the store's log, for `remember_store`. Raises Invalid if the log
+    has a different record at the position that the state directory remembers. The check is skipped
+    if that record has expired or is damaged."""
     path = state / KNOWN_STORE_FILE
     known = find_note(path, _FirstRecord)
     if known is not None and known.position >= store.commit_log.min_offset:

@@ -1,5 +1,4 @@
-"""Parts of a running offload: the store, the tier with its writer epoch, and the parts between
-them."""
+"""Parts of a running offload: the store, the tier with its writer epoch, and everything between."""
 
 from __future__ import annotations
 
@@ -90,8 +89,8 @@ class Job:
         return measure_behind(self.store, self.source, self.flat_files, self.clock, why_waiting)
 
     def name_held_back(self, report: OffloadReport) -> None:
-        """Report as failed the messages that are later than the store's checkpoint and in no
-        consume queue. If a queue has no files, no other step reports them."""
+        """Report the messages as failed that are later than the store's checkpoint and in no
+        consume queue. No other step reports them if a queue has no files."""
         is_taken = self.source.make_topic_choice()
         for key, found in sorted(self.store.find_held_back_without_unit().items()):
             if is_taken(key.topic):
@@ -109,8 +108,8 @@ class Job:
         progress: ProgressCallback | None,
         start: float,
     ) -> None:
-        """Upload the index files that are full or old enough. With `upload_index`, upload all. The
-        keys of other index files stay in the state directory."""
+        """Upload the index files that are full or old enough, or all with `upload_index`. The keys
+        of other index files stay in the state directory."""
 
         def tell(done: int, total: int) -> None:
             if progress is not None:
@@ -122,9 +121,8 @@ class Job:
         report.keys_waiting = self.index.count_waiting()
 
     def describe_tier(self, behind: Behind) -> TierStatus:
-        """Return the state of the tier, with the lag `behind` in place of the dispatcher's lag.
-        `behind` includes only chosen queues, and also messages that may not be copied yet. The
-        report shows the same lag."""
+        """Return the state of the tier, with the lag `behind` instead of the dispatcher's lag. It
+        includes only chosen queues, and also messages that may not be copied yet."""
         tier = describe_tier(
             self.flat_files, self.store, self.topic_filter, self.clock, self.dispatcher
         )
@@ -159,7 +157,7 @@ class Job:
 def open_job(
     options: OffloadOptions, target: TierTarget, clock: Clock, metrics: Metrics | None = None
 ) -> Iterator[Job]:
-    """Open all parts and take the writer epoch. Closes the parts in the right order."""
+    """Open all parts, take the writer epoch, and close the parts in the right order."""
     metrics = metrics or Metrics()
     config = target.config
     with ExitStack() as stack:

@@ -62,7 +62,7 @@ class DryRun:
 def dry_run(
     config: StoreConfig, source: DispatchSource, provider: SegmentProvider | None
 ) -> DryRun:
-    """Compare the source with the tier (None for an empty tier). The call only reads."""
+    """Compare the source with the tier (None for an empty tier), without writing anything."""
     there: dict[tuple[str, int], QueueFiles] = {}
     if provider is not None:
         catalogue = load_catalogue(provider, broker=config.broker_name)
@@ -119,9 +119,9 @@ def _plan_queue(
 
 
 def roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
-    """Return the number of new segments that messages of the given sizes need, and the bytes in the
-    last segment. `used`: bytes in the last existing segment, or -1 without one. `most`: maximum
-    size of a segment."""
+    """Return the number of new segments for messages of the given sizes, and the bytes in the last
+    segment. `used`: bytes in the last existing segment, or -1 without one. `most`: maximum size of
+    a segment."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     made = done = at = 0
     if used >= 0:

@@ -51,8 +51,8 @@ class OffloadReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run copied everything and found no fault, so that another run over the
-        unchanged store would have nothing to do or report."""
+        """Whether the run copied everything and found no fault. Another run over the unchanged
+        store would then have nothing to do or report."""
         copied = (self.holes, self.damaged, self.wrong_bodies)
         faults = (*copied, self.failed, self.unread, self.stopped)
         is_good = not any(faults) and self.backup_error is None

@@ -24,8 +24,8 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 @dataclass(slots=True)
 class WrongBodies:
     """Messages of a queue that are copied although their bodies do not match their CRCs.
-    `first_offset`: queue offset of the first such message. `next_offset`: queue offset after the
-    last such message."""
+    `first_offset`: queue offset of the first of them. `next_offset`: queue offset after the
+    last."""
 
     first_offset: int
     messages: int = 0
@@ -34,9 +34,9 @@ class WrongBodies:
 
 @dataclass
 class OffloadSource:
-    """View of another DispatchSource that shows only the chosen topics. `topics`: shell patterns,
-    empty for all. `wrong_bodies`: messages whose body does not match its CRC, by queue, without
-    messages that were in the tier before this job."""
+    """DispatchSource that shows only the chosen topics of another one. `topics`: shell patterns,
+    empty for all. `wrong_bodies`: newly copied messages whose body does not match its CRC, by
+    queue."""
 
     source: DispatchSource
     topics: Sequence[str]
@@ -53,7 +53,7 @@ class OffloadSource:
     _excluded: dict[str, str] | None = None
 
     def look_again(self) -> None:
-        """Discard the list of queues and topics. The next access reads a new list."""
+        """Discard the cached list of queues and topics."""
         self._queues = self._excluded = None
 
     def check_topics(self) -> None:
@@ -98,7 +98,7 @@ class OffloadSource:
         yield from self._queues
 
     def make_topic_choice(self) -> Callable[[str], bool]:
-        """Return a function that reports whether a chosen topic may go to a tier."""
+        """Return a function that decides whether a topic was chosen and may go to a tier."""
         excluded = self.find_excluded_topics()
         return lambda topic: (
             self._is_chosen(topic)
@@ -137,8 +137,8 @@ class OffloadSource:
         return records
 
     def _count_wrong(self, key: QueueKey, offset: int) -> None:
-        """Count a message whose body has a wrong CRC. Uploads read a queue in the order of its
-        offsets, so a message at a lower offset was counted before, and is not counted again."""
+        """Count a message whose body has a wrong CRC. A message at a lower offset was already
+        counted, because uploads read a queue in order."""
         if offset < self._done.get(key, 0):
             return  # only compared
         found = self.wrong_bodies.setdefault(key, WrongBodies(offset))
@@ -181,7 +181,7 @@ class OffloadSource:
         return self._excluded
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """No-op: the store has another owner, and that owner cleans it."""
+        """No-op: the owner of the store deletes its old files."""
         del guard
 
 

@@ -1,7 +1,7 @@
-"""Standby: an offload beside a replica. It waits for an order to take over, then follows the
-replica's store. The order is a file that an operator creates (`touch`) in the state directory. The
-file stays there. A standby that is restarted after the take-over continues as the tier's writer,
-but never takes ownership from another writer again."""
+"""Standby: an offload beside a replica that waits for an order to take over, then follows the
+replica's store. The order is a file that an operator creates (`touch`) in the state directory. It
+stays there. A standby that is restarted after the take-over continues as the tier's writer, but
+never takes ownership from another writer again."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TakeOverOrder:
-    """The order file of one state directory. The file is missing, exists (the order, with any
-    content), or contains the line of `note_done` after the order was carried out."""
+    """Order file of one state directory. It is missing, exists (the order, with any content), or
+    contains the line of `note_done` after the order was carried out."""
 
     state: Path
 
@@ -70,8 +70,7 @@ class TakeOverOrder:
     def await_it(
         self, stop: StopSignal, clock: Clock, progress: ProgressCallback = ignore_progress
     ) -> bool:
-        """Wait for the order. `progress` receives the waiting state once. Return False if `stop`
-        was set first."""
+        """Wait for the order, and call `progress` once. Return False if `stop` was set first."""
         with wrap_os_errors("make", self.state):
             FILES.make_directory(self.state)
         if not self.is_given:
@@ -84,15 +83,15 @@ class TakeOverOrder:
         return True
 
     def note_done(self, now_ms: int) -> None:
-        """Record durably that the order was carried out: the epoch was taken, and the metadata in
-        the state directory was rebuilt from the tier."""
+        """Durably record that the order was carried out: the epoch was taken, and the metadata was
+        rebuilt from the tier."""
         with wrap_os_errors("write", self.path):
             FILES.replace_file(self.path, b"%s %d\n" % (_DONE, now_ms))
 
 
 def learn_tier(run: JobRun, target: TierTarget, clock: Clock) -> None:
     """Take epoch ownership, and rebuild the metadata of the state directory from the tier. Existing
-    metadata is kept in files beside the new ones. Raises Fenced, Unavailable."""
+    metadata is kept under other names. Raises Fenced, Unavailable."""
     broker = target.config.broker_name
     provider = target.open_provider(create=True)
     assert provider is not None
@@ -113,10 +112,9 @@ def await_coverage(
     stop: StopSignal,
     clock: Clock,
 ) -> None:
-    """Wait until the replica's store has reached the tier's end in each queue, so that the store's
-    next messages can follow the last messages of the tier. If a broker runs on the store, its
-    checkpoint gets time to catch up. Raises Corrupt, with the queue and the offset, if the log ends
-    before the tier's end or differs from the tier."""
+    """Wait until the replica's store has reached the tier's end in each queue, so that its next
+    messages can follow. If a broker runs on the store, its checkpoint gets time to catch up. Raises
+    Corrupt, with queue and offset, if the log ends too early or differs from the tier."""
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     while not stop.event.is_set():
         behind, other = _find_faults(source, flat_files)
@@ -136,8 +134,7 @@ def await_coverage(
 def _find_faults(
     source: OffloadSource, flat_files: FlatFileStore
 ) -> tuple[list[Corrupt], list[Corrupt]]:
-    """Return the queues in which the store lags behind the tier, and the queues in which it
-    differs."""
+    """Return the queues in which the store lags behind the tier, and those in which it differs."""
     behind: list[Corrupt] = []
     other: list[Corrupt] = []
     is_chosen = source.make_topic_choice()

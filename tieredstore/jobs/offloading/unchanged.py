@@ -1,9 +1,7 @@
-"""Detects that store, tier and state are unchanged since a complete run. If nothing has changed, a
-run reports this without opening the queues. A file in the state directory has digests of store,
-tier and state. It only serves to prove that nothing has changed. After a change, or an unreadable
-file, all queues are opened as if the file were missing, and their last messages are compared before
-anything is uploaded. The file is only used for a store without an owner whose tier and metadata are
-files."""
+"""Detection that store, tier and state are unchanged since a complete run, in order to skip the
+opening of all queues. A file in the state directory has digests of store, tier and state. If
+anything has changed, or the file is unreadable, all queues are opened and compared as usual. The
+file is only used if tier and metadata are files and the store has no owner."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Last(msgspec.Struct, frozen=True):
-    """The last record of a log: its physical offset, its size, and the physical offset of the next
+    """Last record of a log: its physical offset, its size, and the physical offset of the next
     record."""
 
     position: int
@@ -69,7 +67,7 @@ class _Last(msgspec.Struct, frozen=True):
 
 
 class _Signs(msgspec.Struct, frozen=True):
-    """Digests of all data that decide what a run uploads."""
+    """Digests of all data that determine what a run uploads."""
 
     settings: str
     store: str
@@ -90,7 +88,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def find_unchanged(options: OffloadOptions, target: TierTarget) -> OffloadReport | None:
-    """Return the report of the last run if nothing has changed since then, or None."""
+    """Return the report of the last run if nothing has changed since, or None."""
     if options.take_over:
         return None
     try:
@@ -145,9 +143,9 @@ def _compare(seen: _Seen, options: OffloadOptions, target: TierTarget) -> Offloa
 
 @dataclass
 class LastLook:
-    """Digests that a run computes for the next run. The tier's writer calls the methods in this
-    order: `forget` before its first write, `see` after the upload, `leave` if nothing remains to be
-    uploaded, and `keep` after the last change of the metadata."""
+    """Digests that a run computes for the next run. The tier's writer calls `forget` before its
+    first write, `see` after the upload, `leave` if everything is uploaded, and `keep` after the
+    last change of the metadata."""
 
     options: OffloadOptions
     target: TierTarget
@@ -167,7 +165,7 @@ class LastLook:
 
     def see(self, store: ReadOnlyMessageStore, source: OffloadSource) -> None:
         """Compute the digests of the current state. Measure the lag only after this call, so that a
-        lag of 0 proves that all messages of this state are in the tier."""
+        lag of 0 proves that this state is in the tier."""
         config = self.target.config
         is_in_files = (
             self.provider.capabilities.rewritable
@@ -192,12 +190,12 @@ class LastLook:
             _log.info("the next run opens all queues again: %s", error)
 
     def leave(self, report: OffloadReport) -> None:
-        """Prepare the file for the next run, with the report of this one."""
+        """Prepare the file for the next run, including the report."""
         self._report = report
 
     def keep(self) -> None:
-        """Write the file for the next run. An error, such as a full disk, is only logged: without
-        the file, the next run opens all queues."""
+        """Write the file for the next run. An error, such as a full disk, is only logged, because
+        the file is optional."""
         last, signs, report = self._last, self._signs, self._report
         if last is None or signs is None or report is None or _is_in_use(self.options.store_path):
             return
@@ -212,7 +210,7 @@ class LastLook:
 
 
 def _is_in_use(store: Path) -> bool:
-    """Return whether a process owns a store, or has left it unclean. Such a store may lack
+    """Return whether a process owns a store, or has not shut it down cleanly. Such a store may lack
     units."""
     return is_owned(store) or has_abort_file(store)
 
@@ -221,8 +219,8 @@ def _is_in_use(store: Path) -> bool:
 
 
 def _find_last(store: ReadOnlyMessageStore, source: OffloadSource) -> _Last | None:
-    """Return the last record of the log. The search begins at the last record that a queue refers
-    to."""
+    """Return the last record of the log. The search begins at the last record in the consume
+    queues."""
     position, size = -1, 0
     for key in source.queues():
         queue = store.find_queue(*key)
@@ -311,8 +309,8 @@ def _sign_tier(
 
 
 def _sign_state(state: Path) -> str:
-    """Compute the digest of the metadata, and of the files that wait for the index. The tier's
-    identity record is not included, because a run writes that record last."""
+    """Compute the digest of the metadata and of the files that wait for the index. The identity
+    record is excluded, because a run writes it last."""
 
     def look() -> Iterator[object]:
         for path in sorted((state / "config").iterdir()):

@@ -22,11 +22,10 @@ _LATE_INTERVALS = 3
 
 @dataclass(slots=True)
 class OffloadWatch:
-    """State of the offload of a followed store. The job sets the state, and any thread reads it.
-    `metrics`: metrics of the dispatcher and the provider, under the names of our broker, and
-    metrics of this module. `tier`: state of the tier after the last round, or before the first
-    round. None until the job is open. `is_standby`: whether the job waits for the take-over
-    order."""
+    """State of an offload that follows a store. The job sets it, and any thread may read it.
+    `metrics`: metrics of the dispatcher and the provider, under the names of our broker, and of
+    this module. `tier`: state of the tier after the last round, None until the job is open.
+    `is_standby`: whether the job waits for the take-over order."""
 
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
@@ -47,8 +46,7 @@ class OffloadWatch:
         self.metrics.gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
 
     def note_progress(self) -> None:
-        """Record that the job makes progress, because messages were read from the store. No effect
-        before the job is open."""
+        """Record that the job makes progress. No effect before the job is open."""
         if self._moved_ms is not None:
             self._moved_ms = self.clock.monotonic_ms()
             self._has_worked = True
@@ -56,9 +54,9 @@ class OffloadWatch:
     def end_round(
         self, tier: TierStatus, behind: Behind | None, stuck_queues: int, error: Exception | None
     ) -> None:
-        """Record the end of a round. `behind`: the same lag as in `tier`. `stuck_queues`: number of
-        queues that only an operator can repair. `error`: reason why the round ended early, or why a
-        queue or the index failed. Such a round is not successful."""
+        """Record the end of a round. `behind`: the same lag as in `tier`. `stuck_queues`: queues
+        that only an operator can repair. `error`: reason why the round ended early, or why a queue
+        or the index failed. Such a round is not successful."""
         self.tier = tier
         self._error = error
         self._failures = 0 if error is None else self._failures + 1
@@ -75,9 +73,9 @@ class OffloadWatch:
             gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
 
     def list_services(self) -> list[ServiceHealth]:
-        """Describe the job. STARTING: its first round has not copied a message and has not ended.
-        LATE: no message was copied and no round ended for much longer than the interval. FAILED:
-        its rounds fail."""
+        """Return the health of the job. STARTING: nothing was copied, and the first round has not
+        ended. LATE: no progress for much longer than the interval. FAILED: the last round
+        failed."""
         if self.is_standby:
             return [ServiceHealth("standby", ServiceState.RUNNING)]
         moved_ms, failures, error = self._moved_ms, self._failures, self._error

@@ -1,5 +1,5 @@
-"""`tier adopt`: after the loss of a broker's disk, a new local store continues at the end of the
-tier."""
+"""`tier adopt`: a new local store continues at the end of the tier, after the loss of a broker's
+disk."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ def adopt_tier(
     yes: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Let a broker that has lost its commit log continue at the tier's offsets. The call has the
-    effect of a broker start with `tieredStoreAdopt=true`, but starts no broker. `state`: the
-    broker's `storePathRootDir`, with the tier's metadata in it. `config`: a broker.conf.
-    `properties`: settings that override it. `yes`: adopt the tier. Without it, only report. The
-    call writes only the first file of the commit log. If it is interrupted before, it has no
-    effect. Raises Invalid for a local store that has a commit log, or a tier without messages of
-    the broker. Also raises the errors of `open_part` and the store."""
+    """Let a broker that has lost its commit log continue at the tier's offsets. The effect is that
+    of a start with `tieredStoreAdopt=true`, but no broker is started. `state`: the broker's
+    `storePathRootDir`, with the tier's metadata. `config`: a broker.conf. `properties`: settings
+    that override it. `yes`: adopt the tier, instead of only reporting. Only the first file of the
+    commit log is written. Raises Invalid for a local store that has a commit log, or a tier without
+    messages of the broker, and the errors of `open_part` and the store."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed = place_tier(loaded.config, url, state=state)
@@ -104,7 +103,7 @@ def _report(part: TierPart) -> dict[str, object]:
 
 
 def _adopt(loaded: LoadedConfig, clock: Clock) -> int:
-    """Load the store once to create its commit log. Returns the start of the log (bytes)."""
+    """Load the store once to create its commit log. Returns the first offset of the log (bytes)."""
     config = msgspec.structs.replace(loaded.config, message_store_plug_in="tiered", adopt=True)
     store: Any = registry.message_store(replace(loaded, config=config, warnings=()), clock)
     store.gives_offsets = False

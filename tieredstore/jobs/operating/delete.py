@@ -28,10 +28,10 @@ def delete_topic(
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Delete a topic from the tier and its metadata, including queues that cannot be opened and
-    segments missing in the metadata. `yes`: delete. Without it, only report. The topic must no
-    longer be uploaded, because a recreated topic would have another id at the same offsets. A Java
-    broker treats index items of one offset as the same item, and would miss keys. Raises the errors
-    of `open_part`, and Invalid for a missing topic, or a topic in the local store."""
+    segments that are missing in the metadata. `yes`: delete, instead of only reporting. Uploads of
+    the topic must be disabled first. Otherwise a recreated topic would reuse the offsets with
+    another id, and a Java broker would miss keys. Raises the errors of `open_part`, and Invalid for
+    a missing topic, or a topic in the local store."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = part.select(topic)
         _refuse_local(part, topic)
@@ -67,8 +67,7 @@ def _refuse_local(part: TierPart, topic: str) -> None:
 
 
 def count_messages(part: TierPart, key: QueueKey) -> int:
-    """Return the number of readable messages of a queue. For a queue that cannot be opened, return
-    the number of its units."""
+    """Return the number of readable messages of a queue, or of its units if it cannot be opened."""
     file = part.flat_files.get(*key)
     if file is not None:
         return count_readable(file, file.consume_queue_commit_offset)

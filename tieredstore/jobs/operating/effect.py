@@ -1,4 +1,4 @@
-"""Effect of an operation on a tier, in segments, objects, bytes and costs."""
+"""Effect of an operation on a tier: segments, objects, bytes and costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.jobs.reporting.costs import deletion_cost
 class QueueEffect:
     """Effect on one queue. `segments`: deleted segments. `messages`: messages that become
     unreadable. `objects`, `size_bytes`: objects and bytes of the segments in the tier. An object
-    that several queues share stays until all of its parts are deleted."""
+    that several queues share stays until all its parts are deleted."""
 
     key: QueueKey
     segments: int = 0
@@ -41,8 +41,8 @@ class Effect:
         messages: int,
         listings: Mapping[SegmentId, SegmentListing],
     ) -> None:
-        """Add the deleted segments of one queue. A segment that exists only in the metadata is
-        counted, but has no objects and no bytes."""
+        """Add the deleted segments of one queue. Segments that exist only in the metadata have no
+        objects and no bytes."""
         found = QueueEffect(key, messages=messages)
         for segment in segments:
             found.segments += 1

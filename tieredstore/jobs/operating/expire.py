@@ -1,5 +1,4 @@
-"""`tier expire`: immediately deletes messages older than a given time, regardless of the
-retention."""
+"""`tier expire`: delete messages older than a given time, regardless of the retention."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ def expire_queues(
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Delete the first segments whose newest message was stored before `before_ms`. Offsets stay
-    the same. `topics`: empty for all. `yes`: delete. Without it, only report. Only whole segments
-    are deleted, so an old message stays while its segment has a newer message. A queue that fails
-    is among the report's problems and does not stop others. Raises the errors of `open_part`, and
-    Fenced if epoch ownership is lost in the meantime."""
+    the same. An old message stays as long as its segment has a newer one. `topics`: empty for all.
+    `yes`: delete, instead of only reporting. A queue that fails is among the report's problems and
+    does not stop others. Raises the errors of `open_part`, and Fenced if epoch ownership is
+    lost."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = [key for topic in topics for key in part.select(topic, queue_id)]
         effect = Effect()
@@ -71,9 +70,9 @@ def _add(
 def _count_messages(
     file: FlatMessageFile, units: Sequence[FlatSegment], log: Sequence[FlatSegment]
 ) -> int:
-    """Count the messages that become unreadable when the given segments are deleted. `units`,
-    `log`: the first segments of the consume queue and of the commit log. A message is lost if its
-    unit or its record is in one of them."""
+    """Count the messages that become unreadable when the given segments are deleted, because their
+    unit or their record is in one of them. `units`, `log`: the first segments of the consume queue
+    and of the commit log."""
     end = units[-1].end_offset // UNIT_SIZE if units else 0
     if log:
         left = run(file.offset_of_position(log[-1].end_offset))

@@ -1,6 +1,6 @@
 """Health check of a tier from outside of its broker, for probes and for people. Without a listing
-the check is cheap: it reads the state directory, and a few requests show whether the tier answers.
-The check writes no files and takes no locks."""
+it is cheap: it reads the state directory, and sends a few requests to the tier. It writes no files
+and takes no locks."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def check_health(
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Check a tier and its state directory, and return the JSON report (`docs/cli.md`).
-    `max_age_ms`: maximum age of the newest message. If the newest message is older, the state is
-    DEGRADED. `needs_writer`: a state directory without a writing process on this machine makes the
-    state DEGRADED. `lists`: compare the metadata with a listing of the tier. Contradictions make
-    the state DAMAGED. The comparison also runs if the tier has none of a few segments that the
-    metadata names. Raises Invalid without a state directory or with the state directory of another
-    tier or broker, Corrupt for damaged metadata, Unavailable if the tier does not answer."""
+    `max_age_ms`: age of the newest message above which the state is DEGRADED. `needs_writer`: the
+    state is DEGRADED if no process on this machine writes to the state directory. `lists`: compare
+    the metadata with a listing of the tier, and report contradictions as DAMAGED. This also happens
+    if the tier has none of a few segments that the metadata names. Raises Invalid without a state
+    directory or with that of another tier or broker, Corrupt for damaged metadata, Unavailable if
+    the tier does not answer."""
     if location.state is None:
         raise Invalid("give --state: the state directory of the tier's writer")
     found = _Found()
@@ -94,8 +94,8 @@ def check_health(
 
 
 def _knows_segments(provider: SegmentProvider, metadata: MetadataStore, broker: str) -> bool:
-    """Check a few segments of the metadata, with one request each. Return whether at least one of
-    them is in the tier."""
+    """Check a few segments of the metadata, with one request each. Return whether any of them is in
+    the tier."""
     entries = (
         entry.id
         for entry in metadata.segments()

@@ -20,11 +20,10 @@ def skip_messages(
     take_over: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Make a queue continue at a later queue offset. The offsets from the queue's end to the new
-    offset are a hole. Readers skip it. Existing messages stay. `yes`: skip. Without it, only
-    report. Raises the errors of `open_part`, Invalid for an offset that is not after the queue's
-    end, and Corrupt for a queue that cannot be opened or written to. `reset_queues` can repair
-    that."""
+    """Make a queue continue at a later queue offset. The skipped offsets are a hole that readers
+    skip. Existing messages stay. `yes`: skip, instead of only reporting. Raises the errors of
+    `open_part`, Invalid for an offset that is not after the queue's end, and Corrupt for a queue
+    that cannot be opened or written to (see `reset_queues`)."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         [key] = part.select(topic, queue_id)
         path = part.path(key)
@@ -69,11 +68,11 @@ def reset_queues(
     take_over: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Empty all queues of a topic, or one queue. This works even for queues that cannot be opened.
-    The queues continue at their end or, for a single queue, at `to_offset`. `yes`: reset. Without
-    it, only report. Commit log offsets are never reused, so that no key and no message id refers to
-    another message. After an interrupted reset, a queue is unchanged, has only its newest messages,
-    or is empty. The reset can be repeated. Raises the errors of `open_part`, and Invalid."""
+    """Empty all queues of a topic, or one queue, even if they cannot be opened. The queues continue
+    at their end or, for a single queue, at `to_offset`. `yes`: reset, instead of only reporting.
+    Commit log offsets are never reused, so that no key and no message id refers to another message.
+    After an interrupted reset, a queue is unchanged, has only its newest messages, or is empty, and
+    the reset can be repeated. Raises the errors of `open_part`, and Invalid."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = part.select(topic, queue_id)
         if to_offset is not None and queue_id is None:

@@ -1,4 +1,4 @@
-"""Opens a broker's part of a tier for an operator: read-only, or as its only writer."""
+"""Broker's part of a tier, opened by an operator: read-only, or as its only writer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from tieredstore.tier_url import show_url
 
 @dataclass(frozen=True, slots=True)
 class TierPart:
-    """One broker's part of a tier, with all its queues open. `listings`: segments that the tier had
-    when it was opened. `listed`: the same segments, by path of the queue. `is_writer`: whether
-    changes are allowed."""
+    """One broker's part of a tier, with all its queues open. `listings`: segments in the tier when
+    it was opened. `listed`: the same segments by path of the queue. `is_writer`: whether changes
+    are allowed."""
 
     url: str
     state: Path
@@ -106,10 +106,9 @@ class TierPart:
 def open_part(
     location: TierLocation, *, writes: bool, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[TierPart]:
-    """Open a broker's part of a tier, read-only while a writer may be active or, with `writes`, as
-    its only writer. `take_over`: as in `own_tier`. Raises Invalid without a state directory, or
-    with the state directory of another tier. Raises Fenced while a broker or another writer is
-    active, Corrupt if the metadata is lost or damaged, Unavailable."""
+    """Open a broker's part of a tier, read-only or, with `writes`, as its only writer. `take_over`:
+    as in `own_tier`. Raises Invalid without a state directory, or with that of another tier, Fenced
+    while another writer is active, Corrupt if the metadata is lost or damaged, Unavailable."""
     if location.state is None:
         raise Invalid("give --state: only its metadata knows what the tier has, and is kept right")
     with ExitStack() as stack:
@@ -159,9 +158,8 @@ def _find_broker(location: TierLocation) -> str | None:
 def _check_same_tier(
     location: TierLocation, metadata: MetadataStore, listings: Mapping[SegmentId, SegmentListing]
 ) -> None:
-    """Raise Invalid for a state directory of another tier: fewer than half of its segments are in
-    this tier. Damage would affect only a few segments. A single match proves nothing, because the
-    queues of all tiers begin at 0."""
+    """Raise Invalid for a state directory of another tier, in which fewer than half of its segments
+    exist. A single match proves nothing, because the queues of all tiers begin at 0."""
     known = {
         entry.id: entry.size
         for entry in metadata.segments()
@@ -196,10 +194,10 @@ _TOGETHER: Final = 1000
 def remove_segments(
     part: TierPart, keys: Sequence[QueueKey], before_ms: int = NEVER_WRITTEN_MS
 ) -> dict[str, TieredStoreError]:
-    """Delete those segments of queues that contain only messages older than `before_ms`. By default
-    delete all segments. A queue that cannot be opened is skipped. The deletions of several queues
-    are recorded in the metadata before any of their objects is deleted. Returns failures by path.
-    Raises Fenced, as `FlatFileStore.require_restore_point`, and the errors of the metadata."""
+    """Delete segments of queues that contain only messages older than `before_ms`, or all by
+    default. A queue that cannot be opened is skipped. The metadata records the deletions of several
+    queues before their objects are deleted. Returns failures by path. Raises Fenced, as
+    `FlatFileStore.require_restore_point`, and the errors of the metadata."""
     failed: dict[str, TieredStoreError] = {}
     for begin in range(0, len(keys), _TOGETHER):
         victims: list[FileSegment] = []

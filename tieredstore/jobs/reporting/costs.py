@@ -1,5 +1,5 @@
-"""Computes the cost of queues on an object store, by the rules of `docs/cost.md`, for one queue at
-a time. A tier on another backend is priced as if it were on an object store."""
+"""Cost of queues on an object store, by the rules of `docs/cost.md`. A tier on another backend is
+priced as if it were on an object store."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _MERGED = 16
 @dataclass(slots=True)
 class Cost:
     """Costs of a queue in US dollars: storage for a month, one read of all messages, and the writes
-    of a month at the rate of the past. For reads and writes, the numbers of requests are also
-    included."""
+    of a month at the past rate. Reads and writes also have their numbers of requests."""
 
     storage_usd_month: float = 0.0
     read_requests: int = 0
@@ -75,8 +74,8 @@ def queue_cost(
 
 
 def read_requests(queue: QueueFiles) -> int:
-    """Count the requests for ranges that a read of the whole queue needs. A request never covers
-    more than one object."""
+    """Count the range requests for a read of the whole queue. A request never covers more than one
+    object."""
     found = 0
     for extents, size in (
         (queue.commit_log, BATCH_BYTES),
@@ -89,9 +88,8 @@ def read_requests(queue: QueueFiles) -> int:
 
 
 def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> float:
-    """Estimate the number of uploads per month of a queue that grows steadily. The queue is
-    uploaded at the first scan at which it has enough messages or bytes, or has waited for the
-    maximum time."""
+    """Estimate the monthly uploads of a queue that grows steadily. It is uploaded at the first scan
+    at which it has enough messages or bytes, or has waited for the maximum time."""
     longest_s = max(config.adaptive_commit_max_interval_ms, config.group_commit_timeout_ms) / 1000
     enough_s = min(config.group_commit_count / messages_s, _WRITE_BYTES / bytes_s, longest_s)
     # A slower queue has one message an upload.
@@ -101,8 +99,8 @@ def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> flo
 
 
 def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
-    """Estimate the requests for the deletion of segments, and their cost in US dollars. `objects`:
-    number of objects of each segment. Objects are marked, listed, and deleted in batches."""
+    """Estimate the requests for deleting segments, and their cost in US dollars. `objects`: number
+    of objects of each segment. Objects are marked, listed, and deleted in batches."""
     counts = list(objects)
     deletes = sum(-(-count // DELETE_KEYS) for count in counts)
     marks = [("PutObject", len(counts)), ("ListObjectsV2", len(counts))]
@@ -110,8 +108,8 @@ def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
 
 
 def broker_cost(objects: int, prices: Prices) -> Cost:
-    """Estimate what the maintenance sweeps of a running broker cost in a month. Each sweep lists
-    all objects of the tier. `objects`: number of these objects."""
+    """Estimate the monthly cost of a running broker's maintenance sweeps, which list all objects of
+    the tier. `objects`: number of these objects."""
     model: RequestModel = registry.object_store_model()
     month = [(kind[0], 30 * count) for kind, count in model.count_a_day(objects).items()]
     return Cost(

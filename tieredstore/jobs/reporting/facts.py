@@ -1,5 +1,4 @@
-"""Facts that tasks find about queues and topics, and sums of facts. All of them can be stored as
-JSON."""
+"""Facts that tasks find about queues and topics, and their sums. All can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _TEXTS_KEPT = 100
 
 @dataclass(slots=True)
 class Ages:
-    """Number of messages, and their commit log bytes, by age (`AGE_NAMES`), youngest first."""
+    """Number of messages and their commit log bytes by age (`AGE_NAMES`), youngest first."""
 
     messages: list[int] = field(default_factory=lambda: [0] * len(AGE_NAMES))
     size_bytes: list[int] = field(default_factory=lambda: [0] * len(AGE_NAMES))
@@ -40,8 +39,8 @@ class Ages:
 class QueueFacts:
     """Messages of a queue, or of a part of it. Times are epoch ms, None if nothing was read.
     `first_offset`: queue offset of the first message, None without messages. `holes`: number of
-    gaps in the queue, where messages never arrived or have expired. `hole_offsets`: number of
-    offsets in all gaps."""
+    gaps where messages never arrived or have expired. `hole_offsets`: number of offsets in all
+    gaps."""
 
     first_offset: int | None = None
     oldest_ms: int | None = None
@@ -63,9 +62,9 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class ValueFacts:
-    """Summary of the values of one kind, such as tags (KINDS), in the messages that were read.
-    `frequent`: the most frequent values with their counts, and the number of all values.
-    `distinct`: estimated number of distinct values."""
+    """Summary of the values of one kind, such as tags (KINDS). `frequent`: the most frequent values
+    with their counts, and the number of all values. `distinct`: estimated number of distinct
+    values."""
 
     frequent: HeavyHitters = field(default_factory=HeavyHitters)
     distinct: Distinct = field(default_factory=Distinct)
@@ -93,7 +92,7 @@ class TopicFacts:
 @dataclass(slots=True)
 class Facts:
     """Facts of several queues by name (`names.queue_name`, `names.topic_name`). `findings`: number
-    of damages. `texts`: descriptions of the first damages."""
+    of damaged places. `texts`: descriptions of the first of them."""
 
     queues: dict[str, QueueFacts] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)

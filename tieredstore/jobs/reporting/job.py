@@ -1,5 +1,4 @@
-"""The report job: it lists a tier once, examines the tier in tasks, and writes a page and
-tables."""
+"""Report job: list a tier once, examine it in tasks, and write a page and tables."""
 
 from __future__ import annotations
 
@@ -46,10 +45,10 @@ class Pin:
 def run_report(
     run: JobRun, location: TierLocation, to: Path, options: ReportOptions | None = None
 ) -> dict[str, object]:
-    """Write `report.html` and Parquet tables into the folder `to`. The folder is created if
+    """Write `report.html` and Parquet tables into the folder `to`, which is created if it is
     missing. Files of an earlier report are replaced, each atomically. Returns the JSON report:
-    totals and file names. Raises Invalid, Unavailable, and Corrupt only if the metadata cannot be
-    parsed. Damage in the tier is counted."""
+    totals and file names. Damage in the tier is counted. Raises Invalid, Unavailable, and Corrupt
+    only if the metadata cannot be parsed."""
     given = options or ReportOptions()
     if not 0 <= given.keys_percent <= 100:
         raise Invalid(f"keys percent: expected 0 to 100, found {given.keys_percent}")
@@ -115,9 +114,8 @@ def _tasks(
 
 
 def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
-    """Divide a queue into ranges of which a task reads about TASK_BYTES, and ranges of messages
-    that no segment has. This needs only the listing and reads no bytes, because a tier may have
-    very many queues."""
+    """Divide a queue into ranges of about TASK_BYTES to read, and ranges of messages that no
+    segment has. This needs only the listing, because a tier may have very many queues."""
     spans = [(low, min(high, until)) for low, high in queue.unit_spans() if low < until]
     messages = sum(high - low for low, high in spans)
     log_bytes = sum(extent.size_bytes for extent in queue.commit_log)
@@ -144,7 +142,7 @@ def _write(
     keys_percent: int,
     prices: Prices | None,
 ) -> list[str]:
-    """Write the tables and then the page, so that a new page has new tables."""
+    """Write the tables and then the page, so that a new page never has old tables."""
     with wrap_os_errors("create", to, invalid=NO_FOLDER):
         to.mkdir(parents=True, exist_ok=True)
     files = {

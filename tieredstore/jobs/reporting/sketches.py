@@ -1,5 +1,5 @@
-"""Bounded, mergeable summaries of very many values: frequent values, number of distinct values,
-distribution. Each summary has a bounded error and can be stored as JSON."""
+"""Mergeable summaries of very many values: frequent values, number of distinct values,
+distribution. Each has a bounded size and error and can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STEPS = 32
 @dataclass(slots=True)
 class HeavyHitters:
     """Misra-Gries summary of the frequent values among `total` values. A value that occurs c times
-    is counted at least c - error times and at most c times. A value that is not in the summary
-    occurs at most `error` times, and error <= total / (limit + 1). This holds for any order of
-    `add` and `merge` (Agarwal et al., Mergeable Summaries, 2012)."""
+    is counted at least c - error and at most c times, with error <= total / (limit + 1). A value
+    that is not in the summary occurs at most `error` times. This holds for any order of `add` and
+    `merge` (Agarwal et al., Mergeable Summaries, 2012)."""
 
     counts: dict[str, int] = field(default_factory=dict)
     total: int = 0
@@ -89,7 +89,7 @@ class Distinct:
 
 @dataclass(slots=True)
 class Sizes:
-    """Distribution of sizes: exact count, sum and extremes, and quantiles to 1/64 of their
+    """Distribution of sizes: exact count, sum and extremes, and quantiles within 1/64 of their
     value."""
 
     count: int = 0
@@ -151,10 +151,9 @@ _FACTORS = np.random.default_rng(20_260_101).integers(0, 1 << 64, _LONGEST, np.u
 
 
 def text_hashes(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the 63-bit hash of each value of a text array without nulls. A value has the same hash
-    in every process. Each byte is multiplied by the factor of its position, and the products are
-    added modulo 2^64 (multilinear hashing). The last steps of SplitMix64 then mix the bits, so that
-    each bit of the hash depends on all bits of the sum."""
+    """Return a 63-bit hash of each value of a text array without nulls, which is the same in every
+    process. It is a multilinear hash (a sum of bytes times factors, modulo 2^64), mixed by the last
+    steps of SplitMix64."""
     ends, data = content(texts)
     lengths = np.diff(ends)
     sums = np.zeros(int(ends[-1] - ends[0]) + 1, np.uint64)

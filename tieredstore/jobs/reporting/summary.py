@@ -1,5 +1,5 @@
-"""Builds rows from facts: one per queue, per topic, per frequent value, and per topic and age.
-Sizes are bytes, times epoch ms, costs US dollars. Unknown values are None."""
+"""Rows of a report: one per queue, per topic, per frequent value, and per topic and age. Sizes are
+bytes, times epoch ms, costs US dollars. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ def _ages(topics: Iterable[_Sums]) -> Iterable[Row]:
 def _share_index(
     topics: Mapping[str, _Sums], facts: Mapping[str, TopicFacts], size_bytes: int, prices: Prices
 ) -> None:
-    """Attribute the bytes of the index files to topics, in proportion to the estimated number of
-    keys of each topic. If no keys were read, the number of messages is used."""
+    """Attribute the bytes of the index files to topics by their estimated numbers of keys, or of
+    messages if no keys were read."""
     weights: Counter[str] = Counter()
     for name, topic in topics.items():
         found = facts.get(name, TopicFacts())

@@ -1,4 +1,4 @@
-"""Writes the rows of a report as Parquet files."""
+"""Tables of a report as Parquet files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report tasks: they read consume queues, a few store times, and sampled records."""
+"""Report tasks: read consume queues, a few store times, and sampled records."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def look(task: ReportTask) -> Facts:
 
 
 def _look_at_range(provider: SegmentProvider, scan_range: ScanRange, task: ReportTask) -> Facts:
-    """Examine a range. Messages that expire in the meantime are left out."""
+    """Examine a range. Messages that expire during the report are omitted."""
     look_at = _look_at_gap if scan_range.is_lost else _look_at
     name = queue_name(scan_range.queue)
     for left in reversed(range(_REPETITIONS)):
@@ -162,9 +162,9 @@ def _look_at_gap(
 def _age_borders(
     reader: QueueReader, scan_range: ScanRange, now_ms: int, queue: QueueFacts
 ) -> list[int]:
-    """Return, for each age limit in AGES from the oldest on, the queue offset of the first message
-    that is not older than the limit. The store times must ascend. The first and the last store time
-    are also recorded in `queue`."""
+    """Return the queue offset of the first message within each age limit in AGES, oldest limit
+    first. The store times must ascend. The first and the last store time are recorded in
+    `queue`."""
 
     @cache
     def time_of(offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Finds the newest intact backup of a broker."""
+"""Search for the newest intact backup of a broker."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tieredstore.tier.backup import BACKUP_VERSION, METADATA_NAME
 
 @dataclass(frozen=True, slots=True)
 class FoundBackup:
-    """A backup that was read and checked. `size_bytes`: bytes read, including damaged backups.
-    `damaged`: newer backups of the same kind that cannot be used, with reasons."""
+    """Backup that was read and checked. `size_bytes`: bytes read, including damaged backups.
+    `damaged`: newer unusable backups of the same kind, with reasons."""
 
     name: BackupName
     archive: FileArchive
@@ -80,8 +80,8 @@ def read_former_metadata(backup: FoundBackup, config: StoreConfig) -> FormerMeta
 def find_former_metadata(
     provider: SegmentProvider, config: StoreConfig
 ) -> tuple[FormerMetadata, str, tuple[str, ...]]:
-    """Return the facts of the newest readable metadata backup, the name of this backup ("" without
-    an intact backup), and the errors of newer backups. Raises Unavailable."""
+    """Return the facts of the newest readable metadata backup, its name ("" without one), and the
+    errors of newer backups. Raises Unavailable."""
     try:
         found = find_backup(provider, config.broker_name, BackupKind.METADATA)
         if found is not None:
@@ -124,15 +124,15 @@ _Queues = dict[str, int]
 @dataclass(slots=True)
 class FittedOffsets:
     """Changes in a file of consumer offsets. `kept`: number of unchanged offsets. `dropped`: number
-    of removed offsets. Their topics are not in the tier, and are therefore empty after the restore.
-    `lowered`: one row for each offset that was lowered."""
+    of removed offsets, whose topics are not in the tier and therefore empty after the restore.
+    `lowered`: one row for each lowered offset."""
 
     kept: int = 0
     dropped: int = 0
     lowered: list[dict[str, object]] = field(default_factory=list)
 
     def note_lowered(self, key: str, queue_id: int, offset: int, end: int) -> None:
-        """Add a reduced offset. `key`: topic and group, as in the file."""
+        """Add a lowered offset. `key`: topic and group, as in the file."""
         topic, _, group = key.partition("@")
         self.lowered.append(
             {
@@ -152,9 +152,9 @@ def fit_offsets(
     fitted: FittedOffsets,
     find_light_end: Callable[[str], int] = lambda _queue: 0,
 ) -> bytes:
-    """Change a file of consumer offsets so that it fits the ends of the queues. A queue that is
-    missing in `ends` is empty. None means an unknown end. `find_light_end`: returns the end of
-    a light queue in the tier, or 0. The changes are added to `fitted`. Raises Corrupt."""
+    """Lower the offsets in a file of consumer offsets to the ends of the queues. A queue that is
+    missing in `ends` is empty. None means an unknown end. `find_light_end`: returns the end of a
+    light queue in the tier, or 0. The changes are added to `fitted`. Raises Corrupt."""
     try:
         file: dict[str, Any] = msgspec.json.decode(
             quote_integer_keys(cut_zeros(data)), type=dict[str, Any]

@@ -1,6 +1,5 @@
-"""The restore job: it reads the newest backup, rebuilds the metadata from the tier, and begins a
-commit log after all former offsets. Messages are not copied, because reads of history use the
-tier."""
+"""Restore job: read the newest backup, rebuild the metadata from the tier, and begin a commit log
+after all former offsets. Messages are not copied, because history is read from the tier."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ _FROM_REBUILD = ("topics", "queues", "segments", "messages", "size_bytes", "dama
 def run_restore(
     run: JobRun, location: TierLocation, store: Path, options: RestoreOptions
 ) -> dict[str, object]:
-    """Restore a broker's store directory (`storePathRootDir`) from its tier alone. Returns the
-    report (`docs/cli.md`). The broker is the broker of `location`, or the only broker in the tier.
-    After a kill, the next run continues. Raises Invalid for a directory that is not empty or a tier
+    """Restore a broker's store directory (`storePathRootDir`) from its tier alone, and return the
+    report (`docs/cli.md`). The broker is the one of `location`, or the only one in the tier. After
+    a kill, the next run continues. Raises Invalid for a directory that is not empty or a tier
     without a backup, Corrupt if all backups are damaged, Fenced if a writer is active,
     Unavailable."""
     config = Path(options.config) if options.config else None
@@ -125,8 +124,7 @@ def run_restore(
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
-    """Return the queues that have segments. Each queue has the value None, because its end is
-    unknown."""
+    """Return the queues that have segments, each with None as its unknown end."""
     paths = {segment.path for segment in list_tier(provider, broker)}
     parts = (path.split("/") for path in paths)
     return {QueueKey(topic, int(queue_id)): None for _, topic, queue_id in parts}

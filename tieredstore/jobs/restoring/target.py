@@ -1,4 +1,4 @@
-"""Directory that a restore turns into a store. At first it is empty, or was left by an interrupted
+"""Directory that a restore turns into a store. It is empty at first, or was left by an interrupted
 restore."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_BYTES: Final = 4096
 
 
 def check_empty(store: Path) -> None:
-    """Raise Invalid for a directory with content that is not from an interrupted restore."""
+    """Raise Invalid for a directory with content, unless an interrupted restore left it."""
     if not store.exists():
         return
     if not store.is_dir():
@@ -45,10 +45,10 @@ def check_empty(store: Path) -> None:
 
 @contextmanager
 def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[bool]:
-    """Create the directory and lock it for the block, so that no other restore uses it. After the
-    block the directory is a store. `source`: source of the restore. Yields whether an earlier
-    restore was interrupted in this directory. Raises Fenced while another restore runs, Invalid if
-    the interrupted restore had another source."""
+    """Create the directory and lock it against other restores for the block. On success it is a
+    store afterwards. `source`: source of the restore. Yields whether an earlier restore was
+    interrupted there. Raises Fenced while another restore runs, Invalid if the interrupted restore
+    had another source."""
     path = store / RESTORING_FILE
     with wrap_os_errors("write", path):
         FILES.make_directory(store)
@@ -68,8 +68,8 @@ def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[bool]:
 
 
 def _note_source(store: Path, fd: int, source: bytes) -> bool:
-    """Record the source of the restore in the open file `fd`. Returns whether an earlier restore
-    had recorded it. Raises Invalid for another source."""
+    """Record the source of the restore in the open file `fd`. Return whether an earlier restore has
+    recorded it. Raises Invalid for another source."""
     found = cut_zeros(os.pread(fd, _MAX_BYTES, 0))
     if not source.startswith(found):  # A prefix of it is a record that was written partially.
         raise Invalid(
@@ -85,8 +85,8 @@ def _note_source(store: Path, fd: int, source: bytes) -> bool:
 
 
 def forget_begun_log(config: StoreConfig, store: Path) -> None:
-    """Delete the commit log that an interrupted restore has begun. Keep a log with a message,
-    because this shows that a broker was started on the store. Raises Unavailable."""
+    """Delete the commit log that an interrupted restore has begun. Keep a log with messages,
+    because a broker was then started on the store. Raises Unavailable."""
     folder = find_log_directory(config, store)
     with wrap_os_errors("list", folder):
         files = list(folder.iterdir()) if folder.is_dir() else []

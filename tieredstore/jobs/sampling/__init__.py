@@ -1,1 +1,1 @@
-"""Creates a small tier with realistic messages, for examples and first steps."""
+"""Small tier with realistic messages, for examples and first steps."""

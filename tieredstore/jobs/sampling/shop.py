@@ -1,4 +1,4 @@
-"""The messages of a small web shop: orders, payments and events, with retries and dead letters."""
+"""Messages of a small web shop: orders, payments and events, with retries and dead letters."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ _EVENTS: Final = ("view", "view", "view", "search", "cart")
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """Configuration of a shop. `start_ms`: epoch milliseconds of the first day. `days`: number of
+    """Configuration of a shop. `start_ms`: start of the first day, epoch ms. `days`: number of
     days.
-    `orders_per_day`: mean number of orders a day. `seed`: equal seeds give equal messages."""
+    `orders_per_day`: mean number of orders per day. `seed`: equal seeds give equal messages.
+    """
 
     start_ms: int
     days: int = 7
@@ -88,7 +89,7 @@ def _simulate(shop: Shop, source: random.Random) -> Iterator[_Event]:
 
 
 def _visit(order: str, time_ms: int, source: random.Random) -> Iterator[_Event]:
-    """Yield the messages of one customer's visit: some events, an order, a payment."""
+    """Yield the messages of a customer's visit: some events, an order, a payment."""
     customer = source.choice(_CUSTOMERS)
     country = _COUNTRIES[java_string_hash(customer) % len(_COUNTRIES)]
     channel = source.choice(_CHANNELS)

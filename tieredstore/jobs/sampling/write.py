@@ -1,4 +1,4 @@
-"""Writes the sample: a broker's store, and the tier that an offload creates from it."""
+"""Writer of the sample: a broker's store, and the tier that an offload creates from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROCESSING_MS: Final = 4
 
 
 class _SampleClock(SystemClock):
-    """Clock that shows the time of the message being written. Waits take real time."""
+    """Clock that shows the time of the current message. Waits take real time."""
 
     def __init__(self, time_ms: int) -> None:
         self.time_ms = time_ms
@@ -33,9 +33,9 @@ class _SampleClock(SystemClock):
 
 
 def write_sample(folder: Path, shop: Shop) -> dict[str, object]:
-    """Write `store`, `tier`, `state` and `broker.conf` into a folder, and return the report. The
-    folder must be missing or empty. Equal shops give equal messages with equal offsets and times.
-    Raises Invalid for a folder with files in it, Unavailable."""
+    """Write `store`, `tier`, `state` and `broker.conf` into a missing or empty folder, and return
+    the report. Equal shops give equal messages with equal offsets and times. Raises Invalid for a
+    folder with files in it, Unavailable."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         found, also = "files", ""
         if (folder / "tier").is_dir() and (folder / "state" / SEEN_FILE).is_file():
@@ -69,8 +69,7 @@ def write_sample(folder: Path, shop: Shop) -> dict[str, object]:
 
 
 def _properties(folder: Path) -> dict[str, str]:
-    """Return settings that keep all messages, in small files, because a sample has only a few
-    megabytes."""
+    """Return settings that keep all messages, in small files."""
     return {
         "brokerName": "shop-a",
         "brokerClusterName": "Shop",

@@ -1,1 +1,1 @@
-"""JSON bodies as columns: the schema and the decoding."""
+"""JSON bodies as columns: schema and decoder."""

@@ -1,7 +1,7 @@
-"""Decodes JSON bodies into the columns of a schema. A body fits if it is one JSON object in UTF-8
-whose members have the types of the schema. Values are not converted: a number in quotes is not a
-number. Members outside the schema are ignored. Missing members and `null` become null. A body that
-does not fit gives only nulls, and the reason."""
+"""Decoder of JSON bodies into the columns of a schema. A body fits if it is one JSON object in
+UTF-8 whose members have the types of the schema. Values are not converted: a number in quotes is
+not a number. Members outside of the schema are ignored. Missing members and `null` become null. A
+body that does not fit gives only nulls, and a reason."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _PLAIN: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Decoded bodies. `columns`: columns of the schema. `unfit`: rows that do not fit, with the
-    reason."""
+    """Decoded bodies. `columns`: columns of the schema. `unfit`: rows that do not fit, and the
+    reasons."""
 
     columns: list[pa.Array]
     unfit: dict[int, str] = field(default_factory=dict)
@@ -74,8 +74,8 @@ def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
 
 def _fit_decimals(schema: BodySchema, row: dict[str, object]) -> dict[str, object]:
     """Return the row with each decimal in the scale (number of decimal places) of its type. Raises
-    ValueError for decimals that do not fit. Needed because Arrow may crash at a decimal with
-    thousands of places."""
+    ValueError for decimals that do not fit. Arrow may crash at a decimal with thousands of
+    places."""
     for member in schema.fields:
         if member.type.has_decimals and row.get(member.name) is not None:
             row[member.name] = _fit(member.type, row[member.name])
@@ -117,8 +117,7 @@ def _columns(schema: BodySchema, rows: Sequence[dict[str, object]]) -> list[pa.A
 
 
 def _require_years(column: pa.Array) -> None:
-    """Raise ValueError for times that are outside of the years 1 to 9999 because of their time
-    zone."""
+    """Raise ValueError for times whose time zone moves them outside of the years 1 to 9999."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         bounds = pc.min_max(column.view(pa.int64())).as_py()

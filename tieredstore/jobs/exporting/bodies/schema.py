@@ -1,5 +1,5 @@
 """Schema of JSON bodies as text: `id BIGINT, at TIMESTAMP, city STRUCT<name: STRING>`. The types
-are the types of Spark's DDL that Parquet, Delta and Iceberg support."""
+are those of Spark's DDL that Parquet, Delta and Iceberg support."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class BodyType:
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """A member of a JSON object. `required`: a body without it does not fit."""
+    """Member of a JSON object. A body without a `required` member does not fit."""
 
     name: str
     type: BodyType
@@ -245,7 +245,7 @@ class _Parser:
 
 
 def _split(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Split a text into words, each with its position and whether it may be a name."""
+    """Split a text into words, with the position of each and whether it may be a name."""
     end = len(text.rstrip())
     place = 0
     while place < end:

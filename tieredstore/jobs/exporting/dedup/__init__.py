@@ -1,1 +1,1 @@
-"""Deduplication: only the first of several messages with the same key is exported."""
+"""Deduplication: only the first message with a key is exported."""

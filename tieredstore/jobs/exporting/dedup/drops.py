@@ -1,7 +1,6 @@
-"""Finds the duplicates of a run. They are not exported. The first tasks read the keys of the new
-messages. They also read the keys of already exported messages that are in the same topics and have
-similar store times. Then each task finds the duplicates in one part of all keys, so that it holds
-only this part in memory."""
+"""Search for the duplicates of a run, which are not exported. The first tasks read the keys of new
+messages, and those of exported messages in the same topics with similar store times. Then each task
+finds the duplicates in one part of all keys, to limit its memory."""
 
 from __future__ import annotations
 
@@ -38,10 +37,10 @@ KNOWN_STEP = "known-ranges"
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Duplicates that an export leaves out. `sections`: by number of the write task, the parts of
-    staged files that list its duplicates. `ranges`: for each write task, the results of the key
-    tasks for its ranges. `names`: names of the staged files. `damage`, `findings`: damage in
-    already exported messages."""
+    """Duplicates that an export omits. `sections`: parts of staged files that list the duplicates,
+    by number of the write task. `ranges`: for each write task, the results of the key tasks for its
+    ranges. `names`: names of the staged files. `damage`, `findings`: damage in messages that were
+    exported before."""
 
     sections: dict[int, tuple[DropSection, ...]] = field(default_factory=dict)
     ranges: list[list[KeyedRange]] = field(default_factory=list)
@@ -50,9 +49,9 @@ class Drops:
     findings: list[str] = field(default_factory=list)
 
     def require_same_rows(self, run: JobRun, found: Sequence[Sequence[int]]) -> None:
-        """Raise Unavailable if the write tasks read other numbers of messages than the key tasks
-        did. The journal is then discarded: the duplicates of a message were dropped, but the
-        message itself may no longer be readable."""
+        """Raise Unavailable, and discard the journal, if the write tasks have read other numbers of
+        messages than the key tasks. A message whose duplicates were dropped may have become
+        unreadable."""
         for number, (ranges, rows) in enumerate(zip(self.ranges, found, strict=True)):
             expected = [keyed.rows for keyed in ranges]
             if list(rows) != expected:
@@ -66,8 +65,8 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class DropFinder:
-    """Finds the duplicates of an export. `columns`: message columns that the data files need.
-    `skip`: whether damaged messages are left out instead of ending the job."""
+    """Finds the duplicates of an export. `columns`: message columns of the data files. `skip`: omit
+    damaged messages instead of ending the job."""
 
     run: JobRun
     location: TierLocation
@@ -129,8 +128,8 @@ class DropFinder:
         return self.run.map(stage, stage_keys, work, KeysOutcome) if work else []
 
     def _plan_known(self, new: Sequence[KeysOutcome]) -> list[list[PlannedRange]]:
-        """Plan to read the exported messages of the topics in `new`, within a time window around
-        the new messages."""
+        """Plan to read exported messages of the topics in `new`, within a time window around the
+        new messages."""
         times: dict[str, tuple[int, int]] = {}
         for item, keyed in zip(
             chain.from_iterable(self.plan.tasks),
@@ -185,8 +184,8 @@ def first_ranges(tasks: Sequence[Sequence[object]]) -> list[int]:
 
 
 def taken_from(plan: Plan, ranges: Sequence[Sequence[KeyedRange]]) -> dict[str, int]:
-    """Return a start offset for each queue whose position changes. The target has every message
-    from this offset to the position, or an earlier message with the same key."""
+    """Return a start offset for each queue whose position changes. From there to the position, the
+    target has every message, or an earlier one with the same key."""
     found: dict[str, tuple[int, int]] = dict(plan.taken)
     for item, keyed in zip(
         chain.from_iterable(plan.tasks), chain.from_iterable(ranges), strict=True

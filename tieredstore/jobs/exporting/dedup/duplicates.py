@@ -1,4 +1,4 @@
-"""Finds duplicates in an export: messages with the key of an earlier message."""
+"""Search for duplicates: messages with the key of an earlier message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DROP = np.dtype([("range", "<u4"), ("offset", "<i8")])
 
 
 class DropSection(msgspec.Struct, frozen=True, array_like=True):
-    """Entries [first, first + count) of a staged file of duplicates. They are in the ranges of
-    write task number `task`."""
+    """Entries [first, first + count) of a staged file of duplicates, for write task number
+    `task`."""
 
     name: str
     task: int
@@ -34,9 +34,9 @@ class DropSection(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class FindTask:
-    """Task that finds the duplicates in sections [first, last) of staged keys. `new`: files with
-    the keys of new messages. `known`: files with the keys of already exported messages.
-    `task_starts`: number of the first range of each write task."""
+    """Task that finds the duplicates in sections [first, last) of staged keys. `new`, `known`:
+    files with the keys of new and of exported messages. `task_starts`: number of the first range of
+    each write task."""
 
     number: int
     folder: Folder
@@ -55,8 +55,8 @@ class FindTask:
 
 
 def find_duplicates(task: FindTask) -> list[DropSection]:
-    """Find the duplicates in the sections of a task, and stage their positions. Raises Unavailable
-    like `try_again`."""
+    """Find and stage the duplicates in the sections of a task. Raises Unavailable like
+    `try_again`."""
     return try_again(task.folder, f"duplicates {task.key}", lambda files: _find_once(task, files))
 
 
@@ -81,8 +81,8 @@ def _find_once(task: FindTask, files: Files) -> list[DropSection]:
 
 def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
     """Return the positions of the new messages that are duplicates, sorted. A duplicate has the key
-    of a known message, or of an earlier new message (by store time, then by position), and their
-    store times are at most `window_ms` apart. The first message of a key is never a duplicate."""
+    of a known message, or of an earlier new message, stored at most `window_ms` apart. New messages
+    are ordered by store time, then by position."""
     rows = np.concatenate([new, known])
     is_new = np.arange(len(rows)) < len(new)
     order = np.lexsort((rows["offset"], rows["range"], rows["time_ms"], rows["low"], rows["high"]))

@@ -1,7 +1,7 @@
-"""Hashes the keys of messages and stages them in files, so that one task finds all messages of a
-key. A file has the positions of its sections, then records sorted by hash. A section contains the
-records whose hashes have the same first bits. The hash is BLAKE2b of topic and UNIQ_KEY, of 128
-bits. Collisions are not expected in any store."""
+"""Hashes of message keys, staged in files so that one task finds all messages with the same key. A
+file has the positions of its sections, then records sorted by hash. Hashes in a section have the
+same first bits. The hash is the 128-bit BLAKE2b of topic and UNIQ_KEY. Collisions are not
+expected."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _NO_TIME_MS = 1 << 62
 
 
 class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Summary of a range. `rows`: number of messages read, with or without a key. `taken_from`:
-    queue offset from which every message of the range was read. `least_ms`, `most_ms`: store times
-    of the messages with a key."""
+    """Summary of a range. `rows`: number of messages that were read, with or without a key.
+    `taken_from`: queue offset from which every message was read. `least_ms`, `most_ms`: store times
+    of messages with a key."""
 
     rows: int
     taken_from: int
@@ -54,9 +54,8 @@ class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(frozen=True, slots=True)
 class KeysTask(RangesTask):
     """Task that stages the keys of messages. `first_range`: number of its first range. `prefix`:
-    prefix of the file name. `columns`: message columns of the data files. They are read too,
-    because the export leaves out a message with damage in one of them. `skip`: whether damaged
-    messages are left out."""
+    prefix of the file name. `columns`: message columns of the data files, which are read too,
+    because damage in one of them excludes the message. `skip`: omit damaged messages."""
 
     first_range: int
     folder: Folder
@@ -67,7 +66,7 @@ class KeysTask(RangesTask):
 
 @dataclass(frozen=True, slots=True)
 class KeysOutcome:
-    """Outcome of a key task. `name`: name of the file, empty without a key."""
+    """Outcome of a key task. `name`: name of the file, empty if no message has a key."""
 
     name: str
     records: int
@@ -140,7 +139,8 @@ def _read_keys(
 
 
 def select_since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
-    """Select the rows stored at `since_ms` or later. The column STORE_TIME_MS is removed."""
+    """Select the rows that were stored at `since_ms` or later, and remove the column
+    STORE_TIME_MS."""
     if since_ms is None:
         return batch
     chosen = batch.filter(pc.greater_equal(batch.column(STORE_TIME_MS), since_ms))
@@ -148,8 +148,8 @@ def select_since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
 
 
 def _hash_keys(topic: bytes, batch: pa.RecordBatch, number: int) -> Array:
-    """Return the records of messages with a UNIQ_KEY. A message without a UNIQ_KEY is recognised by
-    an equal `msg_id` and `offset_msg_id`."""
+    """Return the records of messages with a UNIQ_KEY. A message without one has equal `msg_id` and
+    `offset_msg_id`."""
     ids = batch.column("msg_id")
     has_key = pc.and_(
         pc.not_equal(ids, batch.column("offset_msg_id")), pc.not_equal(pc.utf8_length(ids), 0)

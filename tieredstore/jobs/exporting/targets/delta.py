@@ -1,9 +1,9 @@
-"""A Delta table, written without a JVM. The log's application transaction identifies the state. The
-`txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
-through any cleanup. The version of the action is the number of the state's file below
-`_tieredstore/`. That file is written before the commit. The upper bits of the number are the
-sequence, the lower bits are random. Data files are in Hive-style folders, because some readers take
-partition values from folder names instead of the log."""
+"""Delta table, written without a JVM. The `txn` action of a commit (application
+`tieredstore-export`) identifies the state. It stays in the log and its checkpoints through any
+cleanup. Its version is the number of the state's file below `_tieredstore/`, which is written
+before the commit. The upper bits of the number are the sequence, the lower bits are random. Data
+files are in Hive-style folders, because some readers take partition values from folder names
+instead of the log."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DeltaTarget:
         self._require_same(table)
 
     def _require_same(self, table: Any) -> None:
-        """Raise Invalid for a table with data of other writers, other partition columns or other
+        """Raise Invalid for a table with data of other writers, or with other columns or partition
         columns."""
         if not self._version(table) and table.file_uris():
             self._refuse()
@@ -131,7 +131,7 @@ class DeltaTarget:
 
     def _try(self, state: TargetState, version: int, actions: list[object]) -> bool:
         """Try to commit `actions` as the next version of the Delta log. Return False if another
-        writer may have committed first."""
+        writer may have been first."""
         from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import CommitProperties, Transaction
 
@@ -211,8 +211,7 @@ class DeltaTarget:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> Unavailable:
-        """Return Unavailable with the text of an error, but without terminal colour codes and
-        without the XML answer of the server."""
+        """Return Unavailable with the text of an error, without terminal colour codes and XML."""
         text = re.sub(r"\x1b\[\d+m|↳", "", str(error).partition("<?xml")[0])
         return Unavailable(f"{self._where}: {' '.join(text.split())}", path=self._where)
 
@@ -233,11 +232,9 @@ class DeltaTarget:
 
 def _bounds(file: DataFile, which: str, schema: pa.Schema) -> dict[str, int | str]:
     """Return the lower or upper bounds of a file's columns, in the form of the log's JSON. JSON has
-    no time beyond the year 9999. A file with later times has only such times (`partition.eras_of`).
-    Its lower bound is the end of that year, which is still a valid bound, and the upper bound is
-    omitted. For times before the year 1, the upper bound is the beginning of that year, and the
-    lower bound is omitted. If all bounds were omitted, deltalake's dataset would omit the rows of
-    the file."""
+    no times after the year 9999. If all times of a file are later, the lower bound is the end of
+    that year, and the upper bound is omitted. Times before the year 1 are treated the same way.
+    Without any bounds, deltalake's dataset would omit the rows of the file."""
     found: dict[str, int | str] = {}
     for name, statistics in file.statistics.items():
         bound: int | str | None = getattr(statistics, which)

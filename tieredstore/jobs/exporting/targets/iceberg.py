@@ -1,8 +1,8 @@
-"""An Iceberg table, written by pyiceberg. Each export adds one snapshot with the state in its
-properties. Later snapshots of other writers (compactions, for example) lack the state. The state is
-read from the current snapshot or its newest ancestor with a state, so that a rolled-back table
-continues at the end of its data. If all snapshots with a state have expired, the copy in the
-table's properties is used."""
+"""Iceberg table, written by pyiceberg. Each export adds one snapshot with the state in its
+properties. Snapshots of other writers, such as compactions, have no state. The state is therefore
+read from the newest ancestor of the current snapshot that has one, so that a rolled-back table
+continues at the end of its data. If all such snapshots have expired, the copy in the table's
+properties is used."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class IcebergFiles:
             return self._io.new_output(self.path(name)).create()
 
     def seal(self, name: str) -> None:
-        """No-op: pyiceberg syncs no files, not even those of its commits."""
+        """No-op: pyiceberg does not sync files."""
 
     def open(self, name: str) -> storage.InputFile:
         with storage.translate_errors(self._location):
@@ -124,8 +124,8 @@ class IcebergTarget:
         self._require_same(table)
 
     def _require_same(self, table: Any) -> None:
-        """Raise Invalid for a table with data of other writers, another partitioning or other
-        columns."""
+        """Raise Invalid for a table with data of other writers, or with other columns or
+        partitions."""
         if table.current_snapshot() is not None and _state_text(table) is None:
             raise Invalid(f"{self._where}: has data that no export wrote. Name an empty table")
         columns = table.schema().fields
@@ -232,9 +232,8 @@ class IcebergTarget:
 
 
 def _call_once_more(make: Callable[[], Any]) -> Any:
-    """Call `make`, and retry it once. `make` creates an object in a catalog if it is missing. If
-    another process creates the object at the same time, the first call fails in SQL, and the second
-    call finds the object."""
+    """Call `make`, which creates a catalog object if it is missing, and retry once. If another
+    process creates the same object, the first call fails in SQL, and the second call finds it."""
     try:
         return make()
     except Exception as error:  # Any error of the catalog's library.
@@ -244,7 +243,7 @@ def _call_once_more(make: Callable[[], Any]) -> Any:
 
 
 def _ancestors(table: Any) -> list[Any]:
-    """Return the current snapshot and its ancestors, as far back as the table still has them."""
+    """Return the current snapshot and those of its ancestors that the table still has."""
     found = []
     snapshot = table.current_snapshot()
     while snapshot is not None:

@@ -1,6 +1,6 @@
-"""Makes the entries of an Iceberg manifest for data files, from the results of the tasks.
-pyiceberg's own `add_files` would read each file's footer again and search the whole table for its
-name. It would also convert times to Python's, and these end with the year 9999."""
+"""Entries of an Iceberg manifest for data files, from the results of the tasks. pyiceberg's
+`add_files` would read each file's footer again, search the whole table for its name, and convert
+times to Python's, which end with the year 9999."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _is_far(day: int | None) -> bool:
 
 
 def _name_far_days(metadata: Any) -> Any:
-    """Return table metadata whose partition fields can also print days beyond the year 9999.
+    """Return table metadata whose partition fields can also print days after the year 9999, because
     pyiceberg prints each partition in the summary of a snapshot."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, HourTransform

@@ -26,8 +26,8 @@ _OPTIONS = {
 
 
 class S3FileIO(FileIO):
-    """File access through our client for `s3://…` with known properties, and through pyiceberg's
-    for other locations."""
+    """File access through the tier's S3 client for `s3://…` with known properties, and through
+    pyiceberg's for other locations."""
 
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
         super().__init__(dict(properties or {}))
@@ -76,7 +76,7 @@ class S3FileIO(FileIO):
 
 
 class ObjectFile(InputFile, OutputFile):
-    """An object that is read or created. pyiceberg creates objects only under new names."""
+    """Object to read or create. pyiceberg creates objects only under new names."""
 
     def __init__(self, location: str, client: Any, key: str) -> None:
         super().__init__(location)

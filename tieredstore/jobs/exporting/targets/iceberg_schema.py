@@ -51,7 +51,7 @@ def make_spec(by: PartitionBy, ids: Mapping[str, int]) -> object:
 
 
 def require_cut(table: Any, by: PartitionBy, where: str) -> None:
-    """Raise Invalid for a table whose partitions are finer than the files."""
+    """Raise Invalid for a table with finer partitions than the files."""
     from pyiceberg.transforms import (
         BucketTransform,
         DayTransform,

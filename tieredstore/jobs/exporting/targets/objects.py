@@ -1,8 +1,7 @@
 """Files of a target in S3. All requests use the tier's own S3 client, with its retries. A file
-stays on the local disk until it is closed. Then it is sent with its length, and the object is
-created only if it is missing. pyarrow's client is not used, because it sends a body in two nested
-encodings. Some servers mistake the last bytes of the body for the next request, and the client then
-mistakes the response to these bytes for the response to its next file."""
+stays on the local disk until it is closed. Then it is sent with its length, and created only if it
+is missing. pyarrow's client is not used, because it sends bodies in two nested encodings that some
+servers misread as further requests."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ class ObjectFiles:
         }
 
     def move(self, name: str, to: str) -> bool:
-        """Copy the object to its new name. The source stays until its whole folder is removed."""
+        """Copy the object to its new name. The source stays until its folder is removed."""
         return self._client.copy(name, to)
 
     def sync_folder(self, name: str) -> None:
@@ -122,9 +121,8 @@ class ObjectFiles:
 
 
 class ObjectWriter:
-    """A file that becomes an object when it is closed. Without a close no object is created. The
-    name must be unique to this writer. An existing object of the same size counts as the result of
-    an earlier attempt."""
+    """File that becomes an object when it is closed. The name must be unique to this writer. An
+    existing object of the same size counts as the result of an earlier attempt."""
 
     def __init__(self, client: FolderClient, name: str) -> None:
         self._client = client
@@ -231,7 +229,7 @@ def open_object(client: FolderClient, name: str) -> io.BufferedReader:
 
 
 def _try_again(action: Callable[[], _Result]) -> _Result:
-    """Run an action, and retry it if another request for the same key is in flight. Raises
+    """Run an action, and retry it while another request for the same key is in progress. Raises
     Unavailable after the last attempt."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:

@@ -6,10 +6,10 @@
     _tieredstore/staging/00000000000000000000-<export>/ files of the tasks of an export
     _tieredstore/staging/compact-<20 digits>-<id>/      files of the tasks of a compaction
 
-The file in `commits` is the commit. It is created only if missing. The next process publishes it,
-possibly twice: each new file gets its name, removed files are deleted, then `published` records
-this. Only the last commit can be unpublished, because a commit requires that its predecessor is
-published. Readers ignore names that begin with `_`.
+A commit is the conditional create of a file in `commits`. Then it is published: new files get their
+final names, removed files are deleted, and `published` records this. A crash may repeat the
+publication. Only the last commit can be unpublished, because a commit requires a published
+predecessor. Readers ignore names that begin with `_`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ class Publication(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Content of a file in `commits`. `files`: files that the commit adds. `removed`: files that it
-    removes, because their rows are now in `files`. `compacted`: number of the last commit that
-    removed files, which may be this one. `exported`: number of the commit of the last export (0:
-    this commit)."""
+    """Content of a file in `commits`. `files`: files that the commit adds. `removed`: files whose
+    rows are now in `files`. `compacted`: number of the last commit that removed files, which may be
+    this one. `exported`: number of the commit of the last export (0: this commit)."""
 
     state: TargetState
     staging: str
@@ -87,7 +86,7 @@ class CommitLog:
         return ArrowFolder(self.url, self.options, below)
 
     def find_last(self) -> NumberedCommit | None:
-        """Return the last commit, published or unpublished."""
+        """Return the last commit, whether or not it is published."""
         names = [name for name in self.files.names(_COMMITS) if name.endswith(".json")]
         names = [name for name in names if not name.startswith(".")]
         return self._read(names[-1]) if names else None
@@ -97,7 +96,7 @@ class CommitLog:
         return self._read(f"{number_text(number)}.json").commit
 
     def add(self, number: int, commit: Commit) -> bool:
-        """Create the commit `number` after its published predecessor. Return False if it already
+        """Create the commit `number`, whose predecessor is published. Return False if it already
         exists."""
         data = msgspec.json.encode(commit)
         return self.files.put_new(f"{_COMMITS}/{number_text(number)}.json", data)
@@ -120,14 +119,14 @@ class CommitLog:
         return last
 
     def clear(self) -> None:
-        """Remove staged files of commits that can no longer succeed."""
+        """Remove staged files that can no longer be committed."""
         last = self.publish_last()
         if last is not None:
             self._clear(last.commit)
 
     def _clear(self, commit: Commit) -> None:
-        """Delete the staging folders of exports and compactions that were planned before `commit`.
-        They can no longer be committed."""
+        """Delete the staging folders of exports and compactions that were planned before `commit`,
+        because they can no longer be committed."""
         for staging in self.files.names(STAGING):
             is_compaction = staging.startswith(_COMPACT)
             number = staging.removeprefix(_COMPACT).partition("-")[0]
@@ -170,8 +169,7 @@ class CommitLog:
                 pass
 
     def _sync_folders(self, names: Iterable[str]) -> None:
-        """Sync the folders of these files, and all folders above them, because any of them may be
-        new."""
+        """Sync the folders of these files and their parents, because any of them may be new."""
         found: set[str] = {""}
         for name in names:
             folder = name.rpartition("/")[0]
@@ -193,6 +191,5 @@ def export_staging(base: int, export: str) -> str:
 
 
 def compact_staging(compacted: int, name: str) -> str:
-    """Return the staging folder of the compaction `name` that follows the compaction number
-    `compacted`."""
+    """Return the staging folder of the compaction `name` that follows compaction `compacted`."""
     return f"{_COMPACT}{number_text(compacted)}-{name}"

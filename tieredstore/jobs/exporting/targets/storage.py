@@ -1,5 +1,5 @@
-"""Files of a target, written by tasks and by the driver. They are in a local folder, in S3, in
-another file system of pyarrow, or behind pyiceberg's file access."""
+"""Files of a target: in a local folder, in S3, in another file system of pyarrow, or behind
+pyiceberg's file access. Tasks and the driver write them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ name in delta-rs."""
 
 
 class Folder(Protocol):
-    """A folder of a target. Picklable: it holds no connection."""
+    """Folder of a target. Picklable, because it has no connection."""
 
     @property
     def place(self) -> str:
@@ -62,7 +62,7 @@ class Folder(Protocol):
 
 class Files(Protocol):
     """Files of a folder by name. Names may have slashes. Methods raise Unavailable. `is_local`:
-    whether the files are on a disk of this machine. There an immediate retry is useless."""
+    whether the files are on a local disk, where an immediate retry is useless."""
 
     is_local: bool
 
@@ -82,17 +82,17 @@ class Files(Protocol):
 
 
 class FolderFiles(Files, Protocol):
-    """Files of a folder that also contains the target's own state."""
+    """Files of a folder that also contains the target's state."""
 
     def read(self, name: str) -> bytes: ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of files and folders in a folder, sorted. Empty if the folder is
+        """Return the sorted names of files and folders in a folder. Empty if the folder is
         missing."""
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes in bytes of all files in the folder and its subfolders, sorted by name.
-        Files and folders whose names begin with `_` or a dot are left out."""
+        Names that begin with `_` or a dot are omitted."""
 
     def move(self, name: str, to: str) -> bool:
         """Move a file, or copy it. Returns False if the file is missing."""
@@ -105,7 +105,7 @@ class FolderFiles(Files, Protocol):
         """Write a small file, atomically."""
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Write a small file like `put`, if the name is free. Only one of several concurrent calls
+        """Write a small file atomically, if the name is free. Only one of several concurrent calls
         returns True."""
 
 
@@ -249,7 +249,7 @@ class ArrowFiles:
         """No-op: pyarrow closes its connections itself."""
 
     def _temporary(self, name: str, data: bytes) -> Path:
-        """Write a synced temporary file in the same folder. Its name begins with a dot."""
+        """Write a synced temporary file in the same folder, with a hidden name."""
         path = Path(self.path(name))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -258,7 +258,8 @@ class ArrowFiles:
 
 
 def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """Return the file system and the path of a URL other than S3. Raises Invalid, Unavailable."""
+    """Return the file system of a URL other than S3, and the path in it. Raises Invalid,
+    Unavailable."""
     place = parse_tier_url(url) if "://" in url else None
     _require_options(url, {**(place.query if place else {}), **options}, ())
     if place is None or place.scheme == "file":
@@ -284,7 +285,7 @@ def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
     """Translate errors of the file system and add the target's name: Invalid for lasting errors,
-    such as a name that is too long, else Unavailable."""
+    such as a name that is too long, otherwise Unavailable."""
     try:
         yield
     except OSError as error:
@@ -303,10 +304,9 @@ def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...
 
 
 def try_again(folder: Folder, key: str, attempt_once: Callable[[Files], _Outcome]) -> _Outcome:
-    """Return the outcome of the task `key`. An attempt that raises Unavailable is repeated, up to
-    `MAX_ATTEMPTS` attempts in all, because the target's client retries only some temporary errors.
-    Each attempt writes its own files. Errors of a local target, and Expired, are raised
-    immediately."""
+    """Return the outcome of the task `key`. After Unavailable it is retried, up to `MAX_ATTEMPTS`
+    attempts, because the target's client retries only some temporary errors. Each attempt writes
+    its own files. Errors of a local target, and Expired, are raised immediately."""
     with closing(folder.connect()) as files:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:

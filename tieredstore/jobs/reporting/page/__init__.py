@@ -1,2 +1,1 @@
-"""Makes a report as one HTML page. The page has no external resources and is readable without its
-script."""
+"""Report as one HTML page without external resources. It is readable without its script."""

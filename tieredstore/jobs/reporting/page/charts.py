@@ -1,6 +1,6 @@
-"""Charts for a template: bars and ranges. A chart consists of text and boxes, and the length of a
-box is a percentage of the chart's width. Charts fit any width, take the colours of light and dark
-mode, and work with screen readers."""
+"""Charts for a template: bars and ranges, as text and boxes. The length of a box is a percentage of
+the chart's width. Charts fit any width, take the colours of light and dark mode, and work with
+screen readers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def stack(
     *,
     whole: float | None = None,
 ) -> list[Bar]:
-    """Build stacked bars. `values`: for each bar, the value of each series. `whole`: sum of values
-    to which the full width corresponds, or None for the sum of the longest bar."""
+    """Build stacked bars. `values`: for each bar, the value of each series. `whole`: value of the
+    full width, or None for the longest bar."""
     longest = max((sum(row) for row in values), default=0.0) if whole is None else whole
     bars = []
     for label, row, text in zip(labels, values, texts, strict=True):
@@ -60,8 +60,7 @@ def ranges(
     labels: Sequence[str], values: Sequence[tuple[float, float, float, float]], texts: Sequence[str]
 ) -> list[Bar]:
     """Build bars on a logarithmic scale from four values each: minimum, median, a high percentile,
-    and maximum. A bar spans all four values. The first piece of the bar ends at the percentile, and
-    a mark shows the median."""
+    and maximum. The first piece of a bar ends at the percentile, and a mark shows the median."""
     low = min((row[0] for row in values), default=1.0)
     high = max((row[3] for row in values), default=1.0)
     span = math.log(max(high, 1) / max(low, 1)) or 1.0

@@ -1,4 +1,4 @@
-"""Sections of a page. Each section is a chart and its table, with the largest rows first."""
+"""Sections of a page: each has a chart and its table, with the largest rows first."""
 
 from __future__ import annotations
 
@@ -111,9 +111,8 @@ def _table(
     most: int = _TOPICS,
     what: str = "topics",
 ) -> tuple[tuple[str, ...], list[list[Cell]], str]:
-    """Return the column titles, the cells of the first rows, and a note about the other rows.
-    `columns`: for each column title, a function that converts a value to a cell, and the key of the
-    value in a row."""
+    """Return the column titles, the cells of the first rows, and a note about the rest. `columns`:
+    for each title, a function that makes a cell, and the key of its value in a row."""
     cells = [[show(row[name]) for show, name in columns.values()] for row in rows[:most]]
     left = len(rows) - most
     return tuple(columns), cells, f"{left:,} more {what} are in {what}.parquet." if left > 0 else ""
