@@ -1,4 +1,4 @@
-"""Concurrent work on several items that each wait for a network."""
+"""Concurrent work on items that wait for a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ the number of concurrent items."""
 
 
 class _Here(threading.local):
-    """State of a thread. `pool`: the pool that the thread belongs to, while it works on an item."""
+    """State of a thread. `pool`: pool of the thread while it works on an item."""
 
     pool: ThreadPoolExecutor | None = None
 
@@ -31,7 +31,7 @@ _here = _Here()
 
 def waits_for_network(provider: SegmentProvider) -> bool:
     """Return whether reads from a provider wait for a network. A provider that cannot rewrite bytes
-    is taken to be an object store."""
+    counts as an object store."""
     return not provider.capabilities.rewritable
 
 
@@ -47,11 +47,10 @@ def map_ahead(
     *,
     waits: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[R]:
-    """Yield the result of `function` for each item, in order. Over a network, as many items are
-    processed concurrently as the provider can answer, and a bounded number of items is begun before
-    the caller requests their results. If `function` itself calls `map_ahead`, both calls share the
-    same threads. `waits`: function that returns False for an item that sends no request and so
-    needs no thread. Raises the errors of `function`."""
+    """Yield the result of `function` for each item, in order. Over a network, several items are
+    processed at the same time, and a bounded number is started ahead of the caller. Nested calls
+    share the same threads. `waits`: returns False for an item that sends no request and so needs no
+    thread. Raises the errors of `function`."""
     if not waits_for_network(provider) or (isinstance(items, Sequence) and len(items) < 2):
         yield from map(function, items)
         return
@@ -85,9 +84,8 @@ def _work(pool: ThreadPoolExecutor, function: Callable[[T], R], item: T) -> R:
 def _map_within(
     pool: ThreadPoolExecutor, width: int, function: Callable[[T], R], items: Iterable[T]
 ) -> Iterator[R]:
-    """Do the work of a `map_ahead` call that runs in a thread of the pool. If the next item is not
-    begun by any thread, this thread processes the item itself. Threads therefore never wait for
-    each other without end."""
+    """Run a `map_ahead` call that was made in a thread of the pool. This thread processes the next
+    item itself if no other thread has begun it, so threads never deadlock."""
     window: deque[tuple[T, Future[R]]] = deque()
     following = iter(items)
     try:

@@ -1,4 +1,4 @@
-"""Checks the arguments of a scan. A wrong type is reported immediately, with the name of the
+"""Checks of the arguments of a scan. A wrong type is reported immediately, with the name of the
 argument."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def take_texts(name: str, value: object) -> tuple[str, ...] | None:
 
 
 def take_tags(name: str, value: object) -> tuple[str, ...] | None:
-    """Return the tags from single tags or from expressions such as `TagA || TagB`. `*` and None
-    mean all messages, and give None. Raises Invalid, also for a text without a tag."""
+    """Return the tags from single tags or from expressions such as `TagA || TagB`. Return None for
+    `*` and None, which mean all messages. Raises Invalid, also for a text without a tag."""
     found = take_texts(name, value)
     if found is None:
         return None
@@ -46,7 +46,7 @@ def take_text(name: str, value: object) -> str | None:
 
 
 def take_numbers(name: str, value: object) -> tuple[int, ...] | None:
-    """Return one or several whole numbers as a tuple, or None for None. Raises Invalid."""
+    """Return one or several integers as a tuple, or None for None. Raises Invalid."""
     if value is None:
         return None
     one = _number(value)
@@ -60,7 +60,7 @@ def take_numbers(name: str, value: object) -> tuple[int, ...] | None:
 def take_number(
     name: str, value: object, expected: str = "a number", *, least: int | None = None
 ) -> int | None:
-    """Return a whole number of at least `least`, or None for None. Raises Invalid."""
+    """Return an integer of at least `least`, or None for None. Raises Invalid."""
     if value is None:
         return None
     number = _number(value)
@@ -85,7 +85,7 @@ def require_flags(**flags: object) -> None:
 
 
 def require_choice(name: str, choices: type[E], value: object) -> E:
-    """Return a choice, given as the choice itself or as its text. Raises Invalid."""
+    """Return a choice that is given as an enum member or as its text. Raises Invalid."""
     try:
         return choices(str(value))
     except ValueError:

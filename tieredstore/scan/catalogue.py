@@ -1,5 +1,5 @@
-"""Contents of a tier: queues and index files with their segments. The source is a listing, with or
-without the metadata of a state directory. Layout: `docs/formats/tier-layout.md`."""
+"""Contents of a tier: queues and index files with their segments, from a listing with or without
+the metadata of a state directory. Layout: `docs/formats/tier-layout.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Interval = tuple[int, int]
 
 
 def add_interval(intervals: list[Interval], low: int, high: int) -> None:
-    """Append the range [low, high) to a list, merged with the last range if the two touch."""
+    """Append [low, high) to a list, merged with the last range if the two touch."""
     if intervals and intervals[-1][0] <= low <= intervals[-1][1]:
         intervals[-1] = (intervals[-1][0], max(intervals[-1][1], high))
     else:
@@ -41,17 +41,16 @@ def subtract_intervals(low: int, high: int, intervals: Iterable[Interval]) -> li
 
 
 def clip_spans(spans: Iterable[Interval], low: int, high: int) -> list[Interval]:
-    """Return the parts of the spans that are within [low, high). Empty parts are left out."""
+    """Return the non-empty parts of the spans within [low, high)."""
     clipped = ((max(start, low), min(end, high)) for start, end in spans)
     return [(start, end) for start, end in clipped if start < end]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """One segment. `size_bytes`: number of its bytes before the base offset of the next segment.
-    `surplus_bytes`: number of its bytes at or after that base offset. `recorded_bytes`: size in the
-    metadata, 0 without metadata. `times`: smallest and largest store time of the segment's messages
-    in the metadata, epoch ms, None without metadata."""
+    """One segment. `size_bytes`: bytes before the base offset of the next segment. `surplus_bytes`:
+    bytes after that. `recorded_bytes`: size in the metadata, 0 without metadata. `times`: smallest
+    and largest store time in the metadata, epoch ms, None without metadata."""
 
     id: SegmentId
     size_bytes: int
@@ -71,9 +70,9 @@ class SegmentExtent:
 
 @dataclass(frozen=True, slots=True)
 class QueueFiles:
-    """The segments of one queue, by ascending base offset. Picklable. Offsets of consume queue
-    segments are in bytes (20 a message). Offsets of commit log segments are in bytes of the queue's
-    own log."""
+    """Segments of one queue, by ascending base offset. Picklable. Offsets of consume queue segments
+    are in bytes (20 per message). Offsets of commit log segments are in bytes of the queue's own
+    log."""
 
     broker: str
     topic: str
@@ -87,8 +86,7 @@ class QueueFiles:
 
     @property
     def consume_queue_min_offset(self) -> int:
-        """Queue offset of the first unit. The first units may belong to messages that have expired,
-        because they are before the start of the commit log."""
+        """Queue offset of the first unit, whose message may have expired."""
         return -(-self.consume_queue[0].base_offset // UNIT_SIZE) if self.consume_queue else 0
 
     @property
@@ -112,8 +110,8 @@ class QueueFiles:
 
     @property
     def stamps(self) -> tuple[object, ...]:
-        """Values by which a caller detects that a segment was replaced by another segment of the
-        same size. They change only if the provider can detect the replacement."""
+        """Values that change when a segment is replaced by another of the same size, if the
+        provider can detect this."""
         return tuple(
             None if extent.listing is None else (extent.listing.stamp, extent.listing.token)
             for extent in (*self.commit_log, *self.consume_queue)
@@ -129,7 +127,7 @@ class QueueFiles:
         )
 
     def unit_spans(self) -> list[Interval]:
-        """Return the ranges of queue offsets [from, until) that segments cover without a hole."""
+        """Return the contiguous ranges of queue offsets [from, until) that segments cover."""
         spans: list[Interval] = []
         for extent in self.consume_queue:
             start, end = -(-extent.base_offset // UNIT_SIZE), extent.end_offset // UNIT_SIZE
@@ -141,7 +139,7 @@ class QueueFiles:
 
     @property
     def has_units(self) -> bool:
-        """Whether the consume queue has a unit now, or had a unit according to the metadata."""
+        """Whether the consume queue has a unit, or had one according to the metadata."""
         return bool(self.unit_spans()) or self.recorded_end > 0
 
     def lost_units(self) -> list[Interval]:
@@ -158,7 +156,7 @@ class QueueFiles:
 
     @property
     def recorded_end(self) -> int:
-        """Queue offset after the last unit recorded in the metadata. 0 without metadata."""
+        """Queue offset after the last unit in the metadata, 0 without metadata."""
         return max(
             (
                 (e.base_offset + e.recorded_bytes) // UNIT_SIZE
@@ -197,7 +195,7 @@ class TierCatalogue:
         return sorted({queue.topic for queue in self.queues})
 
     def require_own_state(self) -> None:
-        """Raise Invalid if the tier has segments and the metadata has none of them. Such metadata
+        """Raise Invalid if the tier has segments but the metadata knows none of them. Such metadata
         belongs to another tier, and would make this tier look empty."""
         kinds = {finding.kind for finding in self.findings}
         extents = chain(

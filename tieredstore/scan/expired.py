@@ -1,4 +1,4 @@
-"""Distinguishes expired messages from damaged ones. In both cases bytes are missing."""
+"""Distinction of expired and damaged messages. In both cases bytes are missing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def list_now(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
 
 
 def find_lost_segments(planned: QueueFiles, now: QueueFiles) -> set[SegmentId]:
-    """Return the segments that existed when a read was planned and have been deleted since.
-    Segments that were missing before that are damage."""
+    """Return the segments that were deleted since a read was planned. Segments that were missing
+    before are damage."""
     left = {extent.id for extent in (*now.commit_log, *now.consume_queue)}
     known = (*planned.commit_log, *planned.consume_queue)
     return {extent.id for extent in known if extent.size_bytes and extent.id not in left}
@@ -38,7 +38,7 @@ def make_expired_error(
     queue: QueueFiles, wanted: int | None, now: QueueFiles, first: int
 ) -> Expired:
     """Return the error for a read of queue offset `wanted`, whose message has expired. `now`: the
-    queue with its current segments. `first`: the queue offset at which the queue begins now."""
+    queue with its current segments. `first`: current first queue offset."""
     at = "" if wanted is None else f": wanted offset {wanted}"
     left = f"the queue now begins at {first}"
     if not now.commit_log or not now.consume_queue:
@@ -49,8 +49,8 @@ def make_expired_error(
 
 @contextmanager
 def expiry_told(provider: SegmentProvider, queue: QueueFiles) -> Iterator[None]:
-    """Convert Corrupt into Expired if the segments with the wanted bytes were deleted during the
-    block, or since the queue was listed."""
+    """Convert Corrupt into Expired if the wanted segments were deleted since the queue was
+    listed."""
     try:
         yield
     except Corrupt as error:
@@ -70,8 +70,8 @@ def expiry_told(provider: SegmentProvider, queue: QueueFiles) -> Iterator[None]:
 
 
 def require_no_expiry(reader: QueueReader) -> None:
-    """Raise Expired if segments of a queue were deleted since its listing. Readers that skip
-    unreadable messages call this. Raises Unavailable."""
+    """Raise Expired if segments of a queue were deleted since its listing. For readers that skip
+    unreadable messages. Raises Unavailable."""
     queue, provider = reader.queue, reader.provider
     now = list_now(provider, queue)
     if find_lost_segments(queue, now):
@@ -81,7 +81,7 @@ def require_no_expiry(reader: QueueReader) -> None:
 
 @contextmanager
 def open_queue(provider: SegmentProvider, queue: QueueFiles) -> Iterator[QueueReader]:
-    """Open a reader of a queue whose segments may expire during the read. Reads of expired messages
-    raise Expired instead of Corrupt."""
+    """Open a reader of a queue whose segments may expire. Reads of expired messages raise Expired
+    instead of Corrupt."""
     with expiry_told(provider, queue), QueueReader(provider, queue) as reader:
         yield reader

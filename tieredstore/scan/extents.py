@@ -1,4 +1,4 @@
-"""Byte ranges of the files of one queue, across segments."""
+"""Reads of the files of one queue, across segments."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Units = npt.NDArray[np.void]
 
 
 class ExtentReader:
-    """Reader of one file through its segments. Segments are opened on first use. A small read
-    within the previous read sends no request."""
+    """Reader of one file through its segments, which are opened on first use. A small read within
+    the previous read sends no request."""
 
     def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
         self._provider = provider
@@ -45,12 +45,10 @@ class ExtentReader:
         return extent_at(self._extents, offset)
 
     def read(self, offset: int, length: int, *, along_bytes: int = 0) -> memoryview:
-        """Read exactly `length` bytes starting at `offset` of the file, across any number of
-        segments. `along_bytes`: also read up to this number of following bytes of the same segment,
-        for later reads. Bytes in damaged blocks are returned unchanged, for callers that compare
-        bytes or search for the boundaries of records. Callers that return messages to users call
-        `prepare_checked` instead. Raises Corrupt if no segment covers the range, Unavailable on a
-        backend error."""
+        """Read exactly `length` bytes from `offset` of the file, across segments. `along_bytes`:
+        also read up to this number of following bytes of the same segment, for later reads. Bytes
+        in damaged blocks are returned unchanged. Use `prepare_checked` for messages that are
+        returned to users. Raises Corrupt if no segment covers the range, Unavailable."""
         found = self._find_remembered(offset, length)
         if found is not None:
             return found
@@ -71,9 +69,8 @@ class ExtentReader:
     def _choose_piece(
         self, extent: SegmentExtent, offset: int, length: int, along_bytes: int
     ) -> tuple[int, int]:
-        """Return the range of bytes that a small read fetches and caches. Over a network this can
-        be the whole segment, because a request for a few bytes takes as long as a request for a
-        small object."""
+        """Return the range that a small read fetches and caches. Over a network this can be the
+        whole segment, because a small object takes as long as a few bytes."""
         if (
             extent.size_bytes <= _REMEMBERED_BYTES
             and offset + length <= extent.end_offset
@@ -88,8 +85,8 @@ class ExtentReader:
     def prepare(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Callable[[], memoryview]:
-        """Return a function that another thread can call to read the bytes. The function raises the
-        errors of `read`. `damaged`: list to which errors about damaged blocks are added."""
+        """Return a function that reads the bytes in another thread. It raises the errors of `read`.
+        `damaged`: receives errors about damaged blocks."""
         found = self._find_remembered(offset, length, is_checked=damaged is not None)
         if found is not None:
             return lambda: found
@@ -114,9 +111,8 @@ class ExtentReader:
         return read
 
     def prepare_checked(self, offset: int, length: int) -> Callable[[], memoryview]:
-        """Return a function like that of `prepare`, which also raises BlocksDamaged if the bytes
-        are in a damaged block. If several segments are damaged, the error is about the first
-        one."""
+        """Return a function like that of `prepare`, which also raises BlocksDamaged for bytes in
+        damaged blocks. If several segments are damaged, the error is about the first one."""
         damaged: list[BlocksDamaged] = []
         read = self.prepare(offset, length, damaged)
 
@@ -164,8 +160,8 @@ class ExtentReader:
 
 
 class QueueReader:
-    """Reader of both files of one queue. A context manager that closes opened segments. `least`:
-    the queue's `min_offset`, if known."""
+    """Reader of both files of one queue. A context manager that closes its segments. `least`: the
+    queue's `min_offset`, if known."""
 
     def __init__(
         self, provider: SegmentProvider, queue: QueueFiles, least: int | None = None
@@ -192,9 +188,9 @@ class QueueReader:
     def read_units(
         self, offset: int, count: int, damaged: list[BlocksDamaged] | None = None
     ) -> Units:
-        """Read the units of the queue offsets [offset, offset + count). These units must be in one
-        span. `damaged`: list to which errors about damaged blocks are added. All fields of a unit
-        in such a block, except its tags code, can be checked against its record."""
+        """Read the units of queue offsets [offset, offset + count), which must be in one span.
+        `damaged`: receives errors about damaged blocks. In such a block, all fields of a unit
+        except its tags code can be checked against its record."""
         if damaged is None:
             data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         else:
@@ -202,13 +198,12 @@ class QueueReader:
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def prepare_units(self, offset: int, count: int) -> Callable[[], memoryview]:
-        """Return a function that another thread can call to read the bytes of `count` units."""
+        """Return a function that reads the bytes of `count` units in another thread."""
         return self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE)
 
     def see_growth(self) -> bool:
         """List the queue's commit log again, and return whether it has grown. Only the first call
-        lists. The reader's units do not change, and they refer only to bytes that were written
-        before this call."""
+        lists, because the reader's units refer only to bytes that were written before."""
         if self._has_looked:
             return False
         self._has_looked = True
@@ -221,14 +216,14 @@ class QueueReader:
         return True
 
     def read_log_start_now(self) -> int:
-        """Return the current start of the queue's commit log (bytes). It can be later than in the
-        catalogue, because segments may have expired since."""
+        """Return the current start of the queue's commit log (bytes). It may be later than in the
+        catalogue, because segments may have expired."""
         now = list_again(self.provider, self.queue)
         return now.commit_log_min_offset if now.commit_log else self.queue.commit_log_max_offset
 
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
-        """Return the segment of a unit and the unit's byte position in it, for a finding. Both are
-        None if no segment has the unit."""
+        """Return the segment of a unit and its position in the segment (bytes), for a finding. Both
+        are None if no segment has the unit."""
         extent = self._consume_queue.extent_at(offset * UNIT_SIZE)
         if extent is None:
             return None, None
@@ -244,8 +239,8 @@ class QueueReader:
 
     def min_offset(self) -> int:
         """Return the first queue offset whose message is in the commit log, or whose unit is lost.
-        Earlier units may exist, but they refer to deleted bytes. The search reads O(log n) units.
-        Each reader searches once."""
+        Earlier units may exist, but their messages have expired. The search reads O(log n) units,
+        once per reader."""
         if self._least is None:
             self._least = self._find_min_offset()
         return self._least
@@ -283,9 +278,8 @@ class QueueReader:
         return low
 
     def _step_back(self, low: int, span: Interval) -> int:
-        """Correct the result `low` of the search for the first unit of an existing message. Units
-        just before `low` may look expired only because they are damaged. Then an earlier unit is
-        returned."""
+        """Correct the result `low` of the search for the first existing message. Return an earlier
+        unit if units just before `low` look expired only because they are damaged."""
         start, (begin, end) = self.queue.commit_log_min_offset, span
         if low == begin or (
             low < end and int(self.read_units(low, 1)[0]["physical_offset"]) == start
@@ -306,9 +300,8 @@ class QueueReader:
         return first + int(expired[-1]) + 2 if len(expired) else first
 
     def _is_border(self, offset: int, end: int) -> bool:
-        """Return whether the unit at `offset` (or the first unit after a hole at `offset`) and the
-        unit before it refer to adjacent bytes. If so, no damaged unit has misled the search for the
-        first unexpired unit."""
+        """Return whether the units before and after `offset` refer to adjacent bytes. No damaged
+        unit has then misled the search for the first unexpired unit."""
         start = self.queue.commit_log_min_offset
         before = self.read_units(offset - 1, 1)[0]
         behind = offset if offset < end else next((low for low, _ in self._spans if low > end), end)
@@ -317,9 +310,9 @@ class QueueReader:
         return start - (int(before["physical_offset"]) + int(before["size"])) in (0, CODA_SIZE)
 
     def find_first_alive(self) -> int:
-        """Return the queue offset at which the expired units end. This method reads all units
-        instead of a few. If damaged units contradict each other, it returns the offset that agrees
-        with the most units. Returns 0 for a queue without units. Raises Unavailable."""
+        """Return the queue offset at which the expired units end. Unlike `min_offset`, this reads
+        all units. If damaged units contradict each other, the majority decides. Return 0 for a
+        queue without units. Raises Unavailable."""
         low = 0
         for span in self._spans:
             low = self._find_first_alive(*span)
@@ -359,8 +352,8 @@ class QueueReader:
 
 
 def is_coda(reader: QueueReader, low: int, high: int) -> bool:
-    """Return whether the commit log bytes [low, high) are the coda that old writers put at the
-    end of a segment. Raises Unavailable."""
+    """Return whether the commit log bytes [low, high) are the coda that old writers put at the end
+    of a segment. Raises Unavailable."""
     extent = reader.commit_log.extent_at(low)
     if high - low != CODA_SIZE or extent is None or high != extent.end_offset:
         return False
@@ -372,8 +365,8 @@ def is_coda(reader: QueueReader, low: int, high: int) -> bool:
 
 
 def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the positions at which messages start. `offsets`: the positions in their units. If a
-    unit refers to the coda at the end of an old segment, its message starts in the next segment."""
+    """Return the start positions of messages, from the positions in their units. If a unit refers
+    to the coda of an old segment, its message starts in the next segment."""
     offsets = offsets.copy()
     for extent in queue.commit_log:
         for border in (extent.base_offset, extent.end_offset):  # the segment in front may be lost
@@ -382,9 +375,9 @@ def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.ND
 
 
 def find_message(reader: QueueReader, offset: int, size: int = 0) -> int:
-    """Return the start of the message whose unit refers to the commit log offset `offset`. The
-    message begins at this offset, or after the coda of an old writer. `size`: size of the message
-    in bytes, to cache all of it for the next read. Raises Unavailable."""
+    """Return the start of the message whose unit refers to the commit log offset `offset`, which is
+    after a coda if an old writer has left one. `size`: size of the message in bytes, to cache it
+    for the next read. Raises Unavailable."""
     place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
     try:
         head = reader.commit_log.read(place, BLANK_SIZE, along_bytes=max(size - BLANK_SIZE, 0))

@@ -1,5 +1,4 @@
-"""Findings of a scan about a tier. Each finding describes one piece of damage, with its
-position."""
+"""Findings of a scan about a tier. Each describes one piece of damage, with its position."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ intact."""
 
 
 class Severity(enum.Enum):
-    """Severity of a finding. DAMAGE: bytes are lost or wrong. NOTE: unusual, but all messages can
-    be read."""
+    """Severity of a finding. DAMAGE: bytes are lost or wrong. NOTE: unusual, but all messages are
+    readable."""
 
     DAMAGE = "damage"
     NOTE = "note"
@@ -28,9 +27,9 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `kind`: a stable word for programs (listed in `docs/cli.md`). `position`: byte
-    in the segment. `queue_offset`: offset of the message, or of the first of several (`messages`).
-    `expected`, `found`: as text."""
+    """One finding. `kind`: stable identifier for programs (listed in `docs/cli.md`). `position`:
+    byte in the segment. `queue_offset`: offset of the message, or of the first of several
+    (`messages`). `expected`, `found`: as text."""
 
     severity: Severity
     kind: str
@@ -85,7 +84,7 @@ OnFinding: TypeAlias = Callable[[Finding], None]
 
 
 def raise_on_damage(finding: Finding) -> None:
-    """Raise Corrupt at the first damage and ignore notes (an `OnFinding`)."""
+    """Raise Corrupt at the first damage, and ignore notes (an `OnFinding`)."""
     if finding.severity is Severity.DAMAGE:
         raise finding.to_error()
 
@@ -117,16 +116,16 @@ MOST_FINDINGS = 20
 
 
 class OnDamage(enum.StrEnum):
-    """Reaction to damage. The names are the same in the command line, Python and Spark. FAIL ends
-    the read. SKIP leaves damaged messages out and counts them."""
+    """Reaction to damage, with the same names in the command line, Python and Spark. FAIL ends the
+    read. SKIP omits damaged messages and counts them."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class LeftOut:
-    """An `OnFinding` that counts damage, and keeps descriptions of the first damage. `count`:
-    number of findings of damage. `messages`: number of messages left out, each counted once."""
+    """An `OnFinding` that counts damage and keeps the first descriptions. `count`: number of
+    findings of damage. `messages`: number of omitted messages, each counted once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -147,18 +146,18 @@ class LeftOut:
             self.texts.append(f"{finding.kind}: {finding}")
 
     def describe(self) -> str:
-        """Return one line about the messages that were left out."""
+        """Return one line about the omitted messages."""
         pieces = "1 piece" if self.count == 1 else f"{self.count} pieces"
         messages = "1 message" if self.messages == 1 else f"{self.messages} messages"
         return f"left out for damage: {messages} ({pieces} of it). The first: {self.texts[0]}"
 
     def warn(self, log: logging.Logger) -> None:
-        """Log a warning if messages were left out."""
+        """Log a warning if messages were omitted."""
         if self.count:
             log.warning("%s", self.describe())
 
 
 def make_on_finding(on_damage: OnDamage, left_out: LeftOut) -> OnFinding:
-    """Return the function that receives findings. With FAIL it raises Corrupt at damage. With SKIP
-    it counts the damage in `left_out`."""
+    """Return a function that receives findings. FAIL: it raises Corrupt at damage. SKIP: it counts
+    the damage in `left_out`."""
     return left_out if on_damage is OnDamage.SKIP else raise_on_damage

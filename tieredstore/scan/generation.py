@@ -1,6 +1,5 @@
-"""Detects that a topic was deleted and recreated between the plan of a read and its end. In a tier
-that Java writes, the deleted topic and the new one use the same names and offsets, so a read could
-mix messages of both."""
+"""Detection of a topic that was deleted and recreated during a read. In a tier that Java writes,
+both topics use the same names and offsets, so a read could mix their messages."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from tieredstore.scan.extents import QueueReader, find_message
 
 
 class Witness(NamedTuple):
-    """A message by which a reader recognises that its queue is still the one of the plan. `head`:
-    the first bytes of its record, which include its store time. `position`: position of the record
-    in its segment (bytes)."""
+    """Message that identifies the topic of a plan. `head`: first bytes of its record, including its
+    store time. `position`: position of the record in its segment (bytes)."""
 
     queue_offset: int
     extent: SegmentExtent
@@ -28,7 +26,7 @@ class Witness(NamedTuple):
 
 
 def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:
-    """Read the head of a message. Returns None if the head is damaged or missing. Raises
+    """Read the head of a message, or return None if it is damaged or missing. Raises
     Unavailable."""
     try:
         unit = reader.read_units(queue_offset, 1)[0]
@@ -45,8 +43,8 @@ def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:
 def require_same_generation(
     provider: SegmentProvider, queue: QueueFiles, witness: Witness | None
 ) -> None:
-    """Read the message of a witness again, and raise Expired if another message is in its place. If
-    the witness itself has expired, a recreated topic is not detected. Raises Unavailable."""
+    """Raise Expired if another message has replaced the witness. If the witness has expired, a
+    recreated topic is not detected. Raises Unavailable."""
     if witness is None:
         return
     extent = witness.extent

@@ -1,8 +1,8 @@
-"""Queue offsets without consume queue units: holes that the dispatcher left, and lost units. A
-broker that deleted messages before their upload leaves a hole. The tier has lost no messages there,
-and its commit log continues without a gap. Units are lost if the metadata has a segment for them,
-or if the commit log has bytes that only these units can refer to. `verify` and all readers use
-these rules. Expired messages are neither a hole nor lost units."""
+"""Missing consume queue units: holes that the dispatcher left, and lost units. A broker that
+deleted messages before their upload leaves a hole. The commit log of the tier continues there
+without a gap. Units are lost if the metadata has a segment for them, or if the commit log has bytes
+that only they can refer to. Expired messages are neither. `verify` and all readers use these
+rules."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tieredstore.scan.findings import Finding, damage, note
 
 def find_lost_units(reader: QueueReader) -> list[Interval]:
     """Return the ranges of queue offsets [from, until) whose units are lost, in ascending order.
-    The search reads two units per hole, and none if the queue has no holes. Raises Corrupt,
-    Unavailable."""
+    Reads two units per hole. Raises Corrupt, Unavailable."""
     queue = reader.queue
     known, lost = queue.lost_units(), list[Interval]()
     spans = queue.unit_spans()
@@ -36,8 +35,8 @@ def find_lost_units(reader: QueueReader) -> list[Interval]:
 
 
 def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool:
-    """Return whether the message before a hole and the message after it are adjacent in the commit
-    log. Expired bytes between them are ignored."""
+    """Return whether the messages before and after a hole are adjacent in the commit log, apart
+    from expired bytes."""
     log_start = reader.queue.commit_log_min_offset
     last, first = reader.read_units(before - 1, 1)[0], reader.read_units(after, 1)[0]
     start = int(first["physical_offset"])
@@ -63,8 +62,7 @@ def find_log_gaps(queue: QueueFiles) -> Iterator[Finding]:
 
 
 def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Return a finding (a note) that the messages with queue offsets [before, after) never reached
-    the tier."""
+    """Return a note that messages [before, after) of a queue never reached the tier."""
     extent = extent_at(queue.consume_queue, after * UNIT_SIZE)
     return note(
         "queue-hole",
@@ -76,8 +74,8 @@ def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:
 
 
 def make_lost_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Return a finding that the units with queue offsets [before, after) are lost. The finding
-    names the segment that must have contained the first of these units."""
+    """Return a finding that units [before, after) of a queue are lost. It names the segment that
+    must have contained the first of them."""
     low, high = before * UNIT_SIZE, after * UNIT_SIZE
     name = SegmentId(queue.path, FileSegmentType.CONSUME_QUEUE, low)
     for extent in queue.consume_queue:

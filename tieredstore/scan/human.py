@@ -1,4 +1,4 @@
-"""Formats values for people on a terminal: sizes in units, times to the second."""
+"""Formats for people on a terminal: sizes in units, times to the second."""
 
 from __future__ import annotations
 

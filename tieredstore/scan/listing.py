@@ -31,11 +31,10 @@ Listings: TypeAlias = dict[SegmentId, SegmentListing]
 def load_catalogue(
     provider: SegmentProvider, metadata: MetadataStore | None = None, *, broker: str | None = None
 ) -> TierCatalogue:
-    """List a tier once and sort its segments into queues. With `metadata` (loaded here, after the
-    listing), only segments in the metadata count, except segments marked as deleted. Other segments
-    are findings, and so are segments that the tier lacks. Writers register a segment before they
-    create it, so a running writer does not look like damage. Raises Unavailable if the listing
-    fails, Corrupt if the metadata cannot be parsed."""
+    """List a tier once and sort its segments into queues. `metadata` is loaded after the listing,
+    because writers register a segment before they create it. Then only segments in the metadata
+    count, except deleted ones. Other segments, and missing segments, are findings. Raises
+    Unavailable if the listing fails, Corrupt if the metadata cannot be parsed."""
     with without_cycle_search():
         listings = list_tier(provider, broker)
         return catalogue_of(provider.url, gather(provider, listings, metadata, broker), listings)
@@ -50,9 +49,9 @@ def list_tier(provider: SegmentProvider, broker: str | None = None) -> Listings:
 
 @dataclass(slots=True)
 class TierFacts:
-    """Data from which a catalogue is made, as values for JSON. `listed`: (path, type, base offset,
-    size) of each listed segment. `segments`, `topics`, `queues`: entries of the metadata, or None
-    without metadata. `queues` has (topic, queue id)."""
+    """Data of a catalogue, as values for JSON. `listed`: (path, type, base offset, size) of each
+    listed segment. `segments`, `topics`, `queues`: entries of the metadata, or None without
+    metadata. `queues` has (topic, queue id)."""
 
     listed: list[tuple[str, int, int, int]]
     segments: list[FileSegmentMetadata] | None = None
@@ -67,8 +66,8 @@ def gather(
     broker: str | None = None,
     topics: Collection[str] | None = None,
 ) -> TierFacts:
-    """Collect the data of a listing and of the metadata, which is loaded here, after the listing.
-    `topics`: the topics that were listed, or None for all topics. Raises Unavailable, Corrupt."""
+    """Collect the data of a listing, and of the metadata, which is loaded after it. `topics`: the
+    topics that were listed, or None for all. Raises Unavailable, Corrupt."""
     facts = TierFacts(_rows_of(listings))
     if metadata is None:
         return facts
@@ -97,8 +96,8 @@ def _rows_of(listings: Listings) -> list[tuple[str, int, int, int]]:
 
 
 def compare_state(provider: SegmentProvider, metadata: MetadataStore, broker: str) -> list[Finding]:
-    """List the segments of a broker and load the metadata. Return the differences between the two,
-    as findings. Raises Unavailable, Corrupt."""
+    """List the segments of a broker, load the metadata, and return their differences as findings.
+    Raises Unavailable, Corrupt."""
     listings = list_tier(provider, broker)
     metadata.load()
     known = {
@@ -123,8 +122,8 @@ def _find_grown(
 
 
 def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogue:
-    """Return the catalogue that the given facts describe. `listings`: listings of the same tier,
-    possibly made later. Their segment details save requests."""
+    """Return the catalogue of the given facts. `listings`: possibly later listings of the same
+    tier, whose segment details save requests."""
     findings: list[Finding] = []
     listed: Listings = {}
     for path, kind, base_offset, size_bytes in facts.listed:
@@ -190,9 +189,9 @@ def _sort(
 
 
 def sort_by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
-    """Sort extents by base offset. Each extent is cut at the start of the next extent that is not
-    empty. Such extents overlap if a writer found bytes of another writer after its own, and
-    continued there in a new segment."""
+    """Sort extents by base offset, and cut each at the start of the next one that is not empty.
+    Extents overlap if a writer found another writer's bytes after its own, and continued there in a
+    new segment."""
     found: list[SegmentExtent] = []
     limit: int | None = None
     for extent in sorted(extents, key=lambda extent: extent.base_offset, reverse=True):
@@ -214,9 +213,9 @@ def sort_by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
 def list_again(
     provider: SegmentProvider, queue: QueueFiles, *, with_new: bool = True
 ) -> QueueFiles:
-    """List a queue again, because a writer may have changed it since the catalogue was made.
-    Deleted segments, and segments before the first segment of `queue`, are left out. `with_new`:
-    whether later segments that `queue` lacks are included. Raises Unavailable."""
+    """List a queue again, because a writer may have changed it. Deleted segments, and segments
+    before the first segment of `queue`, are omitted. `with_new`: include later segments that
+    `queue` lacks. Raises Unavailable."""
     found: dict[FileSegmentType, list[SegmentExtent]] = {kind: [] for kind in FileSegmentType}
     listings = {listing.id: listing for listing in provider.list(queue.path)}
     for listing in drop_deleted_segments(provider, listings).values():

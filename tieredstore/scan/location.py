@@ -1,4 +1,4 @@
-"""Location of a tier, without a connection. A process that has the location can read the tier."""
+"""Location of a tier, without a connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METADATA_FILE = "config/tieredStoreMetadata.json"
 @dataclass(frozen=True, slots=True)
 class TierLocation:
     """Location of a tier to read. Picklable, including access keys in the configuration. `broker`:
-    the only broker to read, or None for all brokers. `state`: the state directory, if known."""
+    the only broker to read, or None for all. `state`: the state directory, if known."""
 
     url: str
     config: StoreConfig
@@ -36,11 +36,11 @@ class TierLocation:
     state: Path | None = None
 
     def connect(self) -> SegmentProvider:
-        """Create a new provider. The caller closes it. Raises Invalid, Unavailable."""
+        """Create a provider, which the caller closes. Raises Invalid, Unavailable."""
         return cast("SegmentProvider", registry.segment_provider(self.config))
 
     def metadata(self) -> MetadataStore | None:
-        """Open the state directory's metadata read-only, or return None. Raises Invalid."""
+        """Open the metadata of the state directory read-only, or return None. Raises Invalid."""
         if self.state is None:
             return None
         return cast("MetadataStore", registry.metadata_store(self.config, read_only=True))
@@ -82,9 +82,8 @@ def load_config(
     broker: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """Load a configuration file, with overrides. `properties`: settings that override the file. If
-    they are PluginProperties, messages name the origin of each key. Warnings are logged. Raises
-    Invalid."""
+    """Load a configuration file, and log its warnings. `properties`: settings that override the
+    file. If they are PluginProperties, messages name the origin of each key. Raises Invalid."""
     given = PluginProperties(properties, "properties")
     if isinstance(properties, PluginProperties):
         given = properties
@@ -103,8 +102,8 @@ def load_config(
 
 
 def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
-    """Return a copy of the configuration with the given locations of the tier and of the state
-    directory. Raises Invalid."""
+    """Return a copy of the configuration with the given tier and state directory. Raises
+    Invalid."""
     config = registry.tier_at(config, url)
     if state is None:
         return config
@@ -148,7 +147,7 @@ def _require_cluster(config: StoreConfig, url: str) -> None:
 
 
 def find_conf_beside(store: Path) -> Path | None:
-    """Return a broker.conf that is at one of the usual locations beside a store."""
+    """Return a broker.conf at one of the usual locations beside a store."""
     folder = store.absolute().parent
     for path in (folder / "broker.conf", folder / "conf" / "broker.conf"):
         if path.is_file():
@@ -157,7 +156,7 @@ def find_conf_beside(store: Path) -> Path | None:
 
 
 def refuse_memory(url: str) -> None:
-    """Raise Invalid for a tier in memory, because such a tier ends with its process."""
+    """Raise Invalid for a tier in memory, because it is lost when its process ends."""
     if url.startswith("memory:"):
         raise Invalid(
             f"tier {url!r}: a tier in memory is gone when the command ends. Use file:///dir"

@@ -23,7 +23,7 @@ INDEX_DIRECTORY = "tiered_index_file"
 
 @dataclass(frozen=True, slots=True)
 class OpenTier:
-    """A tier to read, and the content of its state directory (None without a state directory)."""
+    """Tier to read, and the content of its state directory (None without one)."""
 
     provider: SegmentProvider
     metadata: MetadataStore | None
@@ -32,8 +32,8 @@ class OpenTier:
     state: Path | None
 
     def catalogue(self) -> TierCatalogue:
-        """List the tier, then load the metadata, and return the catalogue of both. Raises
-        Unavailable, Corrupt, Invalid for the metadata of another tier."""
+        """List the tier, load the metadata, and return the catalogue. Raises Unavailable, Corrupt,
+        Invalid for the metadata of another tier."""
         catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
         if self.broker is not None and not catalogue.brokers:
             # So that the error can name the brokers that there are.
@@ -59,8 +59,8 @@ class OpenTier:
 
 @contextmanager
 def open_location(location: TierLocation) -> Iterator[OpenTier]:
-    """Open a tier for reading. The call writes neither to the tier nor to the state directory.
-    Raises Invalid, Corrupt or Unavailable with the remedy in the message."""
+    """Open a tier for reading. Nothing is written to the tier or the state directory. Raises
+    Invalid, Corrupt or Unavailable with the remedy in the message."""
     metadata = location.metadata()
     provider = location.connect()
     try:

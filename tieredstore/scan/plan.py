@@ -37,10 +37,9 @@ _WITNESSES = 4
 @dataclass(frozen=True, slots=True)
 class ScanRange:
     """Messages [from_offset, until_offset) of one queue. Picklable. `since_ms`, `until_ms`: store
-    times [since, until) of the wanted messages. None means no bound. `size_bytes`: commit log bytes
-    that the range covers. `is_searched`: whether the reader can skip the search for these times,
-    because it is done or not needed. `witness`: a message by which the reader detects that the
-    topic was deleted and recreated after the plan."""
+    times [since, until) of the wanted messages, or None. `size_bytes`: commit log bytes of the
+    range. `is_searched`: the reader can skip the search for these times. `witness`: message that
+    identifies the topic, in order to detect that it was recreated after the plan."""
 
     queue: QueueFiles
     from_offset: int
@@ -57,8 +56,7 @@ class ScanRange:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the units of the range are lost, so that no segment has them. A read of the range
-        reports the loss."""
+        """Whether the units of the range are lost. A read of the range reports the loss."""
         first = self.from_offset
         return not any(start <= first < end for start, end in self.queue.unit_spans())
 
@@ -68,10 +66,9 @@ class ScanBounds:
     """Bounds of the messages of each queue, and the size of the ranges. None means no bound. Queue
     offsets [from_offset, until_offset) and store times [since_ms, until_ms). `range_bytes`:
     approximate commit log bytes of a range. `narrow`: a range has only the segments that it needs,
-    so that it is small to send. `search_times`: mode of the search for bounds by time.
-    `leave_search`: whether a search that reads the head of every message is left to the reader of a
-    range. `has_witness`: whether every range gets a witness. Otherwise only ranges of large queues
-    whose plan needs reads, and ranges that are parts of one queue, get a witness."""
+    so that it is small to send. `search_times`: mode of the search by time. `leave_search`: leave a
+    search that reads the head of every message to the reader of a range. `has_witness`: every range
+    gets a witness. Otherwise only ranges whose plan needs reads, and parts of a queue, get one."""
 
     from_offset: int | None = None
     until_offset: int | None = None
@@ -95,12 +92,12 @@ ALL: Final = ScanBounds()
 def plan(
     provider: SegmentProvider, queues: Iterable[QueueFiles], bounds: ScanBounds = ALL
 ) -> Iterator[ScanRange]:
-    """Yield ranges over the messages of `queues` within bounds, in the order of the queues and of
-    their offsets. Over a network several queues are planned concurrently. A queue that has no
-    expired messages and fits in one range is planned without a read. Messages with lost units are
-    separate ranges, and a read of such a range reports the loss. Ranges with time bounds also
-    contain messages of other times, which the reader leaves out. If the search for times is exact,
-    large queues are searched first (see `plan_each`). Raises Corrupt, Unavailable."""
+    """Yield ranges over the messages of `queues` within bounds, in the order of queues and offsets.
+    Over a network several queues are planned at the same time. A queue without expired messages
+    that fits in one range is planned without a read. Lost units are separate ranges, whose read
+    reports the loss. With time bounds, ranges may contain messages of other times, which the reader
+    omits. An exact search for times plans large queues first (see `plan_each`). Raises Corrupt,
+    Unavailable."""
 
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
         with open_queue(provider, queue) as reader:
@@ -125,9 +122,9 @@ def plan_each(
     warns: bool,
     waits: Callable[[QueueFiles], bool],
 ) -> Iterator[ScanRange]:
-    """Yield the ranges of each queue. `warns`: whether the large queues are planned first, and a
-    warning about queues without recorded times is logged. `waits`: function that returns whether
-    the plan of a queue needs reads. Raises the errors of `plan_one`."""
+    """Yield the ranges of each queue. `warns`: plan the large queues first, and log a warning about
+    queues without recorded times. `waits`: returns whether the plan of a queue needs reads. Raises
+    the errors of `plan_one`."""
     begun: dict[str, list[ScanRange]] = {}
     if warns:
         large = [queue for queue in queues if not is_read_whole(queue)]
@@ -155,8 +152,8 @@ def needs_reads(
     queue: QueueFiles, *, range_bytes: int, is_part: bool, has_least: bool = False
 ) -> bool:
     """Return whether the plan of a queue needs reads, apart from the search for times. `is_part`:
-    whether a range may cover only a part of the queue, and then has only the segments of that part.
-    `has_least`: whether the min offset of the queue is already known."""
+    whether a range may be a part of the queue with only its segments. `has_least`: whether the min
+    offset of the queue is already known."""
     starts_late = queue.commit_log_min_offset > 0 and not has_least
     has_segments = len(queue.commit_log) > 1 or len(queue.consume_queue) > 1
     log_bytes = queue.commit_log_max_offset - queue.commit_log_min_offset
@@ -197,8 +194,8 @@ def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> list[ScanRange]
 def _find_wanted(
     reader: QueueReader, low: int, high: int, bounds: ScanBounds, *, has_lost: bool
 ) -> list[tuple[int, int, bool]]:
-    """Return the runs of [low, high) that may have messages within the time bounds, each with a
-    flag. The flag is False if the reader must still search the run for the exact bounds."""
+    """Return the runs of [low, high) that may have messages within the time bounds. The flag of a
+    run is False if the reader must still search it for the exact bounds."""
     since_ms, until_ms = bounds.since_ms, bounds.until_ms
     if _are_within(reader.queue, since_ms, until_ms):
         return [(low, high, True)]
@@ -216,8 +213,8 @@ def _find_wanted(
 
 
 def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
-    """Return whether all messages of a queue are known to be within the time bounds: there are no
-    bounds, or the times in the metadata are within them."""
+    """Return whether all messages of a queue are known to be within the time bounds, according to
+    the metadata or because there are no bounds."""
     if since_ms is None and until_ms is None:
         return True
     return all(
@@ -253,8 +250,8 @@ def _estimate_bytes(queue: QueueFiles, start: int, end: int, most_bytes: int) ->
 
 
 def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
-    """Return the queue with only the segments of a range. Each end of the range in the commit log
-    is computed from several units, because one unit may be damaged."""
+    """Return the queue with only the segments of a range. The ends of the range in the commit log
+    are computed from several units, because one may be damaged."""
     if len(reader.queue.commit_log) < 2 and len(reader.queue.consume_queue) < 2:
         return reader.queue
     count = min(_WITNESSES, piece.count)
@@ -268,8 +265,8 @@ def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
 def narrow_to(
     queue: QueueFiles, from_offset: int, until_offset: int, low: int, high: int
 ) -> QueueFiles:
-    """Return the queue with only the segments that have the units of [from_offset, until_offset) or
-    the bytes [low, high) of its commit log."""
+    """Return the queue with only the segments that have units of [from_offset, until_offset) or
+    commit log bytes [low, high)."""
     low_unit, high_unit = from_offset * UNIT_SIZE, until_offset * UNIT_SIZE
     return replace(
         queue,
@@ -281,8 +278,8 @@ def narrow_to(
 def _select_within(
     extents: tuple[SegmentExtent, ...], low: int, high: int
 ) -> tuple[SegmentExtent, ...]:
-    """Return the segments with bytes of [low, high). If no segment has such bytes, the bounds are
-    wrong, and all segments are returned."""
+    """Return the segments with bytes of [low, high), or all segments if there are none, because the
+    bounds are then wrong."""
     found = tuple(e for e in extents if e.base_offset < high and e.end_offset > low)
     return found or extents
 

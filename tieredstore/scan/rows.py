@@ -61,8 +61,8 @@ def message_row(
     *,
     body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
 ) -> dict[str, object]:
-    """Return the row of one message, JSON-ready unless its body is bytes. A message whose body does
-    not decompress, or inflates to more than `body_limit_bytes`, has BODY_ERROR."""
+    """Return one message as a row for JSON, except for bodies in bytes. BODY_ERROR is set if the
+    body does not decompress, or exceeds `body_limit_bytes`."""
     body: bytes | memoryview | None = None
     problem: str | None = None
     try:
@@ -100,7 +100,7 @@ def message_row(
 
 
 def describe_body_error(error: Corrupt) -> str:
-    """Return why a body cannot be decompressed. The text leaves out the position of the record."""
+    """Return the reason why a body cannot be decompressed, without the position of the record."""
     cause = error.__cause__ if isinstance(error.__cause__, Corrupt) else error
     return str(cause)
 

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of messages. None means no bound. `topics`: topic names. `topic_pattern`: a regular
-    expression that matches a whole name. `brokers`, `queue_ids`: names and ids to select. Offsets
-    [from, until), times [since, until) in epoch ms. `tags`: TAGS values. `keys`: UNIQ_KEYs and
-    single keys of KEYS."""
+    """Selection of messages. None means no bound. `topics`: topic names. `topic_pattern`: regular
+    expression for a whole name. `brokers`, `queue_ids`: names and ids to select. Offsets [from,
+    until), times [since, until) in epoch ms. `tags`: TAGS values. `keys`: UNIQ_KEYs and single keys
+    of KEYS."""
 
     topics: tuple[str, ...] | None = None
     topic_pattern: str | None = None
@@ -42,8 +42,7 @@ class Selection:
     def bounds(
         self, range_bytes: int = RANGE_BYTES, search_times: SearchTimes = SearchTimes.EXACT
     ) -> ScanBounds:
-        """Return the selection's bounds of offsets and times, for a plan with ranges of about
-        `range_bytes`."""
+        """Return the bounds of offsets and times, for a plan with ranges of about `range_bytes`."""
         return ScanBounds(
             self.from_offset, self.until_offset, self.since_ms, self.until_ms,
             range_bytes=range_bytes, narrow=True, search_times=search_times,
@@ -74,7 +73,7 @@ class Selection:
 
 def require_match(selection: Selection, catalogue: TierCatalogue) -> None:
     """Raise Invalid for a pattern that matches no topic, and for a queue id that no selected topic
-    has. No-op for a tier without topics."""
+    has. No-op if the tier has no topics."""
     names, pattern = catalogue.topic_names(), selection.topic_pattern
     if not names:
         return

@@ -1,5 +1,4 @@
-"""Scan of a tier, cut into tasks that any process can run. Python, the command line and Spark use
-these tasks."""
+"""Scan of a tier as tasks for any process. Python, the command line and Spark use them."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One range of a scan, which any process can read. Picklable, because it holds no
-    connection."""
+    """One range of a scan. Picklable, because it has no connection."""
 
     location: TierLocation
     range: ScanRange
@@ -36,10 +34,10 @@ class ScanTask:
     options: ReadOptions
 
     def read(self, *, on_finding: OnFinding | None = None) -> Iterator[pa.RecordBatch]:
-        """Read record batches of the range, through the task's own connection. Damage is passed to
-        `on_finding`. Without `on_finding`, the option `on_damage` of the scan decides whether
-        Corrupt is raised, or a warning about the left-out messages is logged. Raises Invalid,
-        Unavailable, Expired."""
+        """Yield record batches of the range, through the task's own connection. `on_finding`:
+        receives damage. By default, the option `on_damage` of the scan decides whether Corrupt is
+        raised, or a warning about omitted messages is logged. Raises Invalid, Unavailable,
+        Expired."""
         left_out = LeftOut()
         tell = on_finding or make_on_finding(self.options.on_damage, left_out)
         provider = self.location.connect()
@@ -52,7 +50,7 @@ class ScanTask:
     def read_through(
         self, provider: SegmentProvider, *, on_finding: OnFinding = raise_on_damage
     ) -> Generator[pa.RecordBatch]:
-        """Read record batches like `read`, but through the caller's connection."""
+        """Yield record batches like `read`, but through the caller's connection."""
         from tieredstore.scan.arrow.read import arrow_batches
 
         return arrow_batches(
@@ -69,12 +67,10 @@ def plan_ranges(
     use_index: bool = True,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> Iterator[ScanRange]:
-    """Yield ranges that contain every selected message. The ranges may also contain other messages.
-    The read of a range leaves these out, by their tags, keys and times. Each range has at most
-    about `range_bytes` of commit log. Keys are searched in the index files of each broker, and in
-    messages that are not indexed. `use_index=False`: all messages are read, without the index. If
-    times are selected, the matching queue offsets are searched. Raises Invalid, Corrupt,
-    Unavailable."""
+    """Yield ranges that contain every selected message, each with at most about `range_bytes` of
+    commit log. Reads of a range omit other messages by their tags, keys and times. Keys are
+    searched in the index files of each broker, and in messages that are not indexed.
+    `use_index=False`: read all messages. Raises Invalid, Corrupt, Unavailable."""
     queues = selection.queues(catalogue)
     bounds = selection.bounds(range_bytes, search_times)
     if selection.keys is None or not use_index:

@@ -1,4 +1,4 @@
-"""Parses times in user input: epoch milliseconds, ISO 8601, or relative to now."""
+"""Parser of times in user input: epoch milliseconds, ISO 8601, or relative to now."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _EPOCH_MS = re.compile(r"\d{1,19}", re.ASCII)
 def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
     """Parse a time and return epoch ms. Accepted are epoch ms, ISO 8601 (a date means its first
     moment, times without a zone are in `zone`), `-2h` (units ms, s, m, h, d, w), `now`, `today` and
-    `yesterday`. Fractions of a millisecond are rounded up, which is right for both ends of a range,
-    because store times have none. Raises Invalid."""
+    `yesterday`. Fractions of a millisecond are rounded up, because store times have none. Raises
+    Invalid."""
     value = text.strip()
     if value == "now":
         return now_ms
@@ -55,7 +55,7 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
 
 def parse_span(span: str | timedelta, name: str, *, least_ms: int = 0) -> int:
     """Return the milliseconds of a duration such as `30s`, `12h` or `4w`, or of a timedelta. Raises
-    Invalid, with the option's name, for any other text, and for a duration below `least_ms` or
+    Invalid, with the name of the option, for any other text, and for a duration below `least_ms` or
     above MOST_SPAN_MS."""
     if isinstance(span, timedelta):
         span_ms = span // timedelta(milliseconds=1)
@@ -143,8 +143,7 @@ def _require_i64(time_ms: int, given: object) -> int:
 
 def _require_no_seconds(time_ms: int) -> int:
     """Raise Invalid for a number that looks like epoch seconds of the years 1973 to 2286. As
-    milliseconds it would be a time in the first four months of 1970, when no messages were
-    stored."""
+    milliseconds it would be a time in early 1970, when no messages were stored."""
     if not _LEAST_SECONDS <= time_ms < 100 * _LEAST_SECONDS:
         return time_ms
     raise Invalid(

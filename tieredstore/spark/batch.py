@@ -1,4 +1,4 @@
-"""Batch reads: the content of the tier at planning time, in partitions."""
+"""Batch reads: partitions of the tier's content at planning time."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ class TieredBatchReader(DataSourceReader):
 
 class PushDownReader(TieredBatchReader):
     """Batch reader that accepts filters. Use it only in sessions that push filters down, because
-    other sessions of Spark reject such a class."""
+    Spark rejects it in others."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Use the filters for the plan, and return all of them. Spark reuses the plan for other
-        queries over the same DataFrame, so Spark must apply the filters itself."""
+        """Use the filters for the plan, and return all of them. Spark applies them again, because
+        it may reuse the plan for other queries over the same DataFrame."""
         self._narrowing = narrow_by_filters(self._narrowing, filters)
         if self._narrowing.tags is not None:
             tags = self._narrowing.tags.intersection(
@@ -205,7 +205,7 @@ class _Window:
 
 
 def _window(reader: QueueReader, options: SourceOptions, narrowing: Narrowing) -> _Window:
-    """Return the offsets and times of a queue that the options and the filters allow."""
+    """Return the offsets and times of a queue that the options and filters allow."""
     queue = reader.queue
 
     def out_of_range(wanted: int, first: int, end: int) -> int:

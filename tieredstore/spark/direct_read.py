@@ -1,5 +1,5 @@
-"""A tier as a DataFrame without the data source. The plan is made in the calling process, and
-`mapInArrow` reads the rows."""
+"""Tier as a DataFrame without the data source: planned in the calling process, and read with
+`mapInArrow`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Value: TypeAlias = "str | int | Iterable[str] | Mapping[str, object]"
 
 
 def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> DataFrame:
-    """Read a tier as a DataFrame with the rows of `spark.read.format("rocketmq_tiered")`, with its
-    options by name. The plan is made in this process during the call. In contrast, the data source
-    starts a Python process for each query, and this takes some tenths of a second. Many queries may
-    use the DataFrame, and each sees the same snapshot. Values may be Python objects: True, 5,
-    ["orders", "refunds"], {"orders": {"broker-a": [0, 1]}}. Raises Invalid for wrong options,
-    Corrupt, Unavailable."""
+    """Read a tier as a DataFrame with the rows and options of
+    `spark.read.format("rocketmq_tiered")`. The plan is made in this process during the call. This
+    saves the Python process that the data source starts for each query, which takes some tenths of
+    a second. All queries over the DataFrame see the same snapshot. Options may be Python objects:
+    True, 5, ["orders", "refunds"], {"orders": {"broker-a": [0, 1]}}. Raises Invalid for wrong
+    options, Corrupt, Unavailable."""
     from tieredstore.spark.batch import TieredBatchReader
     from tieredstore.spark.options import LISTED_AGAIN, STREAM_ONLY, parse_options, refuse
     from tieredstore.spark.schema import Shape, spark_schema

@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Number of unread queue offsets after a batch, by queue. It includes only offsets that were
-    committed at the last listing. Offsets in holes are included."""
+    """Number of unread queue offsets after a batch, by queue, as of the last listing. Offsets in
+    holes are included."""
 
     by_queue: Mapping[QueueKey, int]
 
@@ -58,8 +58,8 @@ class Lag:
 
 def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
     """Return the lag of a stream after a batch. `progress`: a `StreamingQueryProgress`, such as
-    `query.lastProgress`. If several sources are tiers, their lags are added. Return None without a
-    tier, and with Spark 4.1. Raises Invalid for unreadable offsets."""
+    `query.lastProgress`. The lags of several tiers are added. Return None without a tier, and with
+    Spark 4.1. Raises Invalid for unreadable offsets."""
     behind: dict[QueueKey, int] = {}
     is_known = False
     for source in progress["sources"] if progress is not None else ():
@@ -78,7 +78,7 @@ def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
 class LagListener(StreamingQueryListener):
     """Reports the lag of a stream over a tier after each batch:
     `spark.streams.addListener(LagListener(on_lag))`. `on_lag`: called with the query's name (or id)
-    and the lag, in one of Spark's threads. Without `on_lag`, each lag is logged at INFO."""
+    and the lag, in one of Spark's threads. By default, each lag is logged at INFO."""
 
     def __init__(self, on_lag: Callable[[str, Lag], None] | None = None) -> None:
         self._on_lag = on_lag or (
@@ -104,7 +104,8 @@ class LagListener(StreamingQueryListener):
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """Parse a stream offset from JSON text or an object. Return None for one of another source."""
+    """Parse a stream offset from JSON text or an object. Return None if it belongs to another
+    source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

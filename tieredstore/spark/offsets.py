@@ -1,5 +1,5 @@
-"""Offsets of queues as users write them: JSON by topic, broker and queue. {"orders": {"broker-a":
-{"0": 112, "1": 4}}} The offsets of a stream's checkpoint are in
+"""Offsets of queues as users write them: JSON by topic, broker and queue, such as {"orders":
+{"broker-a": {"0": 112, "1": 4}}}. The offsets of a stream's checkpoint are in
 `tieredstore.spark.stream.checkpoint`."""
 
 from __future__ import annotations

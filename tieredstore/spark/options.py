@@ -74,9 +74,9 @@ _NO_PATH = f"no path: expected .load('file:///tier') or .option('path', …). {_
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Start or end of a read. For a queue it is the value in `by_queue`, or else `default`
-    (EARLIEST, LATEST or an offset). If `times_by_queue` or `time_ms` has a time for the queue
-    (epoch ms), it is instead the first message that was stored at or after that time."""
+    """Start or end of a read. For each queue it is the value in `by_queue`, or else `default`
+    (EARLIEST, LATEST or an offset). A time in `times_by_queue` or `time_ms` (epoch ms) takes
+    precedence, and means the first message that was stored at or after it."""
 
     default: int
     by_queue: Mapping[QueueKey, int]
@@ -98,7 +98,7 @@ class Bound:
 
     @property
     def named(self) -> frozenset[QueueKey]:
-        """Queues for which the option gives an own offset or time."""
+        """Queues with an offset or time of their own."""
         return frozenset(self.by_queue) | frozenset(self.times_by_queue)
 
 
@@ -242,7 +242,7 @@ def tier_url(path: str) -> str:
 
 
 def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
-    """Warn of S3A settings. They have no effect, because the data source has its own S3 client."""
+    """Warn of S3A settings, which have no effect because the data source has its own S3 client."""
     ignored = sorted(name for name in names if "fs.s3a." in name or "fs.s3." in name)
     if ignored:
         _log.warning(
@@ -254,7 +254,7 @@ def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
 
 
 def refuse(options: SourceOptions, names: Iterable[str], why: str) -> None:
-    """Raise Invalid if one of the given options is set."""
+    """Raise Invalid if any of the given options is set."""
     for name in names:
         if name in options.given:
             raise Invalid(f"{name}: {why}")
@@ -284,8 +284,8 @@ class _Getter:
 
 
 def _columns(get: _Getter) -> tuple[str, ...] | None:
-    """Return the columns that the options name. None means the default columns, which lack the
-    properties."""
+    """Return the columns that the options name, or None for the default columns (all but
+    properties)."""
     names = get("columns", _names)
     if not get("includeProperties", _boolean):
         return None if names is None else choose_columns(names)
@@ -294,8 +294,8 @@ def _columns(get: _Getter) -> tuple[str, ...] | None:
 
 
 def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
-    """Parse a bound as Kafka's data source does. A timestamp takes precedence over times by queue,
-    and times by queue take precedence over offsets."""
+    """Parse a bound like Kafka's data source. A timestamp takes precedence over times by queue, and
+    these over offsets."""
     time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
     if time is not None:
         zone = parse_zone(values.get("timeZone", "UTC"))
@@ -325,7 +325,7 @@ def _names(text: str, name: str) -> tuple[str, ...]:
 
 
 def _keys(text: str, name: str) -> tuple[str, ...]:
-    """Return one key (it may contain commas), or several keys from a JSON list."""
+    """Return one key, which may contain commas, or several keys from a JSON list."""
     if text.startswith("["):
         with suppress(ValueError):
             found = json.loads(text)
@@ -367,8 +367,8 @@ def _duration(text: str, name: str) -> int:
 
 
 def _properties(text: str, name: str) -> dict[str, str]:
-    """Parse properties from JSON, because option names lose their letter case and the keys of
-    broker.conf are case-sensitive."""
+    """Parse properties from JSON. Option names lose their letter case, but the keys of broker.conf
+    are case-sensitive."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Makes Spark partitions from planned ranges: large ranges are cut, small ranges are combined."""
+"""Spark partitions from planned ranges: large ranges are cut, small ranges are combined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def partitions_of(
     max_messages: int | None = None,
 ) -> list[TieredPartition]:
     """Build partitions of at most about `partition_bytes` of commit log and `max_messages` each,
-    and at least `min_partitions` if the ranges have enough messages."""
+    and at least `min_partitions` if there are enough messages."""
     total = sum(one.size_bytes for one in ranges)
     most = max(partition_bytes, -(-total // MOST_PARTITIONS))
     if min_partitions > 1:
@@ -50,8 +50,7 @@ def partitions_of(
 
 
 def _cut_range(whole: ScanRange, most_bytes: int) -> list[ScanRange]:
-    """Cut a range into pieces with equal numbers of messages. The bytes of a piece are an
-    estimate."""
+    """Cut a range into pieces with equal numbers of messages, and estimate their bytes."""
     wanted = -(-whole.size_bytes // most_bytes)
     # Planning cut this to about the requested size. A small excess is fine.
     if whole.size_bytes <= most_bytes * 1.1 or whole.count < 2:

@@ -1,5 +1,4 @@
-"""Reduces the read by the filters of a query. Spark's own filter objects are used as far as
-possible."""
+"""Reduction of a read by the filters of a query, which are Spark's own filter objects."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What a query reads after its filters. `of_queue`: filters that a queue must pass. The other
+    """Bounds of a query after its filters. `of_queue`: filters that a queue must pass. The other
     fields are queue offsets [from, until), store times [since, until) and TAGS values. None means
     no bound."""
 
@@ -68,8 +67,8 @@ class Narrowing:
 
 
 def narrow_by_filters(narrowing: Narrowing, filters: Iterable[Filter]) -> Narrowing:
-    """Reduce the read by further filters. Unsupported filters are ignored, because Spark applies
-    all filters again."""
+    """Reduce the read by more filters. Unsupported filters are ignored, because Spark applies all
+    filters again."""
     for one in filters:
         narrowing = _take_filter(narrowing, one)
     return narrowing
@@ -128,7 +127,7 @@ def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
 
 
 def _bounds_of(one: Filter, floor: int, ceiling: int) -> tuple[int | None, int | None]:
-    """Return the range [low, high) of whole numbers for which a comparison with a value is true.
+    """Return the range [low, high) of integers for which a comparison with a value is true.
     `floor`, `ceiling`: the value, rounded down and up."""
     match one:
         case GreaterThan():

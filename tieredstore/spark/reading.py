@@ -1,5 +1,5 @@
-"""Reads the partition of a task. Returns batches for Spark, or raises a clear error if the data
-differ from the plan."""
+"""Reads of the partition of a task. They yield batches for Spark, or raise a clear error if the
+data differ from the plan."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
-    """Reader of partitions, usable in any process. Picklable, because it holds no connection.
-    `skips_damage`: whether damaged messages are left out. A warning is then logged, and a file is
-    written to `report_path`, if set. `fail_on_data_loss`: whether messages that expired since the
-    plan raise an error."""
+    """Reader of partitions for any process. Picklable, because it has no connection.
+    `skips_damage`: omit damaged messages, log a warning, and write a file to `report_path` if it is
+    set. `fail_on_data_loss`: raise an error if messages have expired since the plan."""
 
     location: TierLocation
     shape: Shape
@@ -112,7 +111,7 @@ class PartitionReader:
 
 
 def data_loss(queue: QueueFiles, wanted: int, first: int, when: str) -> Invalid:
-    """Return the error to raise if messages of a read have expired."""
+    """Return the error for messages that have expired before the read."""
     text = (
         f"{queue.path}: messages {wanted} to {first - 1} expired {when}: wanted offset {wanted}, "
         f"min offset {first}. failOnDataLoss=false continues without them"

@@ -1,4 +1,4 @@
-"""Runs the tasks of a job on a Spark cluster, one partition per task."""
+"""Runner of the tasks of a job on a Spark cluster, one partition per task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SparkRunner:
     (`tieredstore.spark.ship`)."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Raise Invalid for a session of Spark Connect, because it runs no Python tasks."""
+        """Create the runner. Raises Invalid for a Spark Connect session, which runs no Python
+        tasks."""
         if is_connect(spark):
             raise Invalid(
                 "a session of Spark Connect has no SparkContext, which jobs run on: run them where "
@@ -48,8 +49,8 @@ class SparkRunner:
         on_done: Callable[[int, Result], None],
     ) -> None:
         """Run the tasks as `Runner.run` does. An error that survives retries becomes Unavailable,
-        with the last line of Spark's error. Outcomes that arrived before an error are passed to
-        `on_done` first."""
+        with the last line of Spark's error. `on_done` receives the outcomes before an error
+        first."""
         if not tasks:
             return
         context = self._context
@@ -124,8 +125,7 @@ def _deliver(arrived: _Arrived, seen: set[int], on_done: Callable[[int, Any], No
 
 
 def _error_of(error: BaseException) -> BaseException:
-    """Convert Spark's error to an error of this package. The last line of Spark's error has the
-    cause, the lines before have the location."""
+    """Convert Spark's error to an error of this package, by its last line, which has the cause."""
     if isinstance(error, TieredStoreError | KeyboardInterrupt):
         return error
     text = str(error)

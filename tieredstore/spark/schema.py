@@ -21,13 +21,13 @@ parameter."""
 
 
 def spark_schema(columns: tuple[str, ...] | None) -> StructType:
-    """Return the Spark type of `columns`, or for None the type of all columns but properties."""
+    """Return the Spark type of `columns`, or of all columns but properties for None."""
     return from_arrow_schema(schema(columns))
 
 
 def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the columns of a schema: the user's schema, or the schema of this source. Raises
-    Invalid if a name or a type is not one of a message, or if the option `columns` differs."""
+    """Return the columns of the user's schema, or of the schema of this source. Raises Invalid if a
+    name or a type is not one of a message, or if the option `columns` differs."""
     if not wanted.fields:
         raise Invalid("schema: expected at least one column, found none")
     try:
@@ -50,8 +50,8 @@ def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Columns of a read, and their Arrow schema. `read`: the columns to read from the tier, which
-    always include queue_offset, so that the reader knows its progress."""
+    """Columns of a read, and their Arrow schema. `read`: the columns to read from the tier. They
+    always include queue_offset, which shows the reader's progress."""
 
     columns: tuple[str, ...]
     arrow: pa.Schema

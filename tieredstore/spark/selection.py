@@ -1,4 +1,4 @@
-"""Queues that the data source reads, with their offsets."""
+"""Queues to read, and their offsets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def key_of(queue: QueueFiles) -> QueueKey:
 def select_queues(
     options: SourceOptions, catalogue: TierCatalogue, *, strict: bool = True
 ) -> list[QueueFiles]:
-    """Return the queues that the options select. `strict`: a missing topic or assigned queue is an
-    error (Invalid) with similar names."""
+    """Return the queues that the options select. `strict`: raise Invalid, with similar names, if a
+    topic or assigned queue is missing."""
     if strict:
         for topic, broker, queue_id in (options.assigned or set()) - {
             *map(key_of, catalogue.queues)
@@ -44,7 +44,7 @@ def select_queues(
 
 
 def chooses(options: SourceOptions, key: QueueKey) -> bool:
-    """Return whether the options select a queue. The queue need not exist."""
+    """Return whether the options select a queue, which need not exist."""
     topic, broker, _ = key
     if options.broker is not None and broker != options.broker:
         return False
@@ -73,9 +73,9 @@ def resolve_bound(
     *,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> int:
-    """Return the queue offset that a bound means for a queue. `on_out_of_range`: function that is
-    called for an offset outside the queue, with this offset and the queue's min and max offset. It
-    returns the offset to use instead."""
+    """Return the queue offset of a bound. `on_out_of_range`: called for an offset outside of the
+    queue, with this offset and the queue's min and max offset. It returns the offset to use
+    instead."""
     key = key_of(reader.queue)
     wanted, time_ms = bound.of(key), bound.time_of(key)
     most = reader.max_offset()

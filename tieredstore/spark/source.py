@@ -31,11 +31,10 @@ _NO_WRITER = (
 
 class RocketmqTieredDataSource(DataSource):
     """Batch and streaming reads of a RocketMQ tier, without a broker. Spark pickles this class by
-    name, so executors must be able to import this module, from an installation or from a sent zip
-    (`tieredstore.spark.ship`)."""
+    name, so executors must be able to import this module (see `tieredstore.spark.ship`)."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Store the options. Wrong values are reported by the methods that use the options."""
+        """Store the options. They are checked when they are used."""
         super().__init__(options)
         self._given = options
 
@@ -69,7 +68,7 @@ class RocketmqTieredDataSource(DataSource):
         return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise Invalid, because the data source only reads. The job `backfill` writes rows to a
+        """Raise Invalid, because the data source is read-only. The job `backfill` writes rows to a
         tier."""
         del schema, overwrite
         raise Invalid(_NO_WRITER)
@@ -81,9 +80,8 @@ class RocketmqTieredDataSource(DataSource):
 
 
 def _filters_are_pushed() -> bool:
-    """Return whether this process plans queries with pushed filters. In other processes, Spark
-    rejects a reader that accepts filters. A data source cannot read
-    spark.sql.python.filterPushdown.enabled, which is false by default, so this function looks for
-    the module of the planning process."""
+    """Return whether this process plans queries with pushed filters. A data source cannot read
+    spark.sql.python.filterPushdown.enabled (default false), so this function looks for the module
+    of the planning process. In other processes, Spark rejects a reader that accepts filters."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHES_FILTERS in sys.modules or getattr(main, "name", None) == _PUSHES_FILTERS

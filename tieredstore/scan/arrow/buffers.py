@@ -1,4 +1,4 @@
-"""Builds Arrow arrays from parts of a buffer, without a loop over the parts."""
+"""Arrow arrays from parts of a buffer, built without a loop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ def gather_values(
     buffer: Buffer, starts: Int64s, lengths: Int64s, there: Bools | None = None
 ) -> pa.Array:
     """Return a binary array with buffer[start : start + length] for each row. `starts` is
-    ascending. With `there`, starts and lengths are given only for the rows where `there` is true,
-    and all other rows are null. First an array over the whole buffer is made, without a copy. Its
-    even items are the wanted pieces, and its odd items are the bytes between them. Arrow then
-    copies the even items."""
+    ascending. With `there`, starts and lengths are given only for the rows where it is true, and
+    all other rows are null."""
     count = len(starts)
     ends = starts + lengths
     if count and (ends[:-1] > starts[1:]).any():  # pieces that overlap: damaged lengths
@@ -90,14 +88,13 @@ def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def make_constant_text(value: str, count: int) -> pa.Array:
-    """Return a string array of `count` rows with the same text in each row. Bytes of a file name
-    that are not valid Unicode become U+FFFD."""
+    """Return a string array with the same text in `count` rows. Bytes of a file name that are not
+    valid Unicode become U+FFFD."""
     return _repeat_text(_show(value), 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 def make_repeated_text(values: Sequence[tuple[str, int]]) -> pa.Array:
-    """Return a string array in which each text is repeated as often as its number says. `values`:
-    texts and numbers of repetitions, in order."""
+    """Return a string array of repeated texts. `values`: texts and their numbers of repetitions."""
     texts = dict.fromkeys(value for value, _ in values)
     counts = [count for _, count in values]
     if len(texts) == 1:
@@ -117,8 +114,8 @@ def _repeat_text(text: str, count: int) -> pa.Array:
 
 
 def interleave_rows(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
-    """Merge several arrays into one array. `parts`: for each array, a mask of the result's rows
-    that the array fills (None: all rows), and the array."""
+    """Merge several arrays into one. `parts`: for each array, a mask of the rows that it fills
+    (None: all rows), and the array."""
     if len(parts) == 1:
         return parts[0][1]
     order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts if mask is not None])

@@ -1,4 +1,4 @@
-"""Converts the checked records of a batch to Arrow columns."""
+"""Conversion of the checked records of a batch to Arrow columns."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MOST_MS = (2**63 - 1) // 1000
 
 
 class ArrowColumns:
-    """Arrow columns of one batch of messages, made on demand. `inflated`: decompressed bodies of
-    the rows whose `sys_flag` marks a compressed body, in order, or None for a body that cannot be
-    decompressed. `errors`: for each of these bodies, why it cannot be decompressed, or None."""
+    """Arrow columns of one batch of messages, created on demand. `inflated`: decompressed bodies of
+    the rows with a compressed body, in order, None for a body that cannot be decompressed.
+    `errors`: the reason for each of these bodies, or None."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class ArrowColumns:
         return interleave_rows([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
 
     def _addresses(self, which: str) -> Iterator[tuple[Bools | None, npt.NDArray[np.void]]]:
-        """Yield the IPv4 addresses (8 bytes each), then the IPv6 addresses (20 bytes each). Before
-        each array comes the mask of its rows, or None if all rows have IPv4 addresses."""
+        """Yield the IPv4 addresses (8 bytes each), then the IPv6 addresses (20 bytes each), each
+        with a mask of its rows. The mask is None if all rows have IPv4 addresses."""
         columns, buffer = self._columns, self._batch.buffer
         if columns.is_v4:
             yield None, columns.headers[which]
@@ -148,7 +148,7 @@ class ArrowColumns:
 
 
 def find_compressed_rows(batch: MessageBatch | JoinedBatch) -> Bools:
-    """Return a mask (bool[n]) of the rows with a compressed body of at least one byte."""
+    """Return a mask (bool[n]) of the rows with a compressed, non-empty body."""
     columns = batch.columns
     packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
     return packed
@@ -161,8 +161,8 @@ def find_sayable_times(times_ms: Int64s) -> Bools:
 
 
 def _time(times_ms: Int64s) -> pa.Array:
-    """Return times in microseconds. A time more than 290,000 years away is null, because
-    microseconds cannot represent it."""
+    """Return times in microseconds. A time more than 290,000 years away does not fit and becomes
+    null."""
     sayable = find_sayable_times(times_ms)
     if sayable.all():
         return pa.array(times_ms * 1000).view(TYPES["store_timestamp"])

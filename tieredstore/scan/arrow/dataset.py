@@ -1,5 +1,5 @@
-"""Messages as a pyarrow dataset, for libraries such as DuckDB and Polars that push down columns and
-filters."""
+"""Messages as a pyarrow dataset, for libraries that push down columns and filters, such as DuckDB
+and Polars."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ bounds of the `Narrowing`, and may contain others."""
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]
-    """Dataset whose rows are read again by each scanner. A scanner reads only the needed columns,
-    and only messages in the queues, queue offsets and store times that its filter allows."""
+    """Dataset that is read again by each scanner. A scanner reads only the needed columns, and only
+    queues, queue offsets and store times that its filter allows."""
 
     def __init__(self, schema: pa.Schema, read: Read) -> None:
         """`schema`: schema of all columns."""
@@ -43,8 +43,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **options: object,  # noqa: ARG002 - sizes and threads of pyarrow's own scanner
     ) -> RowScanner:
-        """Return a scanner of some columns, for the rows where `filter` is true. The scanner can be
-        used once. Raises the errors of the read."""
+        """Return a scanner of some columns, for the rows that match `filter`. It can be used once.
+        Raises the errors of the read."""
         shown = self._columns.names if columns is None else list(columns)
         needed = {*shown, *find_columns(filter, self._columns)}
         names = tuple(name for name in self._columns.names if name in needed)
@@ -63,7 +63,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         return RowScanner(schema, read)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: object) -> int:
-        """Count the rows for which `filter` is true. Reads only the columns that `filter` needs."""
+        """Count the rows that match `filter`. Only the columns of `filter` are read."""
         reader = self.scanner(self._columns.names[:1], filter, **options).to_reader()
         return sum(batch.num_rows for batch in reader)
 
@@ -80,8 +80,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
 
 
 class RowScanner:
-    """Rows that are read on demand, with the methods of pyarrow's `Scanner` that libraries use.
-    pyarrow's own scanner reads ahead in its own threads and keeps its source open for longer."""
+    """Rows that are read on demand, with the common methods of pyarrow's `Scanner`. pyarrow's own
+    scanner reads ahead in its own threads and keeps its source open for longer."""
 
     def __init__(self, schema: pa.Schema, read: Callable[[], Generator[pa.RecordBatch]]) -> None:
         self.projected_schema = schema

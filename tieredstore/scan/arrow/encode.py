@@ -1,5 +1,5 @@
-"""Converts record batches to the commit log bytes and consume queue units of a queue. The bytes
-equal those of `message.encoding.RecordEncoder`, but are made column by column."""
+"""Conversion of record batches to the commit log bytes and consume queue units of a queue. The
+bytes equal those of `message.encoding.RecordEncoder`, but are made column by column."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ _PACKED_FLAGS = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Encoded messages. `records`: adjacent commit log records. `units`: UNIT_DTYPE[n], the consume
-    queue units of the records. `next_physical_offset`: end of the records in the queue's log,
-    bytes."""
+    """Encoded messages. `records`: adjacent commit log records. `units`: UNIT_DTYPE[n], their
+    consume queue units. `next_physical_offset`: end of the records in the queue's log, bytes."""
 
     records: memoryview
     units: npt.NDArray[np.void]
@@ -58,12 +57,12 @@ def encode_batch(
     physical_offset: int,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
 ) -> EncodedBatch:
-    """Encode a batch as the messages [queue_offset, queue_offset + n) of a queue. The queue's log
-    continues at byte `physical_offset`. Columns are those of `schema`. Only `body` is required. A
-    missing column or a null has the default of a new message (0, no text, 127.0.0.1:0). `keys`,
-    `tags` and `msg_id` are used if the column `properties` is missing. Bodies are stored unchanged,
-    so the compression bits are removed from `sys_flag`. `topic`, `broker`, `queue_id`,
-    `queue_offset` and columns that are derived from the bytes are ignored. Raises Invalid."""
+    """Encode a batch as the messages [queue_offset, queue_offset + n) of a queue whose log
+    continues at byte `physical_offset`. Columns are those of `schema`, and only `body` is required.
+    Other missing columns and nulls get the default of a new message (0, no text, 127.0.0.1:0).
+    `keys`, `tags` and `msg_id` are used if the column `properties` is missing. Bodies are stored
+    unchanged, so the compression bits are removed from `sys_flag`. `topic`, `broker`, `queue_id`,
+    `queue_offset` and derived columns are ignored. Raises Invalid."""
     count = batch.num_rows
     if "body" not in batch.schema.names:
         raise Invalid(f"messages to encode: expected a column body, found {batch.schema.names}")
@@ -118,8 +117,9 @@ def encode_batch(
 def record_sizes(
     batch: pa.RecordBatch, body_lengths: Int64s, topic_lengths: Int64s, max_body_bytes: int
 ) -> Int64s:
-    """Return int64[n]: the size in bytes of each record that `encode_batch` would make. Bodies may
-    be missing. `topic_lengths`: lengths of the topic fields. Raises Invalid like `encode_batch`."""
+    """Return the size in bytes of each record that `encode_batch` would make, as int64[n]. Bodies
+    may be missing. `topic_lengths`: lengths of the topic fields. Raises Invalid like
+    `encode_batch`."""
     property_lengths = np.diff(content(encode_column_properties(batch).encoded)[0])
     hosts = _hosts(batch, "born_host"), _hosts(batch, "store_host")
     sizes = _sizes(body_lengths, property_lengths, *hosts) + topic_lengths
@@ -128,15 +128,14 @@ def record_sizes(
 
 
 def _sizes(body_lengths: Int64s, property_lengths: Int64s, born: _Hosts, store: _Hosts) -> Int64s:
-    """Return the sizes of the records (bytes), without their topic fields."""
+    """Return the sizes of the records without their topic fields (bytes)."""
     hosts: Int64s = V6_EXTRA * (born.is_v6.astype(np.int64) + store.is_v6)
     return FIXED_SIZE + hosts + body_lengths + 2 + property_lengths
 
 
 def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
-    """Return the header fields before the body of each record, as columns to concatenate. If any
-    row has an IPv6 address, the addresses become columns of their own, because their lengths
-    differ."""
+    """Return the header fields before the body of each record, as columns to concatenate. Addresses
+    are columns of their own if any is IPv6, because their lengths differ."""
     if not born.is_v6.any() and not store.is_v6.any():
         head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
         head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))

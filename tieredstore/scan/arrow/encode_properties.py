@@ -1,4 +1,4 @@
-"""Encodes the properties of a record batch, and the tags codes of the units."""
+"""Encoder of the properties of a record batch, and of the tags codes of its units."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ class EncodedProperties(NamedTuple):
 
 
 def encode_column_properties(batch: pa.RecordBatch) -> EncodedProperties:
-    """Encode the column `properties`, or if it is missing, the columns `keys`, `msg_id` and `tags`.
-    Empty values are not written. Raises Invalid for a text that contains a separator of
-    properties."""
+    """Encode the column `properties` or, if it is missing, the columns `keys`, `msg_id` and `tags`.
+    Empty values are omitted. Raises Invalid for a text that contains a separator of properties."""
     if "properties" in batch.schema.names:
         return _of_maps(batch.column("properties"))
     parts: list[pa.Array] = []
@@ -100,7 +99,7 @@ def _check_values(name: str, values: pa.Array) -> None:
 
 
 def _join_keys(keys: pa.Array) -> pa.Array:
-    """Return the KEYS value of each list. Empty keys are left out. Raises Invalid for a key with a
+    """Return the KEYS value of each list. Empty keys are omitted. Raises Invalid for a key with a
     space."""
     flat = keys.flatten()
     if pc.any(pc.match_substring(flat, " ")).as_py():

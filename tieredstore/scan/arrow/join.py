@@ -1,4 +1,4 @@
-"""Joins small batches, because for queues with few messages a batch costs more than its rows."""
+"""Joining of small batches, because a batch costs more than its rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ joined with their neighbours."""
 def join_small_batches(
     batches: Iterable[pa.RecordBatch], batch_bytes: int = BATCH_BYTES
 ) -> Generator[pa.RecordBatch]:
-    """Yield the rows of `batches` in the same order. Small adjacent batches are joined into batches
-    of about 8,192 rows and about `batch_bytes` at most. All batches must have the same schema. If
-    reading `batches` raises an error, the rows before it are yielded first."""
+    """Yield the rows of `batches` in the same order. Small adjacent batches are joined, up to about
+    8,192 rows and `batch_bytes`. All batches must have the same schema. The rows before an error of
+    `batches` are yielded first."""
     small: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
     errors: list[Exception] = []
@@ -41,7 +41,7 @@ def join_small_batches(
 def _until_error(
     batches: Iterable[pa.RecordBatch], errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches until reading them raises an error. The error is added to `errors`."""
+    """Yield the batches until an error, and append the error to `errors`."""
     try:
         yield from batches
     except Exception as error:

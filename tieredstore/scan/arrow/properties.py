@@ -1,5 +1,4 @@
-"""Converts the properties of many records to Arrow columns, by the rules of
-`message.properties`."""
+"""Conversion of message properties to Arrow columns, by the rules of `message.properties`."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ start of each property."""
 
 
 class PropertyColumns:
-    """Properties of n records. The encoded properties are concatenated, and then split at their
-    separators."""
+    """Properties of n records. They are concatenated, and then split at their separators."""
 
     def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
         self._count = len(columns)
@@ -49,16 +47,15 @@ class PropertyColumns:
 
     @cached_property
     def _rows(self) -> Int64s:
-        """Return the number of the record to which each of the m properties belongs, as
-        int64[m]."""
+        """Return the record number of each of the m properties, as int64[m]."""
         is_first = np.zeros(len(self._marks), np.bool_)
         is_first[np.searchsorted(self._marks, self._firsts)] = True
         return np.cumsum(is_first) - 1
 
     @cached_property
     def _alike(self) -> npt.NDArray[np.uint32] | None:
-        """If all n records have the same number k of properties, return the first four bytes of
-        each property as uint32[n, k]. Otherwise return None."""
+        """Return the first four bytes of each property as uint32[n, k], if all n records have the
+        same number k of properties. Otherwise return None."""
         per_record, rest = divmod(len(self._marks), max(self._count, 1))
         if rest or not per_record or (self._marks[::per_record] != self._firsts).any():
             return None
@@ -66,9 +63,8 @@ class PropertyColumns:
         return starts[self._begins].reshape(-1, per_record)
 
     def _find_alike(self, name: bytes) -> tuple[Int64s, Int64s] | None:
-        """Return where the values of one property begin and end. This works only if each record has
-        the property once, with a value, and as the same property in order (for example the third).
-        Otherwise return None."""
+        """Return the start and end positions of the values of one property. Return None unless each
+        record has the property exactly once, with a value, and at the same place in order."""
         if self._alike is None:
             return None
         may_be = self._alike == np.frombuffer(name[:4], "u4")[0]
@@ -87,8 +83,8 @@ class PropertyColumns:
         return (value_begins, ends) if is_named else None
 
     def values(self, name: bytes) -> pa.Array:
-        """Return the values of one property as a string array, with null for a record without the
-        property. `name`: must have 4 or 8 bytes."""
+        """Return the values of one property as a string array, null for a record without it.
+        `name`: must have 4 or 8 bytes."""
         width = len(name) + 1
         alike = self._find_alike(name)
         if alike is not None:
@@ -114,8 +110,8 @@ class PropertyColumns:
         return text(pieces, is_ascii=self._is_ascii)
 
     def keys(self) -> pa.Array:
-        """Return the keys of each record as an array of lists. The property KEYS is split at each
-        space. The list is empty for a record without keys."""
+        """Return the keys of each record as an array of lists. KEYS is split at each space. The
+        list is empty for a record without keys."""
         values = self.values(b"KEYS")
         owners = np.arange(self._count)
         if values.null_count:
@@ -136,8 +132,8 @@ class PropertyColumns:
         return pa.ListArray.from_arrays(pa.array(offsets), values)
 
     def maps(self) -> pa.Array:
-        """Return the properties of each record as an array of maps. Names are in the order of the
-        record. A name that occurs twice in a record appears once, with its last value."""
+        """Return the properties of each record as an array of maps, in the order of the record. A
+        duplicate name appears once, with its last value."""
         pairs, marks = self._pairs()
         begins, ends = self._begins[pairs], self._ends[pairs]
         names = self._text(begins, marks - begins)
@@ -152,8 +148,8 @@ class PropertyColumns:
         return pa.MapArray.from_arrays(pa.array(offsets), names, items)
 
     def _pairs(self) -> tuple[Int64s, Int64s]:
-        """Return the numbers of the properties that have both a name and a value. Also return, for
-        each, the position of the separator between name and value."""
+        """Return the numbers of the properties that have a name and a value, and the positions of
+        their separators."""
         pairs = np.flatnonzero(self._ends > self._begins)
         begins, ends = self._begins[pairs], self._ends[pairs]
         marks = np.flatnonzero(self._blob == _NAME_END)
@@ -166,7 +162,7 @@ class PropertyColumns:
 
 
 def _blank(values: pa.Array) -> Bools:
-    """Return a mask (bool[n]) of texts that are empty or only white space, by Java's rules."""
+    """Return a mask (bool[n]) of texts that are empty or only white space by Java's rules."""
     ends, data = content(values)
     first = data[ends[:-1]]
     blank: Bools = (first <= _SPACE) | (first >= 0x80)
@@ -176,8 +172,8 @@ def _blank(values: pa.Array) -> Bools:
 
 
 def _distinct(rows: Int64s, names: pa.Array) -> tuple[Int64s, Int64s]:
-    """Find properties of one record with equal names. For each name of a record, return the index
-    of its first occurrence, and the index of its last occurrence, whose value is valid."""
+    """Find duplicate names of properties in a record. For each name, return the index of its first
+    occurrence, and of its last one, whose value is valid."""
     codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
     place = rows * (int(codes.max(initial=0)) + 1) + codes
     kept = np.sort(np.unique(place, return_index=True)[1])

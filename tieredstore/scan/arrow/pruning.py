@@ -1,7 +1,7 @@
-"""Ranges of numbers and times for which a condition over columns may be true. Arrow does not expose
-the structure of a condition. But if the possible values in each fragment of a dataset are known,
-Arrow reports the fragments for which the condition may be true. This module therefore tests the
-condition on artificial fragments with smaller and smaller ranges of values."""
+"""Bounds of the rows for which a condition over columns may be true. Arrow does not expose the
+structure of a condition, but it reports the fragments of a dataset for which the condition may be
+true. This module therefore tests the condition on artificial fragments with smaller and smaller
+ranges of values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOTHING: Final = Narrowing(is_empty=True)
 
 
 def find_columns(condition: pc.Expression | None, schema: pa.Schema) -> list[str]:
-    """Return the columns that a condition may use. The result may contain further columns."""
+    """Return the columns that a condition may use, and possibly others."""
     if condition is None:
         return []
     words = set(re.findall(r"\w+", str(condition)))
@@ -48,8 +48,8 @@ def find_columns(condition: pc.Expression | None, schema: pa.Schema) -> list[str
 
 
 def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
-    """Return bounds that contain at least all rows for which a condition is true. `schema`: schema
-    of all columns."""
+    """Return bounds that contain all rows for which a condition is true. `schema`: schema of all
+    columns."""
     if condition is None:
         return Narrowing()
     named = find_columns(condition, schema)
@@ -79,7 +79,7 @@ def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
 
 
 class _Prober:
-    """Asks Arrow whether a condition may be true if the values of one column are in a range."""
+    """Asks Arrow whether a condition may be true for a range of values of one column."""
 
     def __init__(self, condition: pc.Expression, schema: pa.Schema) -> None:
         self._condition = condition
@@ -89,8 +89,8 @@ class _Prober:
 
     def find_hull(self, name: str, low: int, high: int) -> tuple[int, int] | None:
         """Return the smallest and the largest column value in [low, high] for which the condition
-        may be true. Return None if the condition is never true. If Arrow rejects the comparison of
-        a large whole number with a fraction, return (low, high)."""
+        may be true, or None if it is never true. If Arrow rejects the comparison of a large integer
+        with a fraction, return (low, high)."""
         try:
             first = self._find_end(name, low, high, is_last=False)
             if first is None:
@@ -102,8 +102,8 @@ class _Prober:
 
     def _find_end(self, name: str, low: int, high: int, *, is_last: bool) -> int | None:
         """Return the smallest value of [low, high] for which the condition may be true, or with
-        `is_last` the largest such value. If the search takes many steps, the result may be wider
-        than the exact bound. Return None if the condition is never true."""
+        `is_last` the largest. A long search may return a wider bound. Return None if the condition
+        is never true."""
         waiting = [(low, high)]  # the next one is the last of them
         for _ in range(_MOST_STEPS):
             if not waiting:
@@ -118,8 +118,8 @@ class _Prober:
         return waiting[-1][is_last] if waiting else None
 
     def find_numbers(self, name: str, low: int, high: int) -> tuple[int, ...] | None:
-        """Return the values of [low, high] for which the condition may be true. None means all
-        values, because the range has too many values to try."""
+        """Return the values of [low, high] for which the condition may be true, or None for all
+        values if there are too many to try."""
         if high - low >= _MOST_QUEUES:
             return None
         values = range(low, high + 1)
@@ -131,8 +131,8 @@ class _Prober:
         return self._ask_all([pc.field(name).is_null()])[0]
 
     def _ask(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """Return for each span of column values (both ends included) whether the condition can be
-        true within the span."""
+        """Return for each inclusive span of column values whether the condition can be true in
+        it."""
         kind = self._schema.field(name).type
         field = pc.field(name)
         return self._ask_all(
@@ -143,8 +143,7 @@ class _Prober:
         )
 
     def _ask_all(self, known: Sequence[pc.Expression]) -> list[bool]:
-        """Return for each restriction of a column's values whether the condition can be true under
-        it."""
+        """Return for each restriction of a column whether the condition can be true under it."""
         parts = [
             self._format.make_fragment(str(number), self._files, partition_expression=one)
             for number, one in enumerate(known)

@@ -1,7 +1,7 @@
-"""Reads a planned range as Arrow record batches, with only the requested columns. Each record is
-compared with its consume queue unit, and its body with its CRC, unless the options disable this.
-The `UNIT_COLUMNS` need only the consume queue. For them the only check is that a segment has the
-bytes of each message, so a message may still be damaged."""
+"""Reader of a planned range as Arrow record batches, with only the requested columns. Each record
+is compared with its consume queue unit, and its body with its CRC, unless the options disable this.
+`UNIT_COLUMNS` are read from the consume queue alone. Then the only check is that a segment has the
+bytes of each message, which may still be damaged."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ def arrow_batches(
     on_finding: OnFinding = raise_on_damage,
     with_time_ms: bool = False,
 ) -> Generator[pa.RecordBatch]:
-    """Yield record batches of one range in queue offset order. No batch is empty. Their schema is
-    `arrow.schema.schema(columns)`. `with_time_ms`: append the column STORE_TIME_MS. Damage is
-    passed to `on_finding`. By default `on_finding` raises Corrupt at the first damage, with segment
-    and byte. If it returns, the damaged message is left out. The bodies of a batch have at most 64
-    MiB after decompression, unless the batch has only one body. Raises Invalid for unknown columns,
-    Unavailable."""
+    """Yield non-empty record batches of one range in queue offset order, with the schema
+    `arrow.schema.schema(columns)`. `with_time_ms`: append the column STORE_TIME_MS. `on_finding`:
+    receives damage. By default it raises Corrupt at the first damage, with segment and byte. If it
+    returns, the damaged message is omitted. The decompressed bodies of a batch have at most 64 MiB,
+    unless there is only one. Raises Invalid for unknown columns, Unavailable."""
     names = choose_columns(columns)
     if with_time_ms:
         names = (*names, STORE_TIME_MS)
@@ -61,7 +60,7 @@ def arrow_batches(
 
 
 def limit_rows(batches: Generator[pa.RecordBatch], limit: int) -> Generator[pa.RecordBatch]:
-    """Yield the first `limit` rows of non-empty batches. No further batch is read."""
+    """Yield the first `limit` rows of non-empty batches without reading further batches."""
     with closing(batches):
         while limit > 0:
             batch = next(batches, None)
@@ -72,7 +71,7 @@ def limit_rows(batches: Generator[pa.RecordBatch], limit: int) -> Generator[pa.R
 
 
 def needs_records(names: Iterable[str], scan_range: ScanRange, options: ReadOptions) -> bool:
-    """Return whether columns need the commit log besides the consume queue."""
+    """Return whether columns need the commit log in addition to the consume queue."""
     return (
         not UNIT_COLUMNS.issuperset(names)
         or scan_range.since_ms is not None
@@ -134,9 +133,9 @@ def _is_in(values: pa.Array, wanted: tuple[str, ...]) -> Bools:
 
 
 def _inflate_parts(batch: MessageBatch, limit_bytes: int) -> Iterator[ArrowColumns]:
-    """Yield a batch in parts, with the decompressed bodies of the compressed rows. A body that
-    cannot be decompressed becomes null, and its row has the reason. Such a body is not damage if
-    its CRC is correct, because the producer sent it in this form."""
+    """Yield a batch in parts, with decompressed bodies. A body that cannot be decompressed becomes
+    null, with a reason. It is not damage if its CRC is correct, because the producer sent it like
+    this."""
     bodies: list[bytes | None] = []
     errors: list[str | None] = []
     first, total = 0, 0

@@ -1,5 +1,5 @@
-"""Converts whole batches to rows, column by column. For many messages this is several times faster
-than `rows.message_row`, with the same rows."""
+"""Conversion of whole batches to rows. For many messages it is several times faster than
+`rows.message_row`, with the same rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tieredstore.scan.rows import BODY_ERROR, COLUMNS, BodyForm, message_row, sh
 def batch_rows(
     batch: MessageBatch, body_form: BodyForm, names: tuple[str, ...] = COLUMNS
 ) -> Iterator[dict[str, object]]:
-    """Yield the rows of all messages of a batch with the given fields. The rows equal those of
-    `message_row`."""
+    """Yield the rows of all messages of a batch with the given fields, as `message_row` would."""
     if find_compressed_rows(batch).any():
         for message in batch.messages():
             row = message_row(message, batch.queue.broker, body_form)

@@ -1,4 +1,4 @@
-"""The Arrow columns of a message: names, types, and read costs. Spark accepts every type unchanged:
+"""Arrow columns of a message: names, types, and read costs. Spark accepts every type unchanged:
 binary and string with 32-bit offsets, microseconds in UTC, all columns nullable."""
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ def schema(columns: Iterable[str] | None = None) -> pa.Schema:
 
 @functools.lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """Return the schema of columns whose names were already checked. STORE_TIME_MS is allowed."""
+    """Return the schema of columns with valid names. STORE_TIME_MS is allowed."""
     return pa.schema([(name, TYPES.get(name, pa.int64())) for name in names])

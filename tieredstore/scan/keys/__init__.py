@@ -1,1 +1,1 @@
-"""Searches for messages by key, in the index files and in messages that are not indexed."""
+"""Search for messages by key, in the index files and in messages that are not indexed."""

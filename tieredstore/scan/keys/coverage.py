@@ -1,7 +1,6 @@
-"""Finds the part of a queue that the index files cover. A probe looks up the key of one message in
-the index. Probes are needed because the coverage is not recorded. An index may begin late or lag
-behind the queues, and store times follow a clock that may be set. But each queue is indexed in
-offset order."""
+"""Part of a queue that the index files cover. It is not recorded, so it is found by looking up the
+keys of some messages (probes). An index may begin late or lag behind the queues, and clocks may be
+set. But each queue is indexed in offset order."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ _PLACES = 32
 
 
 def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) -> tuple[int, int]:
-    """Return the queue offsets [first, until) within [low, high) that are indexed. The range is
-    empty if no probed message is indexed. [low, high) must be within one run of units. Raises
-    Corrupt for a damaged index, Unavailable."""
+    """Return the indexed queue offsets [first, until) within [low, high), which must be in one run
+    of units. The range is empty if no probe is indexed. Raises Corrupt for a damaged index,
+    Unavailable."""
 
     def is_indexed(number: int) -> bool:
         return _is_indexed(reader, index, range(number, min(number + _WITNESSES, high)))
@@ -51,8 +50,7 @@ def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) ->
 
 
 def _places_between(low: int, high: int) -> Iterable[int]:
-    """Yield the positions that divide the range into halves, then quarters, and so on. Each
-    position is yielded once."""
+    """Yield the positions that divide the range into halves, quarters, and so on."""
     parts = 2
     while parts <= _PLACES:
         for part in range(1, parts, 2):
@@ -65,7 +63,7 @@ def _places_between(low: int, high: int) -> Iterable[int]:
 def _is_indexed(
     reader: QueueReader, index: IndexFiles, numbers: Iterable[int], *, newest_first: bool = False
 ) -> bool:
-    """Return whether the index has the first of the given messages that has a key."""
+    """Return whether the index has the first of the given messages with a key."""
     for number in numbers:
         try:
             units, usable = find_usable_units(reader, reader.read_units(number, 1), number)

@@ -1,5 +1,5 @@
-"""The index files of one broker, with searches that return all items. In contrast, a broker's own
-query has a limit."""
+"""Index files of one broker, with searches that return all items. A broker's own query has a
+limit."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _NO_JAVA_HASH = -(2**31)
 
 
 def is_indexable(topic: str, key: str) -> bool:
-    """Return whether every writer indexes a key. Java omits keys whose hash is -2^31, because this
-    hash has no slot."""
+    """Return whether every writer indexes a key. Java omits keys with the hash -2^31, which has no
+    slot."""
     return not is_blank(key) and java_string_hash(f"{topic}#{key}") != _NO_JAVA_HASH
 
 
 def open_index_file(
     provider: SegmentProvider, extent: SegmentExtent
 ) -> tuple[UploadedIndexStoreFile, FileSegment]:
-    """Open an index file as it was listed, and its segment. To close the file closes both."""
+    """Open an index file as it was listed, and its segment. Closing the file closes both."""
     segment = provider.open(extent.id, extent.listing)
     entry = FileSegmentMetadata(
         extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
@@ -45,8 +45,8 @@ def open_index_file(
 
 
 class IndexFiles:
-    """The uploaded index files of one broker, by ascending base offset. A context manager that
-    closes opened files. Several threads may read."""
+    """Uploaded index files of one broker, by ascending base offset. A context manager that closes
+    them. Several threads may read."""
 
     def __init__(self, provider: SegmentProvider, extents: Sequence[SegmentExtent]) -> None:
         self._extents = extents
@@ -60,8 +60,8 @@ class IndexFiles:
             file.close()
 
     def split(self) -> list[Self]:
-        """Divide the index files where a file is missing, and return each group of consecutive
-        files. The groups share the open files."""
+        """Split the index files where a file is missing, and return the groups of consecutive
+        files. They share the open files."""
         borders = [
             number
             for number, (before, after) in enumerate(pairwise(self._extents), 1)
@@ -76,9 +76,9 @@ class IndexFiles:
         return one
 
     def find_gaps(self, least_ms: int) -> list[tuple[int, int]]:
-        """Return the ranges [since, until) of store times between two consecutive files that no
-        file covers. A range is returned if it is longer than `least_ms`, or if a file is missing
-        between the two files. Raises Corrupt, Unavailable."""
+        """Return the ranges [since, until) of store times between two consecutive files. A range is
+        included if it is longer than `least_ms`, or if a file is missing there. Raises Corrupt,
+        Unavailable."""
         gaps: list[tuple[int, int]] = []
         latest, end = 0, None
         for extent, (file, _) in zip(self._extents, self._files, strict=True):
@@ -105,7 +105,7 @@ class IndexFiles:
     def has(
         self, topic: str, key: str, place: tuple[int, int, int], *, newest_first: bool = True
     ) -> bool:
-        """Return whether an item of a key has the given queue id, commit log offset and size.
+        """Return whether a key has an item with the given queue id, commit log offset and size.
         Raises Corrupt, Unavailable."""
         hashes = tiered_key_hash_candidates(topic, key)
         numbers: Iterable[int] = range(len(self._files))

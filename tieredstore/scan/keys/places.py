@@ -1,4 +1,4 @@
-"""Converts the commit log positions of index items to queue offsets."""
+"""Conversion of the commit log positions of index items to queue offsets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _UNITS_A_HIT = 512
 
 
 class Places(NamedTuple):
-    """Messages of one queue, as arrays: queue offsets, and bytes [start, end) of the queue's
-    log."""
+    """Messages of one queue, as arrays: queue offsets, and log bytes [start, end)."""
 
     numbers: Int64s
     starts: Int64s
@@ -31,10 +30,9 @@ class Places(NamedTuple):
 
 
 def find_places(reader: QueueReader, low: int, high: int, starts: Int64s, ends: Int64s) -> Places:
-    """Return the messages with queue offsets in [low, high) that begin at the given positions of
-    the log. The positions are distinct and ascending, and so is the result. Positions without a
-    unit are left out, because an index item may be older than the messages. Raises Corrupt for
-    missing units, Unavailable."""
+    """Return the messages in [low, high) that begin at the given log positions, which are distinct
+    and ascending. Positions without a unit are skipped, because an index item may be older than the
+    messages. Raises Corrupt for missing units, Unavailable."""
     numbers = np.full(len(starts), -1, dtype=np.int64)
     if len(starts) * _UNITS_A_HIT >= high - low:
         _match_units(reader, low, high, starts, numbers)
@@ -46,8 +44,8 @@ def find_places(reader: QueueReader, low: int, high: int, starts: Int64s, ends: 
 
 
 def _match_units(reader: QueueReader, low: int, high: int, starts: Int64s, numbers: Int64s) -> None:
-    """Read all units of [low, high), and store in `numbers` the queue offset of each position in
-    `starts` to which a unit refers."""
+    """Read all units of [low, high), and store the queue offset of each position of `starts` in
+    `numbers`."""
     for first in range(low, high, UNITS_PER_READ):
         count = min(UNITS_PER_READ, high - first)
         units, _ = find_usable_units(reader, reader.read_units(first, count), first)
@@ -57,8 +55,8 @@ def _match_units(reader: QueueReader, low: int, high: int, starts: Int64s, numbe
 
 
 def _find_number(reader: QueueReader, low: int, high: int, start: int, end: int) -> int:
-    """Return the queue offset of one message, from its head or, if the head is damaged, from its
-    unit. Return -1 if the message does not exist."""
+    """Return the queue offset of one message from its head or, if that is damaged, from its unit.
+    Return -1 if there is no such message."""
     if start < reader.queue.commit_log_min_offset:
         return -1  # expired
     try:

@@ -1,4 +1,4 @@
-"""Plans a read for some keys: indexed messages with a key, and messages that are not indexed."""
+"""Plan of a read for some keys: indexed messages with a key, and messages that are not indexed."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def plan_by_keys(
     keys: Sequence[str],
     bounds: ScanBounds,
 ) -> Iterator[ScanRange]:
-    """Yield ranges of a broker's queues that contain all messages with one of the keys. The ranges
-    may also contain other messages. A warning names the parts that the index files do not cover.
-    Raises Corrupt for damaged queues, Unavailable."""
+    """Yield ranges of a broker's queues that contain all messages with one of the keys, and
+    possibly others. A warning names the parts that the index files do not cover. Raises Corrupt for
+    damaged queues, Unavailable."""
     if not index:
         _log.warning("broker %s has no index files: keys are looked for in all messages", broker)
         yield from plan(provider, queues, bounds)
@@ -99,9 +99,9 @@ def plan_unindexed(
     keys: Sequence[str],
     bounds: ScanBounds,
 ) -> Iterator[ScanRange]:
-    """Yield the ranges of a broker's queues that are missing in its index files, and all messages
-    of small queues. Yield all ranges if the index is damaged or missing. Raises Corrupt for damaged
-    queues, Unavailable."""
+    """Yield the ranges of a broker's queues that its index files lack, and small queues completely.
+    If the index is damaged or missing, yield all ranges. Raises Corrupt for damaged queues,
+    Unavailable."""
     gaps: list[tuple[int, int]] | None = None
     with IndexFiles(provider, index) as files:
         if index:
@@ -117,9 +117,8 @@ def plan_unindexed(
 
 
 class _Planner:
-    """Plans the reads of single queues, from several threads. `unindexed`: for each queue, the
-    number of messages that the index files lack. Messages after the newest index file are not
-    counted."""
+    """Plans the reads of single queues, from several threads. `unindexed`: number of messages that
+    the index files lack, by queue, without messages after the newest index file."""
 
     def __init__(
         self,
@@ -182,16 +181,16 @@ class _Planner:
         return list(plan(self._provider, [queue], whole))
 
     def _is_read_without(self, queue: QueueFiles, ranges: Iterable[ScanRange]) -> bool:
-        """Return whether ranges are read completely, without the index. This is so if they are
-        small, or if a key is never indexed."""
+        """Return whether ranges are read completely, without the index, because they are small or a
+        key is never indexed."""
         is_small = sum(one.size_bytes for one in ranges) <= SMALL_QUEUE_BYTES
         return is_small or not all(is_indexable(queue.topic, key) for key in self._keys)
 
     def _find_unindexed(
         self, reader: QueueReader, whole: ScanRange
     ) -> tuple[list[Interval], Interval]:
-        """Divide a range of units by the index. Returns the intervals that the index lacks, and the
-        interval in which messages are indexed."""
+        """Split a range of units by the index. Return the intervals that the index lacks, and the
+        indexed interval."""
         low, high = whole.from_offset, whole.until_offset
         found = [find_indexed(reader, run, low, high) for run in self._runs]
         indexed = [(start, end) for start, end in found if start < end]
@@ -209,8 +208,8 @@ class _Planner:
         return _join([(low, first), *gaps, (until, high)]), (first, until)
 
     def _plan_piece(self, reader: QueueReader, whole: ScanRange) -> list[ScanRange]:
-        """Return the ranges to read in one range of units. A range of lost units is always read,
-        because its messages may have had any key."""
+        """Return the ranges to read in one range of units. Lost units are always included, because
+        their messages may have had any key."""
         if whole.is_lost:
             return [whole]
         low, high = whole.from_offset, whole.until_offset
@@ -242,9 +241,9 @@ class _Planner:
         return [replace(one, since_ms=wanted.since_ms, until_ms=wanted.until_ms) for one in found]
 
     def tell_unrecorded(self, queues: Sequence[QueueFiles]) -> None:
-        """Log a warning about large queues without recorded store times, with the number of record
-        heads that must be read in these queues. No-op unless the search is exact and covers times
-        between index files. Raises Unavailable."""
+        """Log a warning about large queues without recorded store times, and the number of record
+        heads to read. No-op unless the search is exact and covers times between index files. Raises
+        Unavailable."""
 
         def find(queue: QueueFiles) -> list[search.Unrecorded]:
             with open_queue(self._provider, queue) as reader:
@@ -258,8 +257,8 @@ class _Planner:
             search.warn_unrecorded(chain.from_iterable(map_ahead(self._provider, find, large)))
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:
-        """Return the intervals of queue offsets in [first, until) whose messages were stored in a
-        gap between two index files."""
+        """Return the intervals of [first, until) whose messages were stored in a gap between two
+        index files."""
         if not self._windows or first >= until:
             return []
         with open_queue(self._provider, queue) as reader:
@@ -282,8 +281,8 @@ class _Planner:
         return find_places(reader, first, until, starts, ends)
 
     def _find_items(self, topic: str) -> Items:
-        """Return all index items of the wanted keys in a topic. Each topic is looked up in the
-        index only once."""
+        """Return all index items of the wanted keys in a topic. Each topic is looked up only
+        once."""
         with self._lock:
             lock, found = self._items.setdefault(topic, (Lock(), []))
         with lock:
@@ -294,7 +293,7 @@ class _Planner:
 
 
 def _clip_gaps(gaps: Iterable[tuple[int, int]], bounds: ScanBounds) -> Iterator[Window]:
-    """Yield those parts of the time gaps between index files that are within the bounds."""
+    """Yield the parts of the time gaps between index files that are within the bounds."""
     for since_ms, until_ms in gaps:
         low = since_ms if bounds.since_ms is None else max(since_ms, bounds.since_ms)
         high = until_ms if bounds.until_ms is None else min(until_ms, bounds.until_ms)
@@ -303,7 +302,7 @@ def _clip_gaps(gaps: Iterable[tuple[int, int]], bounds: ScanBounds) -> Iterator[
 
 
 def _join(intervals: Iterable[Interval]) -> list[Interval]:
-    """Sort intervals and merge those that touch each other. Empty intervals are left out."""
+    """Sort intervals and merge those that touch. Empty intervals are dropped."""
     found: list[Interval] = []
     for start, end in sorted(one for one in intervals if one[0] < one[1]):
         add_interval(found, start, end)
@@ -311,8 +310,8 @@ def _join(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _group(hits: Places, read: list[Interval]) -> list[Places]:
-    """Divide index hits into groups that are read together. Hits in the intervals `read` are left
-    out, because these are read completely."""
+    """Divide index hits into groups that are read together. Hits in the intervals `read` are
+    skipped, because these are read completely."""
     borders = np.array([border for interval in read for border in interval], dtype=np.int64)
     regions = np.searchsorted(borders, hits.numbers, side="right")
     outside = regions % 2 == 0

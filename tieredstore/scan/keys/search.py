@@ -1,4 +1,4 @@
-"""Searches for messages by key or message id in a tier, with or without its state directory."""
+"""Search for messages by key or message id in a tier, with or without its state directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST_ITEMS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A found message, checked against topic, key and body CRC."""
+    """Message whose topic, key and body CRC were checked."""
 
     queue: QueueFiles
     message: StoredMessage
@@ -50,8 +50,7 @@ class Hit:
 @dataclass(frozen=True, slots=True)
 class UnsealedFiles:
     """Index files of a state directory that are not uploaded yet. `slots`, `max_items`: configured
-    capacity of a file. `states`: watermark entries of the files, by the begin timestamp of the
-    file."""
+    capacity of a file. `states`: watermark entries by the begin timestamp of the file."""
 
     directory: Path
     slots: int
@@ -73,11 +72,11 @@ def find_by_key(
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY (with `is_id`, only
-    UNIQ_KEY counts), stored within [since, until), at most `limit`, by queue and offset. Index
-    files are searched newest first. Items are
-    only hints: each message is read, and its topic and key are checked. Damage is passed to
-    `on_finding`, and the other messages are returned. Raises Unavailable."""
+    """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within [since,
+    until), at most `limit`, by queue and offset. With `is_id`, only UNIQ_KEY counts. Index files
+    are searched newest first. Items are only hints: each message is read, and its topic and key are
+    checked. `on_finding`: receives damage. The other messages are still returned. Raises
+    Unavailable."""
     ids = catalogue.topic_ids
     wanted = Wanted(
         tiered_key_hash_candidates(topic, key),
@@ -118,10 +117,9 @@ def find_by_message_id(
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Return all messages whose UNIQ_KEY is `message_id`, stored within [since, until). If none
-    exists and `message_id` can be an offset message id, return messages with that offset message id
-    *in the tier*. In a tier the id counts bytes of the queue's own log (as `cat` prints), so it may
-    match a message in each of several queues."""
+    """Return all messages with the UNIQ_KEY `message_id`, stored within [since, until). If there
+    are none, return those with this offset message id *in the tier*. Such an id has the offset in
+    the queue's own log (as `cat` prints), so it may match a message in each of several queues."""
     found: list[Hit] = []
     for topic in sorted({queue.topic for queue in queues}):
         if len(found) < limit:
@@ -163,8 +161,8 @@ def _items(
     wanted: Wanted,
     on_finding: OnFinding,
 ) -> Iterator[list[IndexItem]]:
-    """Yield the items of each index file, newest file first. If files were merged after they were
-    listed, the tier is listed again."""
+    """Yield the items of each index file, newest file first. If files were merged since the
+    listing, list the tier again."""
     if unsealed is not None:
         for path in sorted(unsealed.directory.glob("[0-9]*"), reverse=True):
             try:
@@ -198,8 +196,7 @@ def _message_at(
     *,
     is_id: bool,
 ) -> StoredMessage | None:
-    """Return the message of an index item. Return None if the message does not exist, or does not
-    have the key."""
+    """Return the message of an index item, or None if it does not exist or lacks the key."""
     place, size = np.array([item.offset]), np.array([item.size])
     with open_queue(provider, queue) as reader:
         if not find_whole_records(queue, place, size)[0]:
@@ -220,9 +217,9 @@ def _message_at(
 
 
 def _tell_missing(reader: QueueReader, place: Int64s, size: Int64s, on_finding: OnFinding) -> None:
-    """Report a message that has a unit but is not complete in any segment. If an item has no unit,
-    its message has expired or belonged to a deleted topic of the same name, and nothing is
-    reported."""
+    """Report a message that has a unit but is not complete in any segment. An item without a unit
+    is not reported, because its message has expired or belonged to a deleted topic of the same
+    name."""
     [offset], [length] = place.tolist(), size.tolist()
     if offset < reader.queue.commit_log_min_offset:
         return
@@ -235,8 +232,8 @@ def _tell_missing(reader: QueueReader, place: Int64s, size: Int64s, on_finding: 
 def _check_message(
     reader: QueueReader, message: StoredMessage, offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """Return the message if its body has the right CRC and a unit of its queue refers to it.
-    Otherwise report damage and return None."""
+    """Return the message if its body has the right CRC and a unit refers to it. Otherwise report
+    damage and return None."""
     reason = ""
     try:
         message.check_body()
@@ -275,8 +272,8 @@ def _is_named(reader: QueueReader, message: StoredMessage, offset: int) -> bool:
 def _message_starting_at(
     provider: SegmentProvider, queue: QueueFiles, physical_offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """Return the message whose unit says that it starts at the given byte of the queue's commit
-    log. Lost units are reported."""
+    """Return the message that starts at the given byte of the queue's commit log according to its
+    unit. Lost units are reported."""
     with open_queue(provider, queue) as reader:
         for start, end in queue.unit_spans():
             offset = bisect.bisect_left(
@@ -303,8 +300,8 @@ def _message_starting_at(
 
 
 def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> list[IndexItem]:
-    """Read the items of a local file that its owner may be writing. The read uses pread instead of
-    a mapping."""
+    """Read the items of a local file that its owner may be writing, with pread instead of a
+    mapping."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # uploaded meanwhile
@@ -345,8 +342,8 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
 
 
 def _chain(fd: int, slots: int, key_hash: int, first: int, items: int) -> Iterable[tuple[int, ...]]:
-    """Yield the items of a key's hash slot, newest first. The chain ends at an item whose link does
-    not lead to an older item. `first`: number of the file's first item."""
+    """Yield the items of a key's hash slot, newest first, until a link does not lead to an older
+    item. `first`: number of the file's first item."""
     slot = os.pread(fd, 4, tiered.HEADER_SIZE + key_hash % slots * tiered.SLOT_SIZE)
     number, limit = int.from_bytes(slot, "big", signed=True), first + items
     for _ in range(MAX_CHAIN_ITEMS):

@@ -1,5 +1,5 @@
-"""Recognises an index file whose upload is running. Such a file is not damaged. A query reads its
-messages as messages that are not indexed yet."""
+"""Detection of an index file whose upload is running. It is not damaged, and its messages are
+searched like messages that are not indexed yet."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ _PAUSE_S = 0.05
 def settle_index(
     provider: SegmentProvider, catalogue: TierCatalogue, on_finding: OnFinding
 ) -> TierCatalogue:
-    """Return the catalogue with those index files that are complete. Only the last file of a broker
-    can be one whose upload is running: its size changes within a second, or the metadata has no
-    size of it. It is left out, and passed to `on_finding` as a note. A file that was replaced since
-    its listing is listed again. A damaged file stays. Raises Unavailable."""
+    """Return the catalogue with only complete index files. The last file of a broker is left out,
+    with a note, if its size changes within a second or is not in the metadata. A file that was
+    replaced since its listing is listed again. A damaged file stays. Raises Unavailable."""
     has_metadata = catalogue.metadata is not None
     indexes = {
         broker: tuple(settle_files(provider, extents, on_finding, has_metadata=has_metadata))
@@ -45,8 +44,8 @@ def settle_files(
     *,
     has_metadata: bool = False,
 ) -> Sequence[SegmentExtent]:
-    """Return the index files of one broker like `settle_index`. Returns `extents` itself if nothing
-    is being uploaded."""
+    """Return the complete index files of one broker like `settle_index`, or `extents` itself if
+    nothing is being uploaded."""
     last = extents[-1]
     if is_whole(provider, last):
         return extents
@@ -72,7 +71,7 @@ def settle_files(
 
 
 def is_whole(provider: SegmentProvider, extent: SegmentExtent) -> bool:
-    """Return whether the header and the first slot of an index file match its size."""
+    """Return whether the size of an index file matches its header and first slot."""
     if extent.size_bytes <= HEADER_SIZE:
         return False
     file, _ = open_index_file(provider, extent)

@@ -1,4 +1,4 @@
-"""Searches for messages with a key among messages that are not indexed, up to a limit of bytes."""
+"""Search for a key in messages that are not indexed, up to a limit of bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tieredstore.scan.selection import Selection
 @dataclass(slots=True)
 class Unindexed:
     """Result of a search in messages that are not indexed. `hits`: found messages by queue and
-    offset. `messages`: number of messages that were read. `left_messages`: number of messages that
-    were not read, because the search reached its limit."""
+    offset. `messages`: number of messages that were read. `left_messages`: number of messages
+    beyond the limit."""
 
     hits: list[Hit]
     messages: int = 0
@@ -42,10 +42,9 @@ def find_unindexed(
     most_bytes: int,
     on_finding: OnFinding,
 ) -> Unindexed:
-    """Search for messages with a key (`is_id` as for `find_by_key`) that are missing in the index
-    files. Each queue is searched backwards from its newest message. All queues together read about
-    `most_bytes` of the commit log. Raises Corrupt for queues that cannot be planned, Unavailable.
-    """
+    """Search for messages with a key (`is_id` as for `find_by_key`) that the index files lack. Each
+    queue is searched backwards from its newest message. In total, about `most_bytes` of the commit
+    log are read. Raises Corrupt for queues that cannot be planned, Unavailable."""
     bounds = Selection(since_ms=since_ms, until_ms=until_ms).bounds()
     found = Unindexed([])
     for one in _plan(provider, catalogue, queues, key, bounds):
@@ -84,8 +83,8 @@ def _look_at(
     *,
     is_id: bool,
 ) -> int:
-    """Search a range backwards, from its end, and add the hits to `found`. Returns the number of
-    messages of the range that were read."""
+    """Search a range backwards and add the hits to `found`. Return the number of messages that were
+    read."""
     batch_bytes = min(BATCH_BYTES, most_bytes - found.size_bytes)
     batches = read_batches_backwards(provider, one, batch_bytes=batch_bytes, on_finding=on_finding)
     with closing(batches):

@@ -1,4 +1,4 @@
-"""Messages of one queue as columns over one buffer, and the units of the messages."""
+"""Messages of one queue as columns over one buffer, with their units."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """Messages of one queue in one buffer, in queue offset order. Each array has one item for each
-    message. `buffer`: commit log bytes, starting at `base_offset` of the queue's log. `columns`:
-    fields of the records. Positions in them are bytes in the buffer. `tags_codes`: tags codes of
-    the units."""
+    """Messages of one queue in one buffer, in queue offset order. Each array has one item per
+    message. `buffer`: commit log bytes from `base_offset` of the queue's log. `columns`: fields of
+    the records, with positions in the buffer. `tags_codes`: tags codes of the units."""
 
     queue: QueueFiles
     buffer: memoryview
@@ -99,16 +98,15 @@ class UnitRun:
 
 
 def find_borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
-    """Return the first offset of each commit log segment, and the offset after its last byte."""
+    """Return the first offset of each commit log segment, and the end of its bytes."""
     bases = [extent.base_offset for extent in queue.commit_log] or [0]
     ends = [extent.end_offset for extent in queue.commit_log] or [0]
     return np.array(bases, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
 def find_owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
-    """Return for each offset the index of the segment that contains it. If all offsets are in the
-    same segment, return one index. Offsets before the first segment count as in the first
-    segment."""
+    """Return the segment index of each offset, or a single index if all are in the same segment.
+    Offsets before the first segment count as in the first one."""
     if len(bases) == 1:
         return np.int64(0)
     if len(offsets):
@@ -121,8 +119,8 @@ def find_owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
 
 
 def find_whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
-    """Return bool[n]: whether all bytes [offset, offset + size) are in a single commit log
-    segment."""
+    """Return a mask (bool[n]) of the records [offset, offset + size) that are in a single commit
+    log segment."""
     bases, ends = find_borders(queue)
     owner = find_owners(bases, offsets)
     whole: Bools = (sizes >= MIN_RECORD_SIZE) & (offsets >= bases[owner])
@@ -147,9 +145,9 @@ def deliver_in_order(
     *,
     backwards: bool = False,
 ) -> Iterator[Part]:
-    """Yield units or messages in parts, and report each finding between the parts, at its queue
-    offset. Findings without a queue offset are reported first. `take`: function that returns the
-    part of a slice. `backwards`: whether to start at the highest offset."""
+    """Yield units or messages in parts, and report each finding between the parts at its queue
+    offset. Findings without a queue offset come first. `take`: returns the part of a slice.
+    `backwards`: start at the highest offset."""
     low, high = 0, 0 if found is None else len(found.queue_offsets)
     for finding in _sort(findings, backwards=backwards):
         if found is not None and finding.queue_offset is not None:

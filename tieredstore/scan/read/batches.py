@@ -1,7 +1,6 @@
-"""Reads a planned range. Returns columns in batches of bounded size, and checks every record. It
-checks the unit (size, position), the record (size, magic, queue offset, queue id, topic, physical
-offset, inner lengths) and, unless disabled, the body CRC. A record that fails is reported and never
-served."""
+"""Reader of a planned range, in batches of columns. It checks every unit (size, position), record
+(size, magic, queue offset, queue id, topic, physical offset, inner lengths) and, unless disabled,
+body CRC. A record that fails is reported and never served."""
 
 from __future__ import annotations
 
@@ -61,11 +60,11 @@ def read_batches(
     body_crcs: bool = True,
     tags_codes: frozenset[int] | None = None,
 ) -> Generator[MessageBatch]:
-    """Read one range in batches, within its time bounds. `tags_codes`: leave out messages whose
-    unit shows that they have no tag with one of these hashes. Remaining messages may have other
-    tags. Damage is passed to `on_finding`. By default `on_finding` raises Corrupt at the first
-    damage. If it returns, the damaged record is left out and the read continues. Memory: one batch
-    and 16,384 units. On an object store, four more batches are read ahead. Raises Unavailable."""
+    """Read one range in batches, within its time bounds. `tags_codes`: omit messages whose unit has
+    none of these tag hashes. Others may still have different tags. `on_finding`: receives damage.
+    By default it raises Corrupt at the first damage. If it returns, the damaged record is omitted.
+    Memory: one batch and 16,384 units. On an object store, four more batches are read ahead. Raises
+    Unavailable."""
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         tell_judged = Judge(provider, scan_range, on_finding)
@@ -96,9 +95,9 @@ def read_batches_backwards(
     ahead: bool = True,
 ) -> Generator[MessageBatch]:
     """Read a range like `read_batches`, but the last batch first. Within a batch, messages are in
-    offset order. If the caller stops early, earlier messages are not read. `first_units`: number of
-    units in the first read. `ahead`: whether batches are read in advance over a network. Damage is
-    reported after the messages of higher offsets."""
+    offset order. A caller that stops early reads no earlier messages. `first_units`: number of
+    units in the first read. `ahead`: read ahead over a network. Damage is reported after the
+    messages of higher offsets."""
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         tell_judged = Judge(provider, scan_range, on_finding)
@@ -136,8 +135,8 @@ def _read_run(
     body_crcs: bool = True,
     backwards: bool = False,
 ) -> Iterator[MessageBatch]:
-    """Read a run of messages like `read_checked_run`, but report damage at its place in the order
-    of the messages."""
+    """Read a run of messages like `read_checked_run`, but report damage in the order of the
+    messages."""
     findings: list[Finding] = []
     found = read_checked_run(reader, run, load, findings.append, body_crcs=body_crcs)
     return deliver_in_order(found, MessageBatch.rows, findings, on_finding, backwards=backwards)
@@ -146,8 +145,7 @@ def _read_run(
 def _parts_from_end(
     reader: QueueReader, scan_range: ScanRange, first_units: int
 ) -> Iterator[ScanRange]:
-    """Divide a range into parts, and yield the last part first. Each part is larger than the part
-    before it, up to a limit."""
+    """Divide a range into parts, and yield the last part first. Parts grow up to a limit."""
     low, high = scan_range.from_offset, scan_range.until_offset
     if not scan_range.is_searched:
         since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
@@ -173,8 +171,8 @@ def load_runs(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]],
     on_finding: OnFinding,
 ) -> Iterator[LoadedRun]:
-    """Yield the runs of units that `runs_of` finds, each with a function that reads the bytes of
-    its messages. Over a network, the bytes of the next runs are read in advance."""
+    """Yield the runs of units that `runs_of` finds, each with a function that reads its messages.
+    Over a network, the next runs are read ahead."""
     if waits_for_network(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
     return _load_here(reader, runs_of, on_finding)
@@ -193,8 +191,7 @@ def unit_blocks(
     on_finding: OnFinding = raise_on_damage,
     units_per_read: int = UNITS_PER_READ,
 ) -> Iterator[UnitRun]:
-    """Yield the usable units of a range. The message of a usable unit is in one commit log
-    segment."""
+    """Yield the usable units of a range, whose messages are each in one commit log segment."""
     start, end = scan_range.from_offset, scan_range.until_offset
     if not scan_range.is_searched:
         since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
@@ -221,8 +218,8 @@ def unit_blocks(
 
 
 def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[int, int]]:
-    """Divide spans of units into reads. Yield the first queue offset and the number of units of
-    each read."""
+    """Divide spans of units into reads. Yield the first queue offset and number of units of
+    each."""
     most = _FIRST_UNITS
     for start, end in spans:
         first = start
@@ -233,8 +230,8 @@ def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[in
 
 
 def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
-    """Return units as a `UnitRun`, and a mask of the usable units, whose messages are each within
-    one segment. `first`: queue offset of the first unit."""
+    """Return units as a `UnitRun`, and a mask of those whose messages are each in one segment.
+    `first`: queue offset of the first unit."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = find_borders(reader.queue)
@@ -282,9 +279,8 @@ def runs_of_units(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterat
 def cut_runs(
     queue: QueueFiles, offsets: Int64s, sizes: Int64s, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[slice]:
-    """Divide records into runs. The records of a run are read together. They are in one segment, in
-    ascending order without large gaps, and have at most `batch_bytes`, unless the run has only one
-    record."""
+    """Divide records into runs that are read together. A run is in one segment, in ascending order
+    without large gaps, with at most `batch_bytes`. A larger record is a run of its own."""
     bases, _ = find_borders(queue)
     owner = find_owners(bases, offsets)
     ends = offsets + sizes
@@ -312,8 +308,8 @@ def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
 def make_unusable_finding(
     reader: QueueReader, offset: int, size: int, first: int, last: int
 ) -> Finding:
-    """Return the finding that the units of queue offsets `first` to `last` refer to no whole
-    record. `offset`, `size`: fields of the first of these units."""
+    """Return the finding that the units `first` to `last` refer to no whole record. `offset`,
+    `size`: fields of the first of them."""
     segment, position = reader.unit_place(first)
     queue = reader.queue
     begin, end = queue.commit_log_min_offset, queue.commit_log_max_offset

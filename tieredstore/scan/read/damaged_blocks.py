@@ -1,8 +1,7 @@
 """Messages in blocks with a wrong checksum, for providers with checksums. A damaged block may have
-intact messages, but they cannot be told apart from damaged ones, so no message in the block is
-served. Messages that fail another check are reported. If a unit is in a damaged block and its
-record passes all checks, the unit is right except for its tags code, which is computed again from
-the record."""
+intact messages, but they cannot be told apart, so none is served. Messages that fail another check
+are reported. If a record passes all checks, its unit in a damaged block is right except for its
+tags code, which is computed again from the record."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ def tell_blocks(
     queue_offset: int | None = None,
     messages: Sequence[int] | None = None,
 ) -> None:
-    """Report damaged blocks. `messages`: for each block, the number of messages that were left out
-    because of it. Default: 0 for each block."""
+    """Report damaged blocks. `messages`: for each block, the number of messages that were omitted
+    because of it, 0 by default."""
     for number, block in enumerate(error.blocks):
         left_out = messages[number] if messages else 0
         on_finding(make_block_finding(error.id, block, queue_offset, left_out))
@@ -43,8 +42,8 @@ def tell_blocks(
 def make_block_finding(
     segment: SegmentId, block: DamagedBlock, queue_offset: int | None = None, messages: int = 0
 ) -> Finding:
-    """Return a finding that reports a damaged block. `messages`: number of messages left out
-    because of the block."""
+    """Return a finding about a damaged block. `messages`: number of messages that were omitted
+    because of it."""
     return damage(
         BLOCK_KIND,
         f"the {block.end - block.start} bytes of a block do not have their checksum",
@@ -60,9 +59,8 @@ def make_block_finding(
 def leave_out_damaged(
     queue: QueueFiles, error: BlocksDamaged, run: UnitRun, on_finding: OnFinding, *, body_crcs: bool
 ) -> UnitRun | None:
-    """Return the units of a run whose records touch no damaged block. None if every record touches
-    a damaged block. Reports damage that other checks find in the left-out records, and then the
-    damaged blocks."""
+    """Return the units of a run whose records touch no damaged block, or None if there are none.
+    Report damage that other checks find in the other records, and then the damaged blocks."""
     starts, ends = run.offsets, run.offsets + run.sizes + CODA_SIZE
     touched = find_overlaps([error], starts, ends)
     if touched.any():
@@ -80,8 +78,8 @@ def leave_out_damaged(
 
 
 def _count_by_block(error: BlocksDamaged, starts: Int64s, ends: Int64s) -> list[int]:
-    """Count the records that touch each block. A record that touches several blocks is counted for
-    one of them."""
+    """Count the records that touch each block. A record in several blocks counts for one of
+    them."""
     counts = []
     left: Bools = np.ones(len(starts), np.bool_)
     for low, high in error.ranges:
@@ -92,8 +90,8 @@ def _count_by_block(error: BlocksDamaged, starts: Int64s, ends: Int64s) -> list[
 
 
 def trust_tags(batch: MessageBatch) -> MessageBatch:
-    """Return the batch with its unknown tags codes computed from the messages. Tags codes are
-    unknown if the units are in a damaged block."""
+    """Return the batch with its unknown tags codes computed from the messages. They are unknown for
+    units in a damaged block."""
     unknown = batch.tags_codes == UNKNOWN_TAGS_CODE
     if not unknown.any():
         return batch

@@ -1,6 +1,6 @@
-"""Joint read of many small ranges, whose messages are checked together. Nearly all ranges are
-sound. A sound range costs two requests, and the work on columns is done once for many ranges. A
-range that is not sound is read again, separately, to find its damage."""
+"""Joint read of many small ranges. A sound range costs two requests, and the work on columns is
+done once for many ranges. A range that is not sound is read again, separately, to find its
+damage."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ MOST_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class JoinedBatch:
-    """Messages of several ranges in one buffer, range by range, in offset order. `queues`: the
-    queue of each range. `counts`: int64[ranges], number of messages in each range. `tags_codes`:
-    tags codes of the units. `columns`: fields of the records. Positions in them are bytes in the
-    buffer."""
+    """Messages of several ranges in one buffer, range by range, in offset order. `queues`: queue of
+    each range. `counts`: int64[ranges], number of messages of each range. `tags_codes`: tags codes
+    of the units. `columns`: fields of the records, with positions in the buffer."""
 
     queues: tuple[QueueFiles, ...]
     counts: Int64s
@@ -53,8 +52,8 @@ class JoinedBatch:
 
 
 class _Piece(NamedTuple):
-    """A range with its bytes. `units`: bytes of its units. `log`: bytes of its messages. `start`:
-    commit log offset at which `log` begins."""
+    """Range with its bytes. `units`: bytes of its units. `log`: bytes of its messages. `start`:
+    commit log offset of `log`."""
 
     range: ScanRange
     units: memoryview
@@ -63,8 +62,8 @@ class _Piece(NamedTuple):
 
 
 def group_small(ranges: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
-    """Group adjacent small ranges, so that each group has about one batch of messages and is read
-    together. Any other range is a group of its own."""
+    """Group adjacent small ranges that are read together, each group with about one batch of
+    messages. Other ranges are groups of their own."""
     group: list[ScanRange] = []
     size_bytes = rows = 0
     for one in ranges:
@@ -86,9 +85,9 @@ def read_joined(
     provider: SegmentProvider, ranges: Sequence[ScanRange]
 ) -> tuple[list[bool], JoinedBatch | None]:
     """Read ranges and find the sound ones. In a sound range, the units refer to whole, adjacent
-    records, each record belongs to its unit, and each body has the right CRC. Bounds of store times
-    are ignored. Returns whether each range is sound, and the messages of the sound ranges (None
-    without a sound range). Raises Unavailable."""
+    records, each record matches its unit, and each body has the right CRC. Bounds of store times
+    are ignored. Return whether each range is sound, and the messages of the sound ranges or None.
+    Raises Unavailable."""
     found = list(map_ahead(provider, lambda one: _read(provider, one), ranges))
     sound = np.array([piece is not None for piece in found], np.bool_)
     batch, right = _check([piece for piece in found if piece is not None])
@@ -97,8 +96,8 @@ def read_joined(
 
 
 def _read(provider: SegmentProvider, one: ScanRange) -> _Piece | None:
-    """Read the bytes of a range. Returns None if its units or its messages are in more than one
-    segment, or if the messages cannot be adjacent."""
+    """Read the bytes of a range. Return None if its units or its messages are in several segments,
+    or if the messages cannot be adjacent."""
     queue = one.queue
     units = read_within(
         provider, queue.consume_queue, one.from_offset * UNIT_SIZE, one.count * UNIT_SIZE
@@ -117,7 +116,7 @@ def _read(provider: SegmentProvider, one: ScanRange) -> _Piece | None:
 def read_within(
     provider: SegmentProvider, extents: tuple[SegmentExtent, ...], offset: int, length: int
 ) -> memoryview | None:
-    """Read bytes of one segment. Returns None if bytes are missing or damaged. Raises
+    """Read bytes of one segment. Return None if bytes are missing or damaged. Raises
     Unavailable."""
     extent = extent_at(extents, offset)
     if length <= 0 or extent is None or offset + length > extent.end_offset:
@@ -174,7 +173,7 @@ def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
 
 
 def _check_rest(pieces: Sequence[_Piece], bad: Int64s) -> tuple[JoinedBatch | None, Bools]:
-    """Repeat the check of the ranges without those that were found to be bad."""
+    """Repeat the check without the ranges that are bad."""
     sound = np.ones(len(pieces), np.bool_)
     sound[bad] = False
     batch, right = _check([pieces[number] for number in np.flatnonzero(sound).tolist()])

@@ -1,7 +1,7 @@
-"""Distinguishes damage from messages that have expired or were not completely written. Bytes may be
-missing because their messages expired after the read was planned. A crash, or a running write,
-leaves units without messages at the end of a queue. Readers skip such units without an error, and
-the writer overwrites them later. A missing message that the metadata records is damage."""
+"""Distinction of damage from messages that have expired or were not completely written. Messages
+may expire after the read was planned. A crash, or a running write, leaves units without messages at
+the end of a queue. Readers skip them without an error, and the writer overwrites them later. A
+missing message that the metadata records is damage."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ _NO_UNIT = "units-missing"
 
 
 class Judge:
-    """Filters the findings of one range before they reach another `OnFinding`. At the first damage
-    the queue is listed again. If the damaged messages have expired, or the topic was recreated,
-    raises Expired. Units at the end of the queue whose messages were never written become a
-    note."""
+    """Filters the findings of one range before another `OnFinding` receives them. At the first
+    damage the queue is listed again. Raises Expired if the messages have expired or the topic was
+    recreated. Units at the end of the queue whose messages were never written become a note."""
 
     def __init__(self, provider: SegmentProvider, read: ScanRange, on_finding: OnFinding) -> None:
         self._provider = provider
@@ -63,8 +62,8 @@ class Judge:
             self._on_finding(_make_tail_note(self._queue, end, finding.segment, finding.position))
 
     def note(self, batch: MessageBatch) -> None:
-        """Record a non-empty batch of the range. Without a witness of the plan, the first message
-        of the first batch is the witness of later reads."""
+        """Record a non-empty batch of the range. Without a witness of the plan, its first message
+        becomes the witness."""
         start = int(batch.columns.positions[0])
         extent = extent_at(self._queue.commit_log, batch.base_offset + start)
         self._is_checked = self._witness is not None
@@ -100,9 +99,8 @@ class Judge:
 def cut_unwritten_tail(
     reader: QueueReader, scan_range: ScanRange, on_finding: OnFinding
 ) -> ScanRange:
-    """Remove units without messages from the end of a range, if the range ends at the end of the
-    queue. Units of messages that the metadata records are kept. The function reads the head of one
-    record. Raises Unavailable."""
+    """Remove units without messages from the end of a range at the end of the queue. Units that the
+    metadata records are kept. Reads the head of one record. Raises Unavailable."""
     queue, until = reader.queue, scan_range.until_offset
     spans = queue.unit_spans()
     if not spans or until != spans[-1][1] or until <= max(queue.recorded_end, spans[-1][0]):

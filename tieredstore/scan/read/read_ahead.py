@@ -1,6 +1,6 @@
-"""Reads the next runs of messages in advance, while the caller works on the current run. An answer
-of an object store takes much longer than the check of the messages in it. But several concurrent
-requests take about as long as one."""
+"""Read-ahead of the next runs of messages while the caller works on the current run. An answer of
+an object store takes much longer than the checks, but several concurrent requests take about as
+long as one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ be called in another thread."""
 
 
 class LoadedRun(NamedTuple):
-    """A run, and a function that returns its bytes. `load` returns the bytes or raises the error of
-    the read. Call `load` before you request the next run."""
+    """Run, and a function that returns its bytes or raises the error of the read. Call `load`
+    before the next run is requested."""
 
     run: UnitRun
     load: Callable[[], memoryview]
@@ -42,9 +42,9 @@ _Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryv
 def load_ahead(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]], read: Read, on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
-    """Yield the runs in order, while other threads read the next few runs. `runs_of`: function that
-    yields the runs and passes findings about units to its argument. It is called in a thread of its
-    own. The caller gets findings and errors in the same order as without reading ahead."""
+    """Yield the runs in order, while other threads read the next few. `runs_of`: yields the runs,
+    in a thread of its own, and passes findings about units to its argument. Findings and errors
+    arrive in the same order as without read-ahead."""
     planned: SimpleQueue[_Planned] = SimpleQueue()
     room = Semaphore(RUNS_PLANNED)
     stopping = Event()
@@ -110,7 +110,7 @@ _IN_ALL = Semaphore(RUNS_AHEAD_IN_ALL)
 
 
 class _Share:
-    """Share of one reader in the number of runs that all readers together may read ahead."""
+    """One reader's share of the runs that all readers together may read ahead."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -122,8 +122,8 @@ class _Share:
         self.reduce(0)
 
     def covers(self, loading: int) -> bool:
-        """Return whether the reader may read another run while it reads `loading` runs. A first run
-        is always allowed."""
+        """Return whether the reader may read another run besides `loading` runs. A first run is
+        always allowed."""
         if loading > RUNS_AHEAD:
             return False
         if loading > self._count and _IN_ALL.acquire(blocking=False):
@@ -131,7 +131,7 @@ class _Share:
         return loading <= self._count
 
     def reduce(self, loading: int) -> None:
-        """Reduce the share to `loading` runs, so that other readers can use the rest."""
+        """Reduce the share to `loading` runs, and leave the rest to other readers."""
         while self._count > loading:
             self._count -= 1
             _IN_ALL.release()

@@ -1,4 +1,4 @@
-"""Compares records with their consume queue units."""
+"""Comparison of records with their consume queue units."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def check_run(
     body_crcs: bool = True,
 ) -> MessageBatch | None:
     """Compare records with their units, and bodies with their CRCs unless `body_crcs` is false.
-    `buffer`: bytes of the queue's commit log in the tier, from offset `start` on. Returns the
-    messages that pass the checks, or None. Reports the others to `on_finding`."""
+    Return the messages that pass, or None, and report the others. `buffer`: bytes of the queue's
+    commit log from offset `start`."""
     checks = _RunChecks(queue, buffer, start, run, body_crcs=body_crcs)
     batch = checks.batch()
     for finding in sorted(checks.findings, key=lambda finding: finding.queue_offset or 0):
@@ -47,8 +47,7 @@ def check_run(
 def find_right_heads(
     headers: npt.NDArray[np.void], offsets: Int64s, sizes: Int64s, queue_ids: Int64s | int
 ) -> Bools:
-    """Return whether each header belongs to a message with the given position, size and queue
-    id."""
+    """Return a mask of the headers that have the given position, size and queue id."""
     magic = headers["magic"]
     right: Bools = (headers["size"] == sizes) & (
         (magic == layout.MAGIC_V1) | (magic == layout.MAGIC_V2)
@@ -58,14 +57,14 @@ def find_right_heads(
 
 
 def place_of(queue: QueueFiles, offset: int) -> tuple[SegmentId, int]:
-    """Return the commit log segment that contains `offset`, and the position of `offset` in it."""
+    """Return the commit log segment that contains `offset`, and the position in it."""
     extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= offset)
     return extent.id, offset - extent.base_offset
 
 
 class _RunChecks:
-    """Checks of the records of one run. The findings are collected, and the caller reports them in
-    the order of queue offsets."""
+    """Checks of the records of one run. The caller reports the collected findings in the order of
+    queue offsets."""
 
     def __init__(
         self, queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun, *, body_crcs: bool
@@ -206,8 +205,8 @@ class _RunChecks:
 def decode_columns(
     buffer: memoryview, positions: Int64s, headers: npt.NDArray[np.void]
 ) -> tuple[RecordColumns | None, npt.NDArray[np.intp], list[tuple[int, Corrupt]]]:
-    """Return the columns of the readable records, their row numbers, and the errors of the other
-    records by row."""
+    """Return the columns of the readable records, their row numbers, and the errors of the others
+    by row."""
     rows = np.arange(len(positions))
     if not len(rows):
         return None, rows, []
@@ -243,8 +242,8 @@ def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
 def find_right_topics(
     buffer: memoryview, columns: RecordColumns, topics: Sequence[str], owners: Int64s
 ) -> Bools:
-    """Return a mask (bool[n]) of the messages that have the expected topic. The expected topic of
-    message i is `topics[owners[i]]`."""
+    """Return a mask (bool[n]) of the messages with the expected topic, which is `topics[owners[i]]`
+    for message i."""
     names = [topic.encode(errors="surrogateescape") for topic in topics]
     lengths = np.array([len(name) for name in names], dtype=np.int64)
     right: Bools = columns.topic_lengths == lengths[owners]

@@ -37,9 +37,8 @@ def read_small_ahead(
     on_finding: OnFinding,
 ) -> Generator[R]:
     """Yield the batches of each item, in item order. Over a network the next few small items are
-    read ahead: at most 16 MiB, and no more items than the provider answers concurrently. `size_of`:
-    commit log bytes of an item. Findings and errors are delivered in order, as without
-    read-ahead."""
+    read ahead: at most 16 MiB, and as many as the provider answers at the same time. `size_of`:
+    commit log bytes of an item. Findings and errors arrive in order, as without read-ahead."""
     if not waits_for_network(provider):
         for item in items:
             yield from read(item, on_finding)
@@ -70,7 +69,7 @@ def read_small_ahead(
 
 
 class _Ahead(Generic[T, R]):
-    """A small range whose first batches a thread reads ahead."""
+    """Small range whose first batches are read ahead by a thread."""
 
     def __init__(
         self, pool: ThreadPoolExecutor, item: T, size_bytes: int, read: Read[T, R]
@@ -89,7 +88,7 @@ class _Ahead(Generic[T, R]):
         self._tell(finding)
 
     def take(self, on_finding: OnFinding) -> Generator[R]:
-        """Yield the batches that were read ahead, and then the other batches of the item."""
+        """Yield the batches that were read ahead, then the rest of the item."""
         try:
             error = self._read.exception()
             for event in self._events:

@@ -1,7 +1,6 @@
-"""Finds the end of a queue: its last consume queue unit whose message exists. A writer appends a
-message to the commit log before it appends the unit. The length of a file does not show where its
-valid data ends, because a write may be running, or a crash may have left the file longer than its
-data."""
+"""End of a queue: its last consume queue unit whose message exists. A writer appends a message to
+the commit log before its unit. The length of a file does not show where its valid data ends,
+because a write may be running, or a crash may have left a longer file."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ _log = logging.getLogger(__name__)
 
 
 class Proof(enum.Enum):
-    """Required proof that the message of a unit exists. HEAD: its record begins with the size from
-    the unit and a magic, or is damaged in a way that an interrupted write cannot cause. Expired
-    messages count as existing, and an unreadable segment raises Corrupt. RECORD: its record is
-    whole and is the expected message of the queue, or its head is damaged. BODY: as RECORD, and the
-    body has the right CRC. With RECORD and BODY, expired and unreadable messages do not count."""
+    """Required proof that the message of a unit exists. HEAD: its record begins with the right size
+    and a magic, or is damaged in a way that an interrupted write cannot cause. Expired messages
+    count as existing, and an unreadable segment raises Corrupt. RECORD: its record is whole and is
+    the expected message of the queue, or its head is damaged. BODY: as RECORD, and the body has the
+    right CRC. With RECORD and BODY, expired and unreadable messages do not count."""
 
     HEAD = "head"
     RECORD = "record"
@@ -50,11 +49,10 @@ class QueueTail(NamedTuple):
 def find_tail(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> QueueTail | None:
-    """Return the end of the last existing message at or after queue offset `floor`, or None if no
-    message exists there. The search reads backwards from the end of the consume queue, usually only
-    one unit and one record. `lists_again`: whether to list the commit log again if units refer to
-    bytes after its listed end. `reader.queue` then has the new listing. Raises Unavailable. With
-    HEAD also Corrupt."""
+    """Return the end of the last existing message at or after queue offset `floor`, or None. The
+    search reads backwards from the end of the consume queue, usually one unit and one record.
+    `lists_again`: list the commit log again if units refer to bytes after its listed end.
+    `reader.queue` then has the new listing. Raises Unavailable, with HEAD also Corrupt."""
     search = _TailSearch(reader, proof, lists_again)
     for start, end in reversed(reader.queue.unit_spans()):
         found = find_last_message(
@@ -69,7 +67,7 @@ def find_tail(
 
 
 class _TailSearch(NamedTuple):
-    """Rules by which `find_tail` decides whether a message exists."""
+    """Rules that decide for `find_tail` whether a message exists."""
 
     reader: QueueReader
     proof: Proof
@@ -84,8 +82,8 @@ class _TailSearch(NamedTuple):
             return np.empty(0, dtype=UNIT_DTYPE)
 
     def find_candidates(self, units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the units whose message is within the listed bytes of the commit log.
-        With `Proof.HEAD`, the mask includes units whose message has expired."""
+        """Return a mask of the units whose message is within the listed commit log. With
+        `Proof.HEAD`, expired messages are included."""
         candidates = self._find_listed(units)
         if self.lists_again and not candidates[-1] and self.reader.see_growth():
             candidates = self._find_listed(units)
@@ -127,8 +125,8 @@ class _TailSearch(NamedTuple):
 def read_message(
     reader: QueueReader, offset: int, *, check_body: bool = False
 ) -> StoredMessage | None:
-    """Return message `offset` of the queue, or None if the record is missing, is damaged or belongs
-    to another message. `check_body`: treat a wrong body CRC as damage. Raises Unavailable."""
+    """Return message `offset` of the queue, or None if the record is missing, damaged or another
+    message. `check_body`: a wrong body CRC counts as damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
         size = int(unit["size"])
@@ -149,10 +147,10 @@ def find_committed_end(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> int:
     """Return the queue offset after the last message that exists (`find_tail`) or that the metadata
-    records. Readers that read up to this offset report recorded messages that are lost. Without a
-    message the result is the start of the queue, and without a commit log the end of all units.
-    `floor`: an end that was found before. Messages below it are not read. Logs a warning for units
-    without messages at the end, which are left by a crash."""
+    records. Reads up to this offset report recorded messages that are lost. Without a message the
+    result is the start of the queue, and without a commit log the end of all units. `floor`: an end
+    that was found before. Messages below it are not read. Logs a warning for units without messages
+    at the end, which are left by a crash."""
     written = find_written_end(reader, proof, floor=floor, lists_again=lists_again)
     behind = reader.max_offset()
     end = behind if written is None else min(written, behind)
@@ -168,9 +166,9 @@ def find_committed_end(
 def find_written_end(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> int | None:
-    """Return the queue offset after the last existing message, as `find_tail` finds it. Without a
-    message, return `floor` or the start of the queue. Return None if the commit log is lost. Raises
-    Corrupt, Unavailable."""
+    """Return the queue offset after the last existing message (`find_tail`). Without a message,
+    return `floor` or the start of the queue, and None if the commit log is lost. Raises Corrupt,
+    Unavailable."""
     found = find_tail(reader, proof, floor=floor, lists_again=lists_again)
     if found is not None:
         return found.queue_end
@@ -182,9 +180,9 @@ def cut_to_consistent_prefix(
     queue: QueueFiles,
     known: Mapping[SegmentId, FileSegmentMetadata] | None,
 ) -> QueueFiles:
-    """Cut a queue after its last consume queue unit whose message exists, and its commit log after
-    that message. Segments end where the next segment begins. Empty segments and bytes without units
-    are left out. Raises Corrupt if a listed segment cannot be read, Unavailable."""
+    """Cut a queue after its last unit whose message exists, and its commit log after that message.
+    Segments end where the next one begins. Empty segments and bytes without units are omitted.
+    Raises Corrupt if a listed segment cannot be read, Unavailable."""
     if not queue.consume_queue:
         return replace(queue, commit_log=(), consume_queue=())
     with QueueReader(provider, queue) as reader:
@@ -198,7 +196,7 @@ def cut_to_consistent_prefix(
 def cut_queue(
     queue: QueueFiles, tail: QueueTail, known: Mapping[SegmentId, FileSegmentMetadata] | None
 ) -> QueueFiles:
-    """Cut a queue after its tail, and leave out empty segments."""
+    """Cut a queue after its tail, and drop empty segments."""
     return replace(
         queue,
         commit_log=_cut_file(queue.commit_log, tail.log_end, known, 1),

@@ -1,1 +1,1 @@
-"""Reads store times from the files of a queue."""
+"""Store times in the files of a queue."""

@@ -1,4 +1,4 @@
-"""Finds the smallest and largest store time of a copied segment, for its metadata entry."""
+"""Smallest and largest store time of a copied segment, for its metadata entry."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def segment_times(
     target: FileSegmentMetadata | None,
 ) -> Times:
     """Return the smallest and largest store time of all copied messages of a segment. `origin`,
-    `target`: the segment's metadata entries in the tier that was copied and in the copy. Only
-    messages that neither entry covers are read. Raises Unavailable, and Corrupt if a segment is
-    missing."""
+    `target`: its metadata entries in the original tier and in the copy. Only messages that neither
+    entry covers are read. Raises Unavailable, and Corrupt if a segment is missing."""
     times, covered = NO_TIMES, 0
     for entry in (target, origin):
         if (
@@ -73,7 +72,7 @@ def index_times(provider: SegmentProvider, extent: SegmentExtent) -> Times:
 
 def first_unit_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
     """Return the first unit of a span whose message begins at or after the commit log offset
-    `offset`, or the end of the span. O(log n) reads."""
+    `offset`, or the end of the span, in O(log n) reads."""
     low, high = span
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,6 @@
-"""Exact search for the start and end of a time range in a queue. Store times of a queue may
-decrease, because clocks are set back and brokers fail over. If the writer recorded the smallest and
-largest time of a piece of a queue, the piece can be excluded without a read. In a piece without
-recorded times, the head of every message is read."""
+"""Exact search for the bounds of a time range in a queue. Store times may decrease, because clocks
+are set back and brokers fail over. A piece of the queue is excluded without a read if the writer
+has recorded its smallest and largest time. Otherwise the head of every message is read."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class Window(NamedTuple):
 
 
 class Heads:
-    """Reads the store times of messages of a queue. The last read is cached for the next search."""
+    """Reads the store times of messages of a queue, and caches the last read."""
 
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
@@ -60,7 +59,7 @@ class Heads:
 
 class Piece(NamedTuple):
     """Messages [start, end) of one span of units. `times`: recorded smallest and largest store
-    time, None without a record."""
+    time, or None."""
 
     start: int
     end: int
@@ -71,14 +70,13 @@ class Piece(NamedTuple):
 
 
 def join_times(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Combine two pairs of smallest and largest time. Return None if one of the pairs is None
-    (unknown)."""
+    """Combine two pairs of smallest and largest time. Return None if either is unknown."""
     return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
 def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -> int:
-    """Return a queue offset such that all messages before it are stored before `since_ms`. An
-    unreadable message counts as stored at the time of the message before it. Raises Unavailable."""
+    """Return a queue offset before which all messages are stored before `since_ms`. An unreadable
+    message counts as stored at the time of the previous message. Raises Unavailable."""
     window, begin = Window(since_ms, None), low
     for piece in pieces:
         if not piece.may_have(window):
@@ -97,9 +95,8 @@ def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -
 
 
 def find_end(heads: Heads, pieces: Sequence[Piece], high: int, until_ms: int) -> int:
-    """Return a queue offset such that all messages at or after it are stored at or after
-    `until_ms`. An unreadable message counts as stored at the time of the message after it. Raises
-    Unavailable."""
+    """Return a queue offset from which all messages are stored at or after `until_ms`. An
+    unreadable message counts as stored at the time of the next message. Raises Unavailable."""
     window, end = Window(None, until_ms), high
     for piece in reversed(pieces):
         if not piece.may_have(window):
@@ -118,8 +115,8 @@ def find_end(heads: Heads, pieces: Sequence[Piece], high: int, until_ms: int) ->
 
 
 def find_first_within(heads: Heads, pieces: Iterable[Piece], window: Window) -> int | None:
-    """Return the first queue offset whose message is stored within a window, or None.
-    Unreadable messages are skipped. Raises Unavailable."""
+    """Return the queue offset of the first message stored within a window, or None. Unreadable
+    messages are skipped. Raises Unavailable."""
     for piece in pieces:
         if not piece.may_have(window):
             continue
@@ -131,7 +128,7 @@ def find_first_within(heads: Heads, pieces: Iterable[Piece], window: Window) -> 
 
 
 def steps(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Divide messages [start, end) into reads. Yield the first message and the number of messages
-    of each read."""
+    """Divide messages [start, end) into reads. Yield the first message and number of messages of
+    each."""
     for at in range(start, end, _AT_ONCE):
         yield at, min(_AT_ONCE, end - at)

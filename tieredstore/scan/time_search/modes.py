@@ -1,4 +1,4 @@
-"""Values of the option `search_times`: modes of the search for messages by store time."""
+"""Modes of the search for messages by store time (option `search_times`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from tieredstore.errors import Invalid
 
 
 class SearchTimes(enum.StrEnum):
-    """Search mode. EXACT: every message of the time range is found, even if clocks were set.
-    SAMPLED: in a large queue only some messages are read, and clock changes between them can be
-    missed."""
+    """Search mode. EXACT: find every message of the time range, even if clocks were set. SAMPLED:
+    read only some messages of a large queue, and possibly miss clock changes between them."""
 
     EXACT = "exact"
     SAMPLED = "sampled"

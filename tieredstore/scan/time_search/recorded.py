@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 class RecordedTimes:
-    """Time records of a queue. Each record is read once, when its segment is needed. An unreadable
-    record is ignored, and so is a record that does not match the messages of the queue."""
+    """Time records of a queue. Each is read once, when its segment is needed. Records that are
+    unreadable or do not match the messages are ignored."""
 
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
@@ -55,8 +55,8 @@ class RecordedTimes:
 
 
 def load_ranges(reader: QueueReader) -> list[TimedRange]:
-    """Return the ranges of a queue that have recorded times, in ascending order. A reader loads
-    them at the first call, and then keeps them."""
+    """Return the ranges of a queue with recorded times, ascending. They are loaded once per
+    reader."""
     if reader.recorded_times is None:
         recorded = RecordedTimes(reader)
         ascending: list[TimedRange] = []
@@ -69,8 +69,7 @@ def load_ranges(reader: QueueReader) -> list[TimedRange]:
 
 
 def make_read(reader: QueueReader) -> Read:
-    """Return a function that reads bytes of a queue's commit log. The bytes are used to check
-    recorded times."""
+    """Return a function that reads bytes of a queue's commit log, for checking recorded times."""
 
     def read(offset: int, length: int) -> memoryview:
         extent = reader.commit_log.extent_at(offset)
@@ -85,8 +84,8 @@ def make_read(reader: QueueReader) -> Read:
 
 
 def cut_pieces(spans: Iterable[Interval], ranges: Iterable[TimedRange]) -> list[Piece]:
-    """Divide spans of queue offsets into pieces at the starts and ends of ranges with recorded
-    times. Spans and ranges must be in ascending order."""
+    """Split spans of queue offsets at the borders of ranges with recorded times. Both must be in
+    ascending order."""
     pieces: list[Piece] = []
     known = list(ranges)
     number = 0

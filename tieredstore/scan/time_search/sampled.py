@@ -1,9 +1,8 @@
-"""Estimates the start and end of a time range in a large queue, from the times of some messages.
-Samples cover the queue, and are closer together near the start and the end of the range. The start
-is accepted only if all samples before it, and all possible times between these samples, are earlier
-than the range. For the end, all later samples and times must be later than the range. A queue whose
-times are not in ascending order therefore needs more samples. The reader later checks the time of
-each message between start and end."""
+"""Estimate of the bounds of a time range in a large queue, from the times of some messages. Samples
+are closer together near the bounds. The start is accepted if all samples before it, and all
+possible times between them, are earlier than the range. The end is treated the same way. A queue
+whose times are not in ascending order therefore needs more samples. The reader later checks the
+time of each message between the bounds."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ def narrow_by_samples(
     reader: QueueReader, low: int, high: int, since_ms: int | None, until_ms: int | None
 ) -> tuple[int, int]:
     """Return queue offsets within [low, high). Messages outside are unlikely to be stored within
-    [since, until), epoch ms. The search reads at most a few hundred heads. Times that leave the
-    range for more than a minute and return between two samples are missed, unless the metadata of
-    segments shows them. Raises Unavailable."""
+    [since, until), epoch ms. At most a few hundred heads are read. Times that leave the range for
+    more than a minute and return between two samples are missed, unless the metadata of segments
+    shows them. Raises Unavailable."""
     search = SampledSearch(reader, low, high)
     begin = 0 if since_ms is None else search.find_begin(since_ms)
     end = search.count if until_ms is None else search.find_end(until_ms)
@@ -48,8 +47,7 @@ def narrow_by_samples(
 
 
 def _median_around(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return, for each value, the median of this value and of three values on each side, so that
-    outliers do not count."""
+    """Return for each value the median of it and three values on each side, to ignore outliers."""
     if not len(values):
         return values
     around = np.lib.stride_tricks.sliding_window_view(np.pad(values, 3, "reflect"), 7)
@@ -58,9 +56,8 @@ def _median_around(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 class SampledSearch:
-    """Search in samples: the known store times of some messages of a queue, by position. The
-    position of a message is its index among all searched messages, counted from 0 over all
-    spans."""
+    """Search in samples: known store times of some messages of a queue, by position. A position is
+    the index of a message among all searched messages, over all spans."""
 
     def __init__(self, reader: QueueReader, low: int, high: int) -> None:
         self._reader = reader
@@ -87,8 +84,8 @@ class SampledSearch:
         return self._widen_begin(begin, since_ms)
 
     def find_end(self, until_ms: int) -> int:
-        """Return a position such that, as far as the samples show, no message at or after it is
-        stored before `until_ms`."""
+        """Return a position after which no message is stored before `until_ms`, as far as the
+        samples show."""
         while True:
             early = np.flatnonzero(self._guess_bounds()[0] < until_ms + STEP_MS)
             gap = int(early[-1]) if len(early) else 0
@@ -99,9 +96,9 @@ class SampledSearch:
 
     def _guess_bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the smallest and largest possible time in each gap between samples. Gap 0 is
-        before the first sample, and the last gap is after the last sample. If a clock was set back
-        within a gap, the difference of the two sampled times is smaller than the time that passed.
-        The time that passed is estimated from the neighbouring gaps."""
+        before the first sample, and the last gap is after the last one. If a clock was set back
+        within a gap, the sampled times differ by less than the time that passed, which is estimated
+        from the neighbouring gaps."""
         if not len(self._times):
             return np.array([-np.inf]), np.array([np.inf])
         times = self._times.astype(np.float64)
@@ -116,14 +113,13 @@ class SampledSearch:
         )
 
     def offset_at(self, place: int) -> int:
-        """Return the queue offset of the position `place`, counted over the messages of all
-        spans."""
+        """Return the queue offset of a position."""
         span = bisect.bisect_right(self._ends, place)
         end = self._spans[span][1]
         return end - (self._ends[span] - place)
 
     def _split(self, gap: int) -> bool:
-        """Take samples within a gap between samples. Returns whether a sample was found."""
+        """Take samples within a gap. Return whether a sample was found."""
         low = int(self._places[gap - 1]) if gap else -1
         high = int(self._places[gap]) if gap < len(self._places) else self.count
         if high - low <= self._block:
@@ -132,8 +128,8 @@ class SampledSearch:
         return self._take_samples(list(range(low + step, high, step)))
 
     def _take_samples(self, places: list[int]) -> bool:
-        """Read the store times of the messages at some positions. If a message cannot be read, one
-        just after it is read. Returns whether a sample was added."""
+        """Read the store times of the messages at some positions, or of one just after an
+        unreadable message. Return whether a sample was added."""
         before = len(self._places)
         for tried in range(_TRIES):
             wanted = [place + tried for place in places if place + tried < self.count]
@@ -151,16 +147,16 @@ class SampledSearch:
         self._places = joined
 
     def _widen_begin(self, begin: int, since_ms: int) -> int:
-        """Return the position `begin`. Return the start of an earlier segment if, according to the
-        metadata, its latest message is stored at or after `since_ms`."""
+        """Return the position `begin`, or the start of an earlier segment whose latest message is
+        stored at or after `since_ms` according to the metadata."""
         for extent in self._reader.queue.commit_log:
             if extent.times is not None and extent.times[1] >= since_ms:
                 return self._place_behind(extent.base_offset, 0, begin)
         return begin
 
     def _widen_end(self, end: int, until_ms: int) -> int:
-        """Return the position `end`. Return the end of a later segment if, according to the
-        metadata, its earliest message is stored before `until_ms`."""
+        """Return the position `end`, or the end of a later segment whose earliest message is stored
+        before `until_ms` according to the metadata."""
         for extent in reversed(self._reader.queue.commit_log):
             if extent.times is not None and extent.times[0] < until_ms:
                 return self._place_behind(extent.end_offset, end, self.count)

@@ -1,4 +1,4 @@
-"""Records the store times of queues whose writer kept no records."""
+"""Recording of the store times of queues whose writer kept no records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _AT_ONCE = 1 << 14
 
 
 def record_queue(provider: SegmentProvider, place: TimesPlace, queue: QueueFiles) -> int:
-    """Record the times of all messages of a large queue that has no recorded times. Reads the heads
-    of the messages. The caller must hold the writer epoch. Returns the number of segments with a
-    new record. Raises Unavailable."""
+    """Record the times of all messages of a large queue without recorded times, from the heads of
+    the messages. The caller must hold the writer epoch. Return the number of segments with a new
+    record. Raises Unavailable."""
     if is_read_whole(queue):
         return 0
     with QueueReader(provider, queue) as reader:
@@ -64,8 +64,8 @@ def _read_ranges(reader: QueueReader, piece: Piece, bases: list[int]) -> Iterato
 
 
 def sweep_records(place: TimesPlace, broker: str, queues: Iterable[QueueFiles]) -> int:
-    """Delete a broker's records whose segments no longer exist. Returns the number of deleted
-    records. Raises Unavailable."""
+    """Delete a broker's records whose segments no longer exist, and return their number. Raises
+    Unavailable."""
     there = {
         queue.path: {extent.base_offset for extent in queue.commit_log}
         for queue in queues

@@ -1,4 +1,4 @@
-"""Searches for the messages of a time range in a queue."""
+"""Search for the messages of a time range in a queue."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ read too, so that one read covers the wanted pieces before and after them."""
 
 
 class Unrecorded(NamedTuple):
-    """Number of messages of one queue that have no recorded times, and number of their commit log
-    bytes. `is_growing`: whether these messages are the last ones of a queue whose writer records
-    times, and are so few that the writer has not recorded them yet."""
+    """Number and commit log bytes of a queue's messages without recorded times. `is_growing`:
+    whether they are the last messages, and still too few for the writer to record."""
 
     queue: str
     messages: int
@@ -51,10 +50,10 @@ def narrow_by_time(
     until_ms: int | None = None,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> tuple[int, int]:
-    """Return a range of queue offsets within [low, high). No message outside of the range is stored
-    within [since, until), epoch ms. Messages in the range may have other times. A damaged message
-    counts as stored at the time of its neighbour. SAMPLED reads only some messages of a queue above
-    8 MiB (see `narrow_by_samples`). Raises Unavailable."""
+    """Return a range of queue offsets within [low, high) that contains all messages stored within
+    [since, until), epoch ms, and possibly others. A damaged message counts as stored at the time of
+    its neighbour. SAMPLED reads only some messages of a queue above 8 MiB (see
+    `narrow_by_samples`). Raises Unavailable."""
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
         return narrow_by_samples(reader, low, high, since_ms, until_ms)
     return _narrow(reader, find_pieces(reader, low, high), low, high, since_ms, until_ms)
@@ -63,7 +62,7 @@ def narrow_by_time(
 def narrow_by_heads(
     reader: QueueReader, low: int, high: int, since_ms: int | None, until_ms: int | None
 ) -> tuple[int, int]:
-    """Do an exact `narrow_by_time` that reads the head of each message, not recorded times."""
+    """Run an exact `narrow_by_time` with the heads of all messages, without recorded times."""
     pieces = [exact.Piece(*span) for span in clip_spans(reader.queue.unit_spans(), low, high)]
     return _narrow(reader, pieces, low, high, since_ms, until_ms)
 
@@ -92,15 +91,15 @@ def _narrow(
 
 
 def find_pieces(reader: QueueReader, low: int, high: int) -> list[exact.Piece]:
-    """Divide the messages [low, high) into pieces, each with its recorded times or without any."""
+    """Divide the messages [low, high) into pieces with and without recorded times."""
     spans = clip_spans(reader.queue.unit_spans(), low, high)
     return cut_pieces(spans, [] if is_read_whole(reader.queue) else load_ranges(reader))
 
 
 def find_runs(reader: QueueReader, low: int, high: int, window: exact.Window) -> list[exact.Piece]:
-    """Return the parts of [low, high) that may have messages of a time window. In a part, either
-    all messages have recorded times or none has. In a part without recorded times, the head of each
-    message must be read. Raises Unavailable."""
+    """Return the parts of [low, high) that may have messages of a time window. Each part has
+    recorded times for all its messages, or the head of each message must be read. Raises
+    Unavailable."""
     runs: list[exact.Piece] = []
     behind = 0
     for number, piece in enumerate(find_pieces(reader, low, high)):
@@ -120,8 +119,8 @@ def find_intervals(
     reader: QueueReader, low: int, high: int, windows: Sequence[exact.Window]
 ) -> Iterator[Interval]:
     """Yield ranges of queue offsets in [low, high) that contain every message stored within
-    `windows`, and few others. An unreadable message counts as wanted. The head of each message is
-    read at most once. Raises Unavailable."""
+    `windows`, and few others. Unreadable messages are included. The head of each message is read at
+    most once. Raises Unavailable."""
     for piece in find_pieces(reader, low, high):
         if piece.times is not None:
             if any(piece.may_have(window) for window in windows):
@@ -138,8 +137,8 @@ def find_intervals(
 
 
 def find_unrecorded(reader: QueueReader) -> Iterator[Unrecorded]:
-    """Yield the parts of a large queue that have no recorded times. Yields nothing for a queue that
-    is so small that it is read whole. Raises Unavailable."""
+    """Yield the parts of a large queue that have no recorded times. Small queues, which are read
+    whole, have none. Raises Unavailable."""
     queue = reader.queue
     if is_read_whole(queue):
         return
@@ -157,8 +156,7 @@ def find_unrecorded(reader: QueueReader) -> Iterator[Unrecorded]:
 
 
 def warn_unrecorded(found: Iterable[Unrecorded]) -> None:
-    """Log a warning with the number of message heads that a search will read, if it will read many.
-    In JSON logs the warning has fields."""
+    """Log a warning if a search will read many message heads."""
     by_queue: dict[str, list[Unrecorded]] = {}
     for one in found:
         by_queue.setdefault(one.queue, []).append(one)
@@ -185,8 +183,7 @@ def warn_unrecorded(found: Iterable[Unrecorded]) -> None:
 
 
 def is_read_whole(queue: QueueFiles) -> bool:
-    """Return whether a queue is so small that a search by time reads the time of every message,
-    instead of searching for the bounds."""
+    """Return whether a queue is so small that a search by time reads the time of every message."""
     return _log_bytes(queue) <= READ_WHOLE_BYTES
 
 
@@ -199,7 +196,7 @@ def find_first(
     until_ms: int | None = None,
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> int | None:
-    """Return the first queue offset of [low, high) whose message is stored within [since,
+    """Return the queue offset of the first message of [low, high) that is stored within [since,
     until), or None. Unreadable messages are skipped. Raises Unavailable."""
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
         low, high = narrow_by_samples(reader, low, high, since_ms, until_ms)
@@ -208,8 +205,7 @@ def find_first(
 
 
 def _is_small(reader: QueueReader, low: int, high: int) -> bool:
-    """Return whether [low, high) has so few bytes that the times of all messages are read instead
-    of samples."""
+    """Return whether [low, high) has so few bytes that all times are read instead of samples."""
     spans = reader.queue.unit_spans()
     held = sum(end - start for start, end in spans)
     count = sum(end - start for start, end in clip_spans(spans, low, high))

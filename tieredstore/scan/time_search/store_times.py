@@ -1,6 +1,5 @@
 """Store times of messages, read from the heads of their records. A head is valid if it matches its
-consume queue unit: size, magic, queue and offsets. For other bytes (zeros after a crash, damage,
-another message) the time is unknown."""
+consume queue unit: size, magic, queue and offsets. Otherwise the time is unknown."""
 
 from __future__ import annotations
 
@@ -31,17 +30,16 @@ covers both heads."""
 
 
 class StoreTimes(NamedTuple):
-    """Store times (int64[n], epoch ms), and whether each time is known (bool[n]). Ignore the value
-    of an unknown time."""
+    """Store times (int64[n], epoch ms), and whether each is known (bool[n])."""
 
     times: Int64s
     known: Bools
 
 
 def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
-    """Read the store times of messages [first, first + count). Their units must be in one span.
-    Heads that are close together are read in one piece. Unreadable times are marked as unknown.
-    Raises Unavailable, Expired if segments were deleted in the meantime."""
+    """Read the store times of messages [first, first + count), whose units must be in one span.
+    Heads that are close together are read together. Raises Unavailable, Expired if segments were
+    deleted in the meantime."""
     found = StoreTimes(np.zeros(count, np.int64), np.zeros(count, np.bool_))
     try:
         units = reader.read_units(first, count)
@@ -63,9 +61,8 @@ def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
 
 
 def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
-    """Read the store times of the messages at some queue offsets, each separately. Over a network,
-    several times are read concurrently. Unreadable times are marked as unknown. Raises Unavailable,
-    Expired if segments were deleted in the meantime."""
+    """Read the store times of the messages at some queue offsets. Over a network, several are read
+    at the same time. Raises Unavailable, Expired if segments were deleted in the meantime."""
     found = StoreTimes(np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_))
     reads = [reader.prepare_units(offset, 1) for offset in offsets]
     found_units = read_all(reader, reads)
@@ -95,8 +92,8 @@ def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
 
 
 def is_damaged(reader: QueueReader, offset: int) -> bool:
-    """Return whether the message at a queue offset is damaged: its bytes are all in a segment, but
-    they are not a valid message. Raises Unavailable."""
+    """Return whether the bytes of the message at a queue offset are all in a segment but not a
+    valid message. Raises Unavailable."""
     try:
         units = reader.read_units(offset, 1)
         place = int(skip_last_codas(reader.queue, units["physical_offset"].astype(np.int64))[0])
@@ -120,8 +117,8 @@ def is_damaged(reader: QueueReader, offset: int) -> bool:
 def read_all(
     reader: QueueReader, reads: Sequence[Callable[[], memoryview]]
 ) -> list[memoryview | None]:
-    """Call functions that read bytes, and return their results. The result is None for a read whose
-    bytes no longer exist. Raises Unavailable."""
+    """Call functions that read bytes, and return their results, None if the bytes no longer exist.
+    Raises Unavailable."""
 
     def read(one: Callable[[], memoryview]) -> memoryview | None:
         try:
@@ -134,9 +131,8 @@ def read_all(
 
 
 def _pieces(queue: QueueFiles, offsets: Int64s) -> Iterator[tuple[npt.NDArray[np.intp], int, int]]:
-    """Group messages whose heads are read together. Yield the rows of each group, and the bytes
-    [start, end) of the log to read. If a unit refers to the coda of a segment, the head after the
-    coda is included."""
+    """Group messages whose heads are read together. Yield the rows of each group, and the log bytes
+    [start, end) to read. The head after the coda of a segment is included."""
     for extent in queue.commit_log:
         low, high = extent.base_offset, extent.end_offset - MIN_RECORD_SIZE
         inside = np.flatnonzero((offsets >= low) & (offsets <= high))

@@ -1,2 +1,2 @@
-"""Verification of a tier: checks every byte that can be checked by the tier's formats, and reports
-all damage."""
+"""Verification of a tier: check every byte that the formats allow to check, and report all
+damage."""

@@ -1,5 +1,5 @@
-"""Check of the block checksums of whole segments, if the provider keeps checksums. This check
-includes bytes that belong to no message and no unit."""
+"""Check of the block checksums of whole segments, if the provider has any. It includes bytes that
+belong to no message and no unit."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class BlocksOutcome:
 
 
 def has_block_checksums(provider: SegmentProvider) -> bool:
-    """Return whether a provider keeps checksums of blocks in addition to its segments."""
+    """Return whether a provider stores checksums of blocks."""
     return find_layer(provider, BlockChecked) is not None
 
 
 def check_segments_blocks(
     provider: SegmentProvider, extents: Iterable[SegmentExtent]
 ) -> list[BlocksOutcome]:
-    """Check the checksums of segments. A missing segment has no outcome here, because other checks
-    report it. Raises Unavailable."""
+    """Check the checksums of segments. Missing segments have no outcome, because other checks
+    report them. Raises Unavailable."""
     checked = find_layer(provider, BlockChecked)
     return [BlocksOutcome() if checked is None else _check(checked, one) for one in extents]
 

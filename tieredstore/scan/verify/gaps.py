@@ -1,4 +1,4 @@
-"""Collects the findings about one queue, and checks commit log bytes that have no unit."""
+"""Findings about one queue, and the check of commit log bytes that have no unit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class VerifyGap:
 
 
 class QueueFindings:
-    """Findings about one queue, the store times that its segments contain, and the segments whose
-    store times are not all known."""
+    """Findings about one queue, the store times in its segments, and the segments whose store times
+    are not all known."""
 
     def __init__(self, queue: QueueFiles) -> None:
         self.queue = queue
@@ -64,8 +64,8 @@ class QueueFindings:
         return self._times.setdefault(segment, SegmentTimes(int(segment.type), segment.base_offset))
 
     def check_unnamed(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
-        """Report the content of the bytes [low, high) that have no unit. `anchor`: queue offset at
-        which the findings appear in a report."""
+        """Report the content of the bytes [low, high) that have no unit. `anchor`: queue offset for
+        the order of the report."""
         for extent in self.queue.commit_log:
             start, end = max(low, extent.base_offset), min(high, extent.end_offset)
             if start >= end or is_coda(reader, start, end):
@@ -92,9 +92,9 @@ class QueueFindings:
 
 
 def _walk(reader: QueueReader, low: int, high: int, times: SegmentTimes) -> tuple[int, bool]:
-    """Read the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time. Add the
-    store times of records to `times`. Returns the number of whole records, and whether there are no
-    other bytes. Raises Corrupt if the segment has become shorter."""
+    """Read the bytes [low, high) of one commit log segment, 4 MiB at a time, and add the store
+    times of records to `times`. Return the number of whole records, and whether there are no other
+    bytes. Raises Corrupt if the segment has become shorter."""
     position, messages, is_readable = low, 0, True
     while position < high:
         window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))
@@ -114,7 +114,7 @@ def _walk(reader: QueueReader, low: int, high: int, times: SegmentTimes) -> tupl
 
 
 def find_touched_segments(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
-    """Yield the segments whose store times are not all known because of the damage in a finding."""
+    """Yield the segments whose store times are not all known because of a finding."""
     if finding.segment is None:
         return
     yield finding.segment
@@ -136,7 +136,7 @@ def check_gap(provider: SegmentProvider, gap: VerifyGap) -> GapOutcome:
 
 
 def _add_times(times: SegmentTimes, window: memoryview, positions: Int64s) -> bool:
-    """Add the store times of records to `times`. Returns whether all records could be decoded."""
+    """Add the store times of records to `times`. Return whether all records could be decoded."""
     good: list[int] = []
     found: list[int] = []
     for position in positions.tolist():

@@ -1,5 +1,5 @@
-"""Check of index segments: header, slots, and every item against its message. Format:
-`docs/formats/tiered-index.md`. Items are checked in passes of bounded size, sorted by position, so
+"""Check of index segments: header, slots, and every item against its message (format:
+`docs/formats/tiered-index.md`). Items are checked in passes of bounded size, sorted by position, so
 that a pass reads each queue's log once, in order."""
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class VerifyIndex:
-    """An index segment to check. Picklable. `catalogue`: catalogue of its broker, with the metadata
-    of this segment. `is_last`: whether it is the broker's last segment. `probes`: keys of the
-    broker's queues, to find topic ids without a state directory (`topic_probes`)."""
+    """Index segment to check. Picklable. `catalogue`: catalogue of its broker, with the metadata of
+    this segment. `is_last`: whether it is the broker's last segment. `probes`: keys of the broker's
+    queues, for finding topic ids without a state directory (`topic_probes`)."""
 
     broker: str
     extent: SegmentExtent
@@ -45,8 +45,8 @@ class VerifyIndex:
 def index_files(
     catalogue: TierCatalogue, probes: Mapping[str, TopicProbes]
 ) -> Iterator[VerifyIndex]:
-    """Yield the index segments to check. `probes`: for each broker, keys by which topic ids are
-    found (`topic_probes`)."""
+    """Yield the index segments to check. `probes`: keys for finding topic ids, by broker
+    (`topic_probes`)."""
     known = catalogue.metadata or {}
     for broker, extents in catalogue.indexes.items():
         queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
@@ -103,8 +103,8 @@ def check_index_file(
 
 @dataclass(slots=True)
 class _FileCheck:
-    """Check of one index segment. `pending`: items that are not checked yet, with their slots and
-    positions. `latest_ms`: latest store time of the items' messages."""
+    """Check of one index segment. `pending`: unchecked items with their slots and positions.
+    `latest_ms`: latest store time of the items' messages."""
 
     file: VerifyIndex
     segment: FileSegment
@@ -182,7 +182,7 @@ class _FileCheck:
 
     def _check_slots(self) -> Iterator[None]:
         """Check the slots in blocks, and load their items. Yields after each block, so that the
-        caller can check the items loaded so far."""
+        caller can check these items."""
         first = tiered.HEADER_SIZE + self.slots * tiered.SLOT_SIZE
         expected, used = first, 0
         for start in range(0, self.slots, _SLOTS_PER_READ):
@@ -230,8 +230,7 @@ class _FileCheck:
     def _repair_lengths(
         self, positions: Int64s, lengths: Int64s, bad: npt.NDArray[np.bool_]
     ) -> Int64s:
-        """Replace wrong lengths of slots. The items of a slot end where those of the next slot
-        begin, so the position of the next slot gives the length."""
+        """Replace wrong lengths of slots by the distance to the items of the next slot."""
         lengths = lengths.copy()
         for i in np.flatnonzero(bad).tolist():
             following = positions[i + 1] if i + 1 < len(positions) else positions[i]

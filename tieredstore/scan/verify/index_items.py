@@ -1,4 +1,4 @@
-"""Compares the items of index files with their messages."""
+"""Comparison of the items of index files with their messages."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ of a topic id, each search looks in one queue for the messages of items with thi
 
 @dataclass(slots=True)
 class ItemVerdicts:
-    """Result of checking items. `good`: number of items whose message is intact and has their key.
-    `dangling`: number of items of expired messages, and of deleted topics or queues. `damaged`:
-    number of wrong items. `store_times`: store times of the messages, as this program and as Java
-    read them (epoch ms)."""
+    """Result of checking items. `good`: items whose message is intact and has their key.
+    `dangling`: items of expired messages, and of deleted topics or queues. `damaged`: wrong items.
+    `store_times`: store times of the messages, as this program and as Java read them (epoch ms)."""
 
     good: int = 0
     dangling: int = 0
@@ -55,8 +54,8 @@ class ItemVerdicts:
 
 
 class ItemChecker:
-    """Checks the items of an index file. Without a state directory, the topic of each topic id is
-    found from probes, or else by a search for the messages."""
+    """Checks the items of an index file. Without a state directory, topic ids are resolved by
+    probes, or else by a search for the messages."""
 
     def __init__(
         self,
@@ -93,8 +92,8 @@ class ItemChecker:
     def check(
         self, items: npt.NDArray[np.void], positions: Int64s, begin_ms: int | None
     ) -> ItemVerdicts:
-        """Check the items at the given positions of the file. `begin_ms`: time from which the times
-        in the items are counted. None means that they have an unknown unit, and are not checked.
+        """Check the items at the given positions of the file. `begin_ms`: time to which the times
+        in the items are relative, or None if their unit is unknown. They are not checked then.
         Raises Unavailable."""
         self._begin_ms, self._verdicts = begin_ms, ItemVerdicts()
         if self._may_learn:
@@ -146,8 +145,8 @@ class ItemChecker:
         self._on_finding(one)
 
     def _learn(self, group: ItemGroup) -> str | None:
-        """Find the topic of a topic id without a state directory, by the messages that match the
-        items. Returns None if no topic matches, or if the topic already has another id."""
+        """Find the topic of a topic id by the messages that match the items, without a state
+        directory. Return None if no topic matches, or if the topic already has another id."""
         if not self._may_learn:
             return None
         # The last ones: those in front may have expired.
@@ -163,8 +162,8 @@ class ItemChecker:
         self._named.add(topic)
 
     def _topic_by_contents(self, queue_id: int, probe: Items) -> str | None:
-        """Return the topic whose messages match most of the given items. The number of topics that
-        are tried is limited, because after many deletions many ids belong to no existing topic."""
+        """Return the topic whose messages match most of the given items. Only a limited number of
+        topics is tried, because after many deletions many ids belong to no existing topic."""
         best, most = None, 0
         for topic in self._by_queue_id[queue_id]:
             if self._tries_left <= 0:
@@ -177,8 +176,8 @@ class ItemChecker:
         return best
 
     def _explain(self, topic: str | None, group: ItemGroup) -> None:
-        """Decide why the topic or the queue of items is unknown. Either it was deleted, or the id
-        in the item is damaged."""
+        """Decide why the topic or queue of items is unknown: it was deleted, or the id is
+        damaged."""
         items = group.items
         if (topic, group.queue_id) in self._known_queues:
             self._verdicts.dangling += len(items)  # the queue is there, and all that it had is gone
@@ -224,7 +223,7 @@ class ItemChecker:
 
 
 class _GroupCheck:
-    """Checker of the items of one queue. `begin_timestamp_ms`: None: times are not checked."""
+    """Checker of the items of one queue. `begin_timestamp_ms`: None if times are not checked."""
 
     def __init__(self, reader: QueueReader, begin_timestamp_ms: int | None) -> None:
         self._reader = reader
@@ -270,8 +269,8 @@ class _GroupCheck:
             self.wrong.append((position, what, expected, found))
 
     def _check_run(self, group: Items, owner: Rows, offsets: Int64s, sizes: Int64s) -> None:
-        """Check items against one run of messages. `owner`: for each item, the row of its message
-        in `offsets` and `sizes`."""
+        """Check items against one run of messages. `owner`: row of each item's message in `offsets`
+        and `sizes`."""
         start = int(offsets[0])
         try:
             buffer = self._reader.commit_log.read(start, int((offsets + sizes).max()) - start)
@@ -316,8 +315,8 @@ class _GroupCheck:
     def _is_empty_key(
         self, buffer: memoryview, columns: RecordColumns, hashes: Int64s, rows: Rows
     ) -> Bools:
-        """Return for each item whether its key is the empty text. If KEYS has an empty text
-        followed by another key, Java indexes the empty text as a key."""
+        """Return a mask of the items whose key is the empty text. Java indexes an empty text in
+        KEYS that another key follows."""
         parts = (find_text(properties, b"KEYS") for properties in properties_of(buffer, columns))
         has_empty = np.array([part is not None and has_empty_key(part) for part in parts])
         empty: Bools = hashes == tiered_key_hash(self._queue.topic, "")

@@ -1,8 +1,7 @@
-"""Joint check of the index items of many small queues. Nearly all queues are sound. They cost one
-read each, and the work on columns is done once for many queues. A queue with a fault is checked
-again, separately, to find its faults (`index_items`). With 3,000 queues of 20 messages, a
-verification takes 0.6 ms of CPU time per queue, and 1.8 ms without this check
-(`benchmarks.verify_queues`)."""
+"""Joint check of the index items of many small queues. A sound queue costs one read, and the work
+on columns is done once for many queues. A queue with a fault is checked again, separately
+(`index_items`). With 3,000 queues of 20 messages, a verification takes 0.6 ms of CPU time per
+queue, and 1.8 ms without this check (`benchmarks.verify_queues`)."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ BATCH_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Items of an index segment, and their positions in the segment."""
+    """Items of an index segment and their positions."""
 
     items: npt.NDArray[np.void]
     positions: Int64s
@@ -52,8 +51,8 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class ItemGroup:
-    """Items of one topic id and queue id, sorted by offset and size. `start`, `end`: the items
-    refer to the bytes [start, end) of the queue's log. `smallest`: the smallest size in an item."""
+    """Items of one topic id and queue id, sorted by offset and size. `start`, `end`: log bytes
+    [start, end) to which they refer. `smallest`: the smallest size in an item."""
 
     items: Items
     topic_id: int
@@ -64,8 +63,7 @@ class ItemGroup:
 
     @property
     def small_bytes(self) -> int:
-        """Number of commit log bytes to which the items refer, or 0 if no joint check is
-        possible."""
+        """Commit log bytes to which the items refer, or 0 if no joint check is possible."""
         length = self.end - self.start
         return length if self.smallest >= MIN_RECORD_SIZE and 0 < length <= MOST_BYTES else 0
 
@@ -102,8 +100,8 @@ def group_items(items: npt.NDArray[np.void], positions: Int64s) -> Iterator[Item
 def find_right_hashes(
     buffer: memoryview, columns: RecordColumns, topics: Sequence[str], hashes: Int64s, rows: Rows
 ) -> Bools:
-    """Return a mask (bool[n]) of the items that have the hash of a key of their message. `topics`:
-    topic of each message. `rows`: for each item, the row of its message."""
+    """Return a mask (bool[n]) of the items with the hash of a key of their message. `topics`: topic
+    of each message. `rows`: row of each item's message."""
     key_rows, keys = index_keys(buffer, columns)
     named = zip(key_rows.tolist(), keys, strict=True)
     java = java_string_hashes([f"{topics[row]}#{key}" for row, key in named])
@@ -114,9 +112,9 @@ def find_right_hashes(
 
 
 def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_ms: int) -> Bools:
-    """Return a mask (bool[n]) of the items with the right time. The time in an item is that of its
-    message, in seconds since the begin timestamp of the file. `ours`, `java`: times of the
-    messages, as this program and as Java read them (epoch ms)."""
+    """Return a mask (bool[n]) of the items with the right time: that of the message, in seconds
+    since the begin timestamp of the file. `ours`, `java`: times of the messages, as this program
+    and as Java read them (epoch ms)."""
     right: Bools = found == time_diff_seconds(ours, begin_timestamp_ms)
     right |= found == UNKNOWN_TIME
     for times in (ours, java):
@@ -131,10 +129,9 @@ def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_
 def find_sound_queues(
     provider: SegmentProvider, queues: Sequence[QueueItems], begin_timestamp_ms: int
 ) -> tuple[list[bool], list[Int64s]]:
-    """Find the sound queues, in which each item refers to an intact message that has the key and
-    the time of the item. Only small queues are checked. Returns whether each queue is sound, and
-    the store times of the messages of the sound queues, as this program and as Java read them
-    (epoch ms). Raises Unavailable."""
+    """Find the small queues in which each item refers to an intact message with its key and time.
+    Return whether each queue is sound, and the store times of their messages, as this program and
+    as Java read them (epoch ms). Raises Unavailable."""
     pieces: list[_Piece] = []
     sound = np.zeros(len(queues), np.bool_)
     for number, (queue, group) in enumerate(queues):

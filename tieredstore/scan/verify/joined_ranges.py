@@ -1,7 +1,7 @@
-"""Joint check of many small queues. Nearly all queues are sound. They cost two reads each, and the
-work on columns is done once for many queues. A queue with a fault is checked again, separately, to
-find its faults (`range`). With 3,000 queues of 20 messages, a verification takes 0.6 ms of CPU time
-per queue, and 1.4 ms without this check (`benchmarks.verify_queues`)."""
+"""Joint check of many small queues. A sound queue costs two reads, and the work on columns is done
+once for many queues. A queue with a fault is checked again, separately (`range`). With 3,000 queues
+of 20 messages, a verification takes 0.6 ms of CPU time per queue, and 1.4 ms without this check
+(`benchmarks.verify_queues`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from tieredstore.scan.verify.topic_probes import make_probes
 def check_joined(
     provider: SegmentProvider, ranges: Sequence[VerifyRange], progress: Progress
 ) -> list[RangeOutcome | None]:
-    """Check the ranges that are whole small queues. The outcome is None for a range that may have a
-    fault, and for a range that is not checked here. Over a network no range is checked here. Raises
-    Unavailable."""
+    """Check the ranges that are whole small queues. The outcome is None for any other range, and
+    for one that may have a fault. Over a network nothing is checked here. Raises Unavailable."""
     outcomes: list[RangeOutcome | None] = [None] * len(ranges)
     if waits_for_network(provider):
         return outcomes

@@ -1,4 +1,4 @@
-"""Compares a queue's metadata and time records with its contents."""
+"""Comparison of a queue's metadata and time records with its contents."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def check_metadata(
     *,
     first_alive: int,
 ) -> None:
-    """Compare the metadata of a queue with its segments. `times`: store times that were found in
-    each segment. `damaged`: segments whose store times are not all known. `first_alive`: units
-    before this queue offset belong to expired messages, whose times are unknown."""
+    """Compare the metadata of a queue with its segments. `times`: store times in each segment.
+    `damaged`: segments whose store times are not all known. `first_alive`: first unit whose message
+    has not expired. Earlier times are unknown."""
     for extents in (queue.commit_log, queue.consume_queue):
         for extent in extents:
             entry = known.get(extent.id)
@@ -92,8 +92,8 @@ def _check_times(
 
 
 def is_unknown_time(time_ms: int) -> bool:
-    """Return whether a recorded time cannot be a store time. Such a value was read by Java from the
-    wrong bytes, or it means "no time"."""
+    """Return whether a recorded time cannot be a store time. It then means "no time", or Java has
+    read it from the wrong bytes."""
     return not _LEAST_MS <= time_ms < _MOST_MS
 
 
@@ -111,8 +111,8 @@ class TimesComparison:
         self._told: set[TimedRange] = set()
 
     def check(self, batch: MessageBatch, segment: SegmentExtent) -> Iterator[Finding]:
-        """Yield a finding for each recorded range of times that differs from the times of the
-        segment's messages. Raises Unavailable."""
+        """Yield a finding for each recorded range of times that differs from the messages. Raises
+        Unavailable."""
         ranges = self._recorded.of(segment) if self._is_recorded else []
         numbers, times = batch.queue_offsets, batch.columns.store_timestamps
         falls = np.append(False, (times[1:] < times[:-1]) & (numbers[1:] == numbers[:-1] + 1))
@@ -142,7 +142,6 @@ class TimesComparison:
 
 def java_store_times(buffer: memoryview, positions: Int64s) -> Int64s:
     """Return as int64[n] what Java's tier reads as the store time of each record: the bytes at
-    position 56. With an IPv6 born host these bytes belong to the address (`docs/differences.md`,
-    D14)."""
+    position 56. With an IPv6 born host they belong to the address (`docs/differences.md`, D14)."""
     longs = view_unaligned(buffer, ">i8")
     return longs[positions + STORE_TIMESTAMP_POSITION].astype(np.int64)

@@ -19,8 +19,8 @@ kind in the same segment become one finding, with their number and the position 
 
 
 class Anchored(msgspec.Struct, frozen=True, array_like=True):
-    """A finding and the queue offset at which it appears in a report. `count`: number of items that
-    it describes."""
+    """Finding, and the queue offset for its order in a report. `count`: number of items that it
+    describes."""
 
     anchor: int
     finding: Finding
@@ -28,8 +28,8 @@ class Anchored(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def order(self) -> tuple[int, bool, str, int]:
-        """Key by which findings are sorted in a report. The key does not depend on the ranges into
-        which a queue was divided."""
+        """Sort key of findings in a report. It does not depend on the ranges into which a queue was
+        divided."""
         finding = self.finding
         is_unnamed_bytes = finding.kind == "bytes-unnamed"
         return self.anchor, not is_unnamed_bytes, finding.kind, finding.position or 0
@@ -89,9 +89,9 @@ def unpack_findings(packed: bytes) -> list[Anchored]:
 
 
 class SegmentTimes(msgspec.Struct, array_like=True):
-    """Smallest and largest store time that one check found in a segment. `java_*`: the times that a
-    Java broker reads there, at a fixed position. With an IPv6 born host the bytes there belong to
-    the address (`docs/differences.md`, D14)."""
+    """Smallest and largest store time of a segment, as found by one check. `java_*`: the times that
+    a Java broker reads, at a fixed position. With an IPv6 born host the bytes there belong to the
+    address (`docs/differences.md`, D14)."""
 
     type: int
     base_offset: int
@@ -118,8 +118,8 @@ class SegmentTimes(msgspec.Struct, array_like=True):
 
 
 class TimeAt(msgspec.Struct, frozen=True, array_like=True):
-    """Store time and location of a message. `segment_base`, `position`: base offset of the
-    message's segment, and byte in the segment."""
+    """Store time and location of a message. `segment_base`: base offset of its segment. `position`:
+    byte in the segment."""
 
     store_time_ms: int
     queue_offset: int
@@ -129,11 +129,11 @@ class TimeAt(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Coverage:
-    """Bytes of the commit log to which the units of a range refer. They are used to check the bytes
-    between two neighbouring ranges. Only the positions of good messages are certain. `head`: bytes
-    to which units before the first good message refer. `head_start`: start of the first good
-    message, None without one. `head_offset`: queue offset of that message. `tail_end`: end of the
-    last good message. `tail`: bytes to which later units refer."""
+    """Commit log bytes to which the units of a range refer, for checking the bytes between
+    neighbouring ranges. Only the positions of good messages are certain. `head`: bytes to which
+    units before the first good message refer. `head_start`: start of the first good message, or
+    None. `head_offset`: queue offset of that message. `tail_end`: end of the last good message.
+    `tail`: bytes to which later units refer."""
 
     head: list[Interval] = field(default_factory=list)
     head_start: int | None = None

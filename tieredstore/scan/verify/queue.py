@@ -1,4 +1,4 @@
-"""Check of one queue: cuts the queue into ranges, and combines the outcomes of the ranges."""
+"""Check of one queue: split it into ranges, and combine their outcomes."""
 
 from __future__ import annotations
 
@@ -37,23 +37,21 @@ MOST_UNITS = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """Plan of the check of a queue: the queue, and the queue offset of its first message that has
-    not expired."""
+    """Plan of the check of a queue, with its first queue offset that has not expired."""
 
     queue: QueueFiles
     first_alive: int
 
     @classmethod
     def of_sound(cls, queue: QueueFiles) -> QueuePlan:
-        """Plan a queue without reads. This is only for a queue without expired messages and without
-        holes. For small queues it saves a sixth of the verification's CPU time
-        (`benchmarks.verify_queues`)."""
+        """Plan a queue without expired messages and without holes. This needs no reads, and saves a
+        sixth of a verification's CPU time for small queues (`benchmarks.verify_queues`)."""
         spans = queue.unit_spans()
         return cls(queue, spans[0][0] if spans else 0)
 
     def ranges(self, range_bytes: int, *, with_probes: bool = True) -> list[VerifyRange]:
-        """Divide all units into ranges of about `range_bytes` of commit log each. `with_probes`:
-        whether the checks of the ranges return probes. A queue without units has no ranges."""
+        """Divide all units into ranges of about `range_bytes` of commit log. `with_probes`: whether
+        the checks of the ranges return probes."""
         spans = self.queue.unit_spans()
         log_bytes = sum(extent.size_bytes for extent in self.queue.commit_log)
         units = sum(max(end - max(start, self.first_alive), 0) for start, end in spans)
@@ -122,9 +120,8 @@ def needs_planning(queue: QueueFiles) -> bool:
 
 @dataclass(slots=True)
 class Assembly:
-    """Combined outcomes of one queue's ranges, in order. Before it requests `findings`, the caller
-    checks the bytes between ranges that have no unit (`gaps`), and adds the outcomes of these
-    checks."""
+    """Combined outcomes of one queue's ranges, in order. Before `findings` is called, the caller
+    checks the bytes without units between ranges (`gaps`), and adds these outcomes."""
 
     plan: QueuePlan
     provider: SegmentProvider
@@ -189,8 +186,8 @@ class Assembly:
     def _judge_between(
         self, low: int, high: int, loose: list[Interval], holes: list[Interval], anchor: int
     ) -> None:
-        """Record the gaps in the commit log bytes [low, high) between two good messages, and
-        findings about the holes of the queue there."""
+        """Record the gaps in the commit log bytes [low, high) between two good messages, and report
+        holes of the queue there."""
         queue = self.plan.queue
         left = subtract_intervals(low, high, loose)
         self.gaps += (VerifyGap(queue, start, end, anchor) for start, end in left)
@@ -221,7 +218,7 @@ class Assembly:
 
 
 def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Finding]:
-    """Yield findings about places where a segment does not end at the start of the next one."""
+    """Yield findings about segments that do not end at the start of the next one."""
     yield from find_log_gaps(queue)
     yield from _surplus_findings("commit log", queue.commit_log, provider)
     for extent in queue.consume_queue:
@@ -248,9 +245,9 @@ def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Fi
 def _surplus_findings(
     what: str, extents: tuple[SegmentExtent, ...], provider: SegmentProvider
 ) -> Iterator[Finding]:
-    """Yield findings about segments that continue after the start of the next segment. On a backend
-    that cannot rewrite bytes this is normal: a writer that finds another writer's bytes leaves
-    them, and continues in a new segment."""
+    """Yield findings about segments that continue after the start of the next one. On a backend
+    that cannot rewrite bytes this is normal: a writer that finds another writer's bytes continues
+    in a new segment."""
     kind = damage if provider.capabilities.rewritable else note
     for extent in extents:
         if extent.surplus_bytes:

@@ -1,7 +1,6 @@
-"""Check of the messages of one range of a queue against their units. The check of a range reads no
-other range, except the unit just before it. Bytes between two ranges are checked afterwards, with
-the outcomes of both ranges (`queue.Assembly`). The findings of a queue therefore do not depend on
-its division into ranges."""
+"""Check of the messages of one range of a queue against their units. It reads no other range,
+except for the unit just before. Bytes between ranges are checked afterwards (`queue.Assembly`), so
+the findings do not depend on the division of a queue into ranges."""
 
 from __future__ import annotations
 
@@ -53,10 +52,10 @@ just checked."""
 
 @dataclass(frozen=True, slots=True)
 class VerifyRange:
-    """Units [from, until) of a queue, within a span [span_start, span_end) without a hole.
-    Picklable. `expired_from`: units [expired_from, from) refer to expired messages, and are checked
-    too. `size_bytes`: approximate commit log bytes. `with_probes`: whether the check also returns
-    probes, which are used to find topic ids (`topic_probes`)."""
+    """Units [from, until) of a queue, within a contiguous span [span_start, span_end). Picklable.
+    `expired_from`: units [expired_from, from) refer to expired messages, and are checked too.
+    `size_bytes`: approximate commit log bytes. `with_probes`: also return probes for finding topic
+    ids (`topic_probes`)."""
 
     queue: QueueFiles
     from_offset: int
@@ -139,7 +138,7 @@ class RangeVerifier:
 
     def _look_back(self, reader: QueueReader) -> None:
         """Read the unit just before the range, to check that the first unit does not overlap it.
-        The unit itself is checked with another range."""
+        Another range checks that unit itself."""
         before = self._range.from_offset - 1
         if before < self._range.span_start:
             return
@@ -181,8 +180,8 @@ class RangeVerifier:
     # Places
 
     def _cover(self, reader: QueueReader, run: UnitRun, batch: MessageBatch | None) -> None:
-        """Record the bytes to which the units of a run refer. Check the bytes between good messages
-        that have no unit."""
+        """Record the bytes to which the units of a run refer. Check bytes without units between
+        good messages."""
         ends = run.offsets + run.sizes
         good: npt.NDArray[np.intp]
         if batch is None:
@@ -226,9 +225,8 @@ class RangeVerifier:
             self._found.check_unnamed(reader, start, end, anchor)
 
     def _check_overlap(self, reader: QueueReader, run: UnitRun, is_first_bad: bool) -> None:
-        """Report a unit at the start of a run that refers to bytes of the unit before it. If the
-        message of the later unit is intact, the unit before it is wrong, and nothing is reported
-        here."""
+        """Report a unit at the start of a run that overlaps the previous unit. If its message is
+        intact, the previous unit is wrong, and nothing is reported here."""
         previous, offset = self._previous, int(run.queue_offsets[0])
         if previous is None or not is_first_bad or previous[0] != offset - 1:
             return
@@ -343,7 +341,7 @@ class RangeVerifier:
 
 
 def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding:
-    """Return a finding that the message at `at` has an earlier time than the message before it."""
+    """Return a finding that the message at `at` has an earlier time than the previous message."""
     segment = extent_at(queue.commit_log, at.segment_base)
     return note(
         "store-time-order",

@@ -1,7 +1,6 @@
-"""Keys of a few messages of each queue, used to find topic ids in the index. Without a state
-directory, the topic ids of a tier are unknown. To try each topic for each id would take quadratic
-time. Therefore each check of messages returns the keys and positions of some messages (probes). If
-an index item has the key and position of a probe, the topic id in the item is the id of the probe's
+"""Keys of a few messages of each queue (probes), for finding topic ids in the index. Without a
+state directory, the topic ids of a tier are unknown, and trying each topic for each id would take
+quadratic time. If an index item has the key and position of a probe, it has the id of the probe's
 topic."""
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _PLACE = ("hash", "queue_id", "offset", "size")
 def make_probes(
     topic: str, buffer: memoryview, base_offset: int, columns: RecordColumns, rows: range
 ) -> Iterator[Probe]:
-    """Yield probes of some of the messages `rows`, among them the first and the last.
-    `base_offset`: offset of the buffer in the queue's log."""
+    """Yield probes of some of the messages `rows`, including the first and the last. `base_offset`:
+    offset of the buffer in the queue's log."""
     last = len(rows) - 1
     for step in sorted({last * step // (_A_BATCH - 1) for step in range(_A_BATCH)}):
         row = rows[step]
@@ -42,15 +41,15 @@ def make_probes(
 
 @dataclass(frozen=True, slots=True)
 class TopicProbes:
-    """Probes of the queues of one broker, in a picklable form: `rows` has the probes, `topics` the
-    names of their topics."""
+    """Probes of the queues of one broker, picklable. `rows` has the probes, `topics` the names of
+    their topics."""
 
     rows: bytes = b""
     topics: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, probes: Iterable[tuple[str, int, Probe]]) -> TopicProbes:
-        """Create the object from probes, each with its topic and queue id."""
+        """Create the object from probes with their topics and queue ids."""
         topics: dict[str, int] = {}
         rows = [
             (key_hash, queue_id, offset, size, topics.setdefault(topic, len(topics)))
@@ -59,9 +58,8 @@ class TopicProbes:
         return cls(np.array(rows, dtype=_ROW).tobytes(), tuple(topics))
 
     def find_topics(self, items: npt.NDArray[np.void]) -> dict[int, str]:
-        """Find the topic of each topic id in these index items. The id of a topic is the most
-        frequent id in the items of its messages. If two ids are equally frequent, the topic is left
-        out."""
+        """Find the topic of each topic id in these index items. The most frequent id in the items
+        of a topic wins. A topic with a tie is omitted."""
         votes = TopicVotes(self)
         votes.add(items)
         ids: dict[str, list[tuple[int, int]]] = defaultdict(list)

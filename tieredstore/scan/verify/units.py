@@ -1,4 +1,4 @@
-"""Reads consume queue units for a verification, and collects units without a record."""
+"""Reads of consume queue units for a verification, and units without a record."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Lose: TypeAlias = Callable[[int, int], None]
 def read_blocks(
     reader: QueueReader, start: int, end: int, tell: OnFinding, lose: Lose
 ) -> Iterator[tuple[int, Units]]:
-    """Read units [start, end) in blocks, each with its first queue offset. Unreadable units are
-    reported, and `lose` is called with their first and last queue offset."""
+    """Read units [start, end) in blocks, each with its first queue offset. `lose` is called with
+    the first and last queue offset of unreadable units."""
     for low, count in blocks(start, end):
         try:
             damaged: list[BlocksDamaged] = []
@@ -55,7 +55,7 @@ def _read_apart(
 
 
 class BadUnits:
-    """Collects units that refer to no whole record. Consecutive ones are one finding."""
+    """Collects units that refer to no whole record. Consecutive ones become one finding."""
 
     def __init__(self, reader: QueueReader, tell: OnFinding, lose: Lose) -> None:
         self._reader = reader
@@ -71,7 +71,7 @@ class BadUnits:
 
     def begin_before(self, last: int) -> None:
         """Record that the units before this check, up to `last`, are bad too. Another check reports
-        these units."""
+        them."""
         self.last = last
 
     def add(self, units: UnitRun, usable: Bools) -> None:
@@ -92,7 +92,7 @@ class BadUnits:
 
 
 def blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Divide queue offsets [start, end) into reads. Yields the first queue offset and the number of
-    units of each read."""
+    """Divide queue offsets [start, end) into reads. Yield the first queue offset and number of
+    units of each."""
     for low in range(start, end, UNITS_PER_READ):
         yield low, min(UNITS_PER_READ, end - low)

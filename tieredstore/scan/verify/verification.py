@@ -1,11 +1,10 @@
-"""Checks every byte of a tier that its formats allow to check, and reports all damage. For each
-queue: segments follow each other without hole or overlap. Each consume queue unit refers to a whole
-record with its size, magic, queue offset, queue id, topic, physical offset, inner lengths and body
-CRC. Its tags code fits the record's TAGS. Bytes that no unit names are examined. Sizes and times in
-the metadata are those of the contents. Index segments: `index`. RocketMQ's formats keep flags, born
-time, hosts and other properties only once. These fields are checked by checksums of blocks if the
-provider keeps them, and otherwise not at all. `docs/cli.md` lists what is not checked. The work is
-cut into tasks that any process can run: `verify` runs them here, and a job elsewhere."""
+"""Check of every byte of a tier that its formats allow to check. Segments of a queue follow each
+other without hole or overlap. Each consume queue unit refers to a whole record with its size,
+magic, queue offset, queue id, topic, physical offset, inner lengths and body CRC, and its tags code
+fits the record's TAGS. Bytes without units are examined. Sizes and times in the metadata are those
+of the contents. Index segments: see `index`. RocketMQ's formats store flags, born time, hosts and
+other properties only once, so only checksums of blocks can protect them. `docs/cli.md` lists what
+is not checked. The work is split into tasks that any process can run."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ Outcome = TypeVar("Outcome")
 @dataclass(slots=True)
 class VerifyReport:
     """Totals of a verification: amounts of intact data, and numbers of findings. `covered_bytes`:
-    segment bytes with checksums, None if the provider keeps no checksums."""
+    segment bytes with checksums, None if the provider has none."""
 
     queues: int = 0
     messages: int = 0
@@ -117,8 +116,8 @@ def verify(
     progress: Progress = lambda _path, _count: None,
     task_bytes: int = TASK_BYTES,
 ) -> VerifyReport:
-    """Check `queues` (all by default) and the index segments. Findings are passed to `on_finding`
-    in catalogue order, when a queue or file is done. `progress`: receives a queue's path and bytes,
+    """Check `queues` (all by default) and the index segments. `on_finding`: receives findings in
+    catalogue order, when a queue or file is done. `progress`: receives a queue's path and bytes,
     over a network from several threads. Raises Unavailable."""
 
     def run_here(
@@ -134,9 +133,8 @@ def verify(
 
 @dataclass(eq=False)
 class Verification:
-    """One verification. `stages`: runs its tasks. `provider`: used for requests between the stages.
-    `now`: function that lists the tier again. It is called if bytes cannot be read, because they
-    may have expired."""
+    """One verification. `stages`: runs its tasks. `provider`: for requests between the stages.
+    `now`: lists the tier again when bytes cannot be read, because they may have expired."""
 
     provider: SegmentProvider
     catalogue: TierCatalogue
@@ -155,7 +153,7 @@ class Verification:
         queues: list[QueueFiles] | None = None,
         with_index: bool = True,
     ) -> VerifyReport:
-        """Verify the tier. Findings are passed to `on_finding`, in a stable order. Raises
+        """Verify the tier. `on_finding`: receives findings in a stable order. Raises
         Unavailable."""
         result = VerifyReport()
         catalogue = self.catalogue
@@ -282,8 +280,7 @@ class Verification:
         describe: Callable[[Item], tuple[str, int]],
         kind: type[Outcome],
     ) -> Iterator[Outcome]:
-        """Run `work` on all items. Small items share a task. Yields the outcomes in the order of
-        the items."""
+        """Run `work` on all items, and yield the outcomes in order. Small items share a task."""
         tasks: list[VerifyTask] = []
         group: list[Item] = []
         total, key = 0, ""
@@ -303,8 +300,8 @@ class Verification:
     # Segments that expired in the meantime
 
     def _leave_out_gone(self, found: Iterable[Anchored]) -> Iterator[Anchored]:
-        """Yield the findings. If bytes could not be read because their segment has expired since
-        the listing, a note about the segment replaces the finding."""
+        """Yield the findings. If a segment has expired since the listing, a note replaces the
+        findings about its bytes."""
         told: set[SegmentId] = set()
         for one in found:
             segment = one.finding.segment
@@ -320,9 +317,9 @@ class Verification:
                 yield Anchored(one.anchor, note("segment-expired", text, segment))
 
     def _find_gone_segments(self) -> frozenset[SegmentId]:
-        """Return the segments that have expired since the listing. They are missing in a new
-        listing and its metadata. Without metadata, only missing segments at the start of a file
-        count as expired."""
+        """Return the segments that have expired since the listing, because a new listing and its
+        metadata lack them. Without metadata, only segments at the start of a file count as
+        expired."""
         if self.now is None:
             return frozenset()
         if self._gone is None:
@@ -342,9 +339,9 @@ class Verification:
 def _find_expired(
     files: tuple[tuple[SegmentExtent, ...], ...], left: set[SegmentId], has_metadata: bool
 ) -> Iterator[SegmentId]:
-    """Yield those listed segments of a queue's files that have expired. Without metadata, missing
-    segments count as expired only if they are missing in the order of expiry: the first segments
-    first, and a whole consume queue before the last segment of its commit log."""
+    """Yield the listed segments of a queue's files that have expired. Without metadata, missing
+    segments must be missing in the order of expiry: the first segments first, and a whole consume
+    queue before the last segment of its commit log."""
     must_begin = False
     for extents in files:
         is_left = [extent.id in left for extent in extents]
@@ -403,7 +400,7 @@ def _map_small(
     size_of: Callable[[Item], int],
     check: Callable[[Item], Outcome],
 ) -> list[Outcome]:
-    """Check each item. Over a network, several small items are checked concurrently."""
+    """Check each item. Over a network, several small items are checked at the same time."""
 
     def read(item: Item, tell: OnFinding) -> Generator[Outcome]:
         del tell  # outcomes have their findings

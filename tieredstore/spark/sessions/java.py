@@ -71,8 +71,7 @@ def java_home() -> Path:
 
 
 def _probe(java: Path) -> tuple[int, Path | None]:
-    """Return the major version and home that a `java` reports. The version is 0 if it does not
-    run."""
+    """Return the major version and home of a `java`. The version is 0 if it does not run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603

@@ -1,4 +1,4 @@
-"""Registration of the data source in a session, in one call."""
+"""Registration of the data source in a session."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 def enable(spark: SparkSession) -> None:
-    """Make `spark.read.format("rocketmq_tiered")` work in a session. The session may be a Spark
-    Connect session. The package is sent to the executors, the source is registered, and filters are
-    pushed down. A warning names S3A settings of the session, because the source does not use
-    them."""
+    """Make `spark.read.format("rocketmq_tiered")` work in a session, which may use Spark Connect.
+    This sends the package to the executors, registers the source, and enables filter push-down. A
+    warning names S3A settings of the session, because the source does not use them."""
     from tieredstore.spark.options import warn_of_ignored_hadoop_settings
     from tieredstore.spark.source import RocketmqTieredDataSource
 

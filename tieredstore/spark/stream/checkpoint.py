@@ -45,10 +45,10 @@ _QUEUE = re.compile(r"(?:(\d+)=)?(\d+)(?:(-\d+\.|[.+])([A-Za-z0-9_-]{5}))?(?:<(\
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """Identity of a queue. `topic_id`: the topic's id in the metadata. `message`: queue offset of
-    one message, which is before the position of the stream or at it. `mark`: 30 bits that are
-    computed from the store time, stored size and body CRC of this message. `described`: these three
-    values as text for logs and errors, if the message itself was read. Unknown fields are None."""
+    """Identity of a queue, which changes when its topic is recreated. `topic_id`: the topic's id in
+    the metadata. `message`: queue offset of one message at or before the stream's position. `mark`:
+    30 bits computed from its store time, stored size and body CRC. `described`: these values as
+    text for logs and errors, if the message was read. Unknown fields are None."""
 
     topic_id: int | None = None
     message: int | None = None
@@ -72,8 +72,8 @@ class Incarnation:
         return ", ".join(parts) or "nothing known of it"
 
     def contradicts(self, other: Incarnation) -> bool:
-        """Return whether two identities cannot belong to the same queue: both have a topic id and
-        the ids differ, or both have a mark of the same message and the marks differ."""
+        """Return whether two identities certainly belong to different queues: their topic ids
+        differ, or their marks of the same message."""
         if None not in (self.topic_id, other.topic_id) and self.topic_id != other.topic_id:
             return True
         return self.message == other.message is not None and self.mark != other.mark
@@ -90,16 +90,15 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """Position of a stream. `begins`: start offsets of the queues that are new in the batch up to
-    this position. `place`: the queue that the next batch serves first, or None for the first queue
-    by name."""
+    this position. `place`: queue that comes first in the next batch, or None for the first by
+    name."""
 
     positions: Mapping[QueueKey, Position]
     begins: Mapping[QueueKey, int] = field(default_factory=dict)
     place: QueueKey | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that Spark writes. Equal offsets have equal JSON, with names in the same
-        order."""
+        """Return the JSON that Spark writes. Equal offsets have equal JSON."""
         brokers = sorted({broker for _, broker, _ in self.positions})
         found: dict[str, object] = {BROKERS: brokers}
         if self.place is not None:

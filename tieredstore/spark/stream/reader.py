@@ -64,8 +64,8 @@ during the step."""
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader. It plans in a process of the driver. The executors read with copies of this
-    object, which have no connection."""
+    """Stream reader. It plans in a process of the driver. Executors read with copies of it, which
+    have no connection."""
 
     def __init__(
         self, options: SourceOptions, shape: Shape, *, clock: Clock = SYSTEM_CLOCK
@@ -127,9 +127,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, object]:
-        """Return the end of the next batch, or `start` itself if no messages are unread. Without
-        `start` (Spark 4.1), return the committed end. Raises Invalid for lost data and for a
-        recreated topic, Unavailable."""
+        """Return the end of the next batch, or `start` if no messages are unread. Without `start`
+        (Spark 4.1), return the committed end. Raises Invalid for lost data and for a recreated
+        topic, Unavailable."""
         return self._with_present_segments(lambda: self._find_latest(start, limit))
 
     def _find_latest(
@@ -167,8 +167,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(found, new, place).to_json()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
-        """Return the partitions of the batch [start, end). After a restart the call may be
-        repeated. Raises the errors of `latestOffset`."""
+        """Return the partitions of the batch [start, end). Spark may repeat the call after a
+        restart. Raises the errors of `latestOffset`."""
         return self._with_present_segments(lambda: self._plan(start, end))
 
     def _plan(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
@@ -226,9 +226,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Steps
 
     def _with_present_segments(self, step: Callable[[], T]) -> T:
-        """Run a step of the reader. If segments were deleted during the step or since the last
-        listing, list the tier again and repeat the step, which then finds the loss. Raises the
-        errors of the step."""
+        """Run a step of the reader. If segments were deleted in the meantime, list the tier again
+        and repeat the step, which then finds the loss. Raises the errors of the step."""
         for _ in range(_REPETITIONS):
             try:
                 return step()
@@ -240,8 +239,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _map_ahead(
         self, function: Callable[[T], R], items: Sequence[T], *, waits: Callable[[T], bool]
     ) -> Iterator[R]:
-        """Yield the result of `function` for each item. Over a network, items are processed
-        concurrently."""
+        """Yield the result of `function` for each item. Over a network, several items are processed
+        at the same time."""
         return map_ahead(self._tier().provider, function, items, waits=waits)
 
     def _tier(self) -> TierView:
@@ -289,8 +288,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(offset, view.incarnation(offset))
 
     def _check_start(self, key: QueueKey, view: QueueView, position: Position) -> int:
-        """Return the offset at which to continue: the offset of the position, or of the first
-        existing message after it. Raises Invalid if the queue was recreated."""
+        """Return the offset at which to continue: that of the position, or of the first existing
+        message after it. Raises Invalid if the queue was recreated."""
         now = view.incarnation_like(position.incarnation)
         if position.incarnation.contradicts(now):
             text = (
@@ -332,7 +331,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _listen(
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> None:
-        """Read the messages by which queues are identified, concurrently for all queues."""
+        """Read the messages that identify the queues, concurrently for all queues."""
         waiting = [
             (view, positions[key].incarnation)
             for key, view in views.items()
@@ -343,7 +342,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pass
 
     def _waits_for_more(self, backlogs: Mapping[QueueKey, Backlog]) -> bool:
-        """Return whether a batch is smaller than requested and may wait for more messages."""
+        """Return whether a small batch may wait for more messages."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or self._batch_ms is None:
             return False
@@ -355,11 +354,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_gone(
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> None:
-        """Fail or warn if unread messages were deleted with their queue or their topic. A queue
-        keeps its position if this reader has read it to its end, because its messages may have
-        expired. It also keeps its position if its topic has other queues, or is still in the
-        metadata. If a topic was deleted since an earlier run, this reader cannot know whether the
-        topic had unread messages."""
+        """Fail or warn if unread messages were deleted with their queue or topic. A queue keeps its
+        position if it was read to its end, because its messages may have expired. It also does if
+        its topic has other queues or is still in the metadata. After a restart, the reader cannot
+        know whether a deleted topic had unread messages."""
         catalogue = self._tier().catalogue
         if catalogue is None:
             return

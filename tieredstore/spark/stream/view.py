@@ -62,8 +62,7 @@ class QueueView:
             yield reader
 
     def incarnation(self, offset: int) -> Incarnation:
-        """Return the queue's identity at the queue offset `offset`. Reads only a few messages,
-        however large the queue is."""
+        """Return the queue's identity at the queue offset `offset`. Reads only a few messages."""
         for witness in witnesses_of(offset, self.least, self.end):
             found = self._hear(witness)
             if found.message is not None:
@@ -71,8 +70,8 @@ class QueueView:
         return Incarnation(self.topic_id)
 
     def incarnation_like(self, then: Incarnation) -> Incarnation:
-        """Return the queue's current identity, with the mark of the same message as in the earlier
-        identity `then`. If this message no longer exists, the identity has no mark."""
+        """Return the queue's current identity, with the mark of the same message as in `then`. If
+        that message no longer exists, there is no mark."""
         witness = then.message
         if witness is None or not self.least <= witness < self.end:
             return Incarnation(self.topic_id)
@@ -88,16 +87,16 @@ class QueueView:
         return next(witnesses_of(offset, self.least, self.end), None) in self._witnesses
 
     def _hear(self, witness: int) -> Incarnation:
-        """Return the queue's identity (incarnation), with the mark of the message at queue offset
-        `witness`. The message is read once, and the result is kept."""
+        """Return the queue's identity, with the mark of the message at queue offset `witness`. The
+        message is read once."""
         if witness not in self._witnesses:
             with self.open() as reader:
                 self._witnesses[witness] = _identify(reader, witness, self.topic_id)
         return self._witnesses[witness][0]
 
     def witness_of(self, then: Incarnation) -> Witness | None:
-        """Return the message by which the readers of a batch check that the queue still is the
-        incarnation `then`. Return None if that message was not read."""
+        """Return the message that identifies the incarnation `then` for the readers of a batch, or
+        None if it was not read."""
         return self._witnesses.get(-1 if then.message is None else then.message, (then, None))[1]
 
     def first_at(self, offset: int) -> int:
@@ -117,14 +116,14 @@ class QueueView:
         return self.end
 
     def log_bytes(self, start: int, end: int) -> int:
-        """Return the number of bytes that messages [start, end) occupy in the commit log. A lost
-        message counts as one byte."""
+        """Return the commit log bytes of messages [start, end). A lost message counts as one
+        byte."""
         with self.open() as reader:
             return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """Return the largest queue offset in [start, end] such that the messages from `start` to
-        this offset have at most `size_bytes`. At least one message is included."""
+        """Return the largest queue offset in [start, end] such that the messages up to it have at
+        most `size_bytes`. At least one message is included."""
         found, least = start, self.end_of(start, 1)
         with self.open() as reader:
             for first, last in self._spans(start, end):
@@ -139,7 +138,7 @@ class QueueView:
         return max(found, least)
 
     def _spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of queue offsets in [start, end) that have units or have lost them."""
+        """Yield the ranges of queue offsets in [start, end) whose units exist or are lost."""
         for first, last in sorted([*self.queue.unit_spans(), *self.lost]):
             low, high = max(first, start, self.least), min(last, end, self.end)
             if low < high:
@@ -156,11 +155,11 @@ class QueueView:
 
 
 class TierView:
-    """Connection to a tier, and the results of the last refresh. `check_bodies`: whether a message
-    with a wrong body CRC counts as missing. `topics`: topics that the stream names, or None if any
-    topic may match. `interval_ms`: minimum time between two listings of the tier. In the meantime,
-    topics that grew between the last two refreshes are listed individually. A refresh of 10 s or
-    more delays the next refresh by the same time."""
+    """Connection to a tier, and the results of the last refresh. `check_bodies`: treat a message
+    with a wrong body CRC as missing. `topics`: topics that the stream names, or None if any topic
+    may match. `interval_ms`: minimum time between two listings of the tier. In the meantime, topics
+    that grew recently are listed individually. A refresh of 10 s or more delays the next one by the
+    same time."""
 
     def __init__(
         self,
@@ -194,10 +193,10 @@ class TierView:
         now: bool = False,
         hears_first: bool = False,
     ) -> dict[QueueKey, QueueView]:
-        """Return the queues that have units and that `select` accepts. `known`: ends of queues that
-        were found earlier. `now`: whether to list the tier even if the interval has not passed.
-        `hears_first`: whether the caller will request the identity of new queues at their start.
-        Raises Corrupt, Unavailable."""
+        """Return the queues that have units and match `select`. `known`: ends of queues that were
+        found earlier. `now`: list the tier even if the interval has not passed. `hears_first`:
+        whether the caller will request the identity of new queues at their start. Raises Corrupt,
+        Unavailable."""
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
         is_due = self._is_due(self._listed_ms, self._interval_ms)
         lists_all = now or (is_due and now_ms >= self._slow_until_ms)
@@ -339,9 +338,9 @@ def _end_of(reader: QueueReader) -> Callable[[int], int]:
 
 
 def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
-    """Yield the queue offsets in [least, end) of messages that can identify a queue for a position
-    at `offset`. The best come first: the message before `offset`, the message at `offset`, then
-    some earlier messages, in case both are damaged."""
+    """Yield the queue offsets in [least, end) of messages that can identify a queue at `offset`,
+    best first: the message before it, the message at it, then some earlier ones, in case both are
+    damaged."""
     for distance in _DISTANCES:
         if least <= offset - distance < end:
             yield offset - distance
@@ -356,7 +355,7 @@ def _identify(
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
     """Return the queue's identity: the topic id, and the mark of the message at queue offset
-    `witness`. If that message cannot be read, the identity has only the topic id."""
+    `witness`. Without that message, it is only the topic id."""
     message = read_message(reader, witness)
     if message is None:
         return Incarnation(topic_id)
