@@ -1,4 +1,4 @@
-"""`scripts/bench` measures our store and Java's in alternating passes of one run."""
+"""`scripts/bench`: measure our store and Java's in alternating passes of one run."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def chosen(only: str) -> list[Row]:
 
 
 def warm_memory(folder: Path, size_mib: int) -> None:
-    """Write a file of `size_mib` MiB through a mapping, and remove it. Afterwards the machine has
-    free pages for the next pass, and need not request them from its host."""
+    """Write and remove a file of `size_mib` MiB through a mapping, so that the next pass finds free
+    pages and need not request them from the host."""
     if not size_mib:
         return
     path = folder / "warm-memory"
@@ -104,8 +104,7 @@ def greet(
     peer: JavaPeer | None, missing: str
 ) -> tuple[dict[str, Any] | None, JavaPeer | None, str]:
     """Return Java's description of its environment, the Java process, and the reason why Java is
-    missing. If Java is missing (for example because of unresolved jars), the first two values are
-    None, and the benchmark continues without Java."""
+    missing. Without Java, the first two are None, and the benchmark continues."""
     if peer is None:
         return None, None, missing
     try:

@@ -94,15 +94,14 @@ UPLOADS: Sequence[tuple[str, Load, Scheme]] = (
 def steady_arrivals(
     begin_ms: float, interval_ms: float, record_bytes: float, end_ms: float
 ) -> Arrivals:
-    """Return the arrival curve of a queue that gets its first message at `begin_ms`, and then one
-    message each interval."""
+    """Return the arrivals of a queue that gets a message at `begin_ms` and one each interval."""
     count = (end_ms - begin_ms) / interval_ms + 1
     times = np.array([begin_ms - interval_ms, end_ms])
     return Arrivals(times, np.array([0.0, count]), record_bytes)
 
 
 def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUploads]]:
-    """Predict the requests of all queues of a load together, and of each queue separately."""
+    """Predict the requests of all queues of a load together, and the uploads of each queue."""
     model = ChunkRequestModel(ChunkSettings(group_bytes=scheme.group_bytes))
     config = StoreConfig(**scheme.keys)  # type: ignore[arg-type]
     scans = range(_BEGIN_MS, _BEGIN_MS + load.duration_ms, scheme.scan_ms)
@@ -121,8 +120,7 @@ def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUpl
 
 
 def count_after_start(outcome: Outcome) -> int:
-    """Count the requests of a simulation, except those of the start, and those of the listings in
-    which maintenance searches for work."""
+    """Count the requests of a simulation, without those of the start and of maintenance sweeps."""
     return sum(
         count
         for (operation, kind), count in outcome.requests.items()
@@ -135,9 +133,8 @@ def count_after_start(outcome: Outcome) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Concurrent readers of all queues of a load. `runs`: function that takes the number of
-    messages in a queue and returns what a reader reads: (first offset, number of messages) for each
-    sequence of consecutive messages."""
+    """Concurrent readers of all queues of a load. `runs`: returns the consecutive reads of a queue
+    with the given number of messages, as (first offset, number of messages)."""
 
     name: str
     load: Load
@@ -146,8 +143,7 @@ class Reads:
 
 
 def read_all(messages: int) -> list[tuple[int, int]]:
-    """Return the reads of a reader that reads the whole queue: one pair of first offset and number
-    of messages."""
+    """Return the reads of a whole queue, as one pair of first offset and number of messages."""
     return [(0, messages)]
 
 
@@ -159,7 +155,7 @@ def jump(messages: int, *, times: int = 60) -> list[tuple[int, int]]:
 
 def catch_up(messages: int, *, times: int = 6, count: int = 10_000) -> list[tuple[int, int]]:
     """Return reads of `count` consecutive messages each, as pairs of first offset and number of
-    messages. The first offsets are spread over the queue."""
+    messages. They are spread over the queue."""
     return [(first, count) for first, _ in jump(messages - count, times=times)]
 
 
@@ -174,7 +170,7 @@ READS: Sequence[Reads] = (
 
 
 class DelayedClient(MeteredMemoryClient):
-    """Client whose GETs take `latency_ms` longer. `took_ms`: real times of the GETs, which include
+    """Client whose GETs take `latency_ms` longer. `took_ms`: real times of the GETs, including
     other work of the machine."""
 
     latency_ms = 0.0
@@ -198,8 +194,7 @@ class DelayedClient(MeteredMemoryClient):
 
 
 class MeasuredBackend(Backend):
-    """Modelled backend whose requests take the measured times, in the order in which they were
-    measured."""
+    """Modelled backend whose requests take the measured times, in the same order."""
 
     def __init__(self, took_ms: Sequence[float], bytes_per_s: float) -> None:
         super().__init__(bytes_per_s=bytes_per_s)
@@ -277,8 +272,8 @@ def read_store(
 
 
 def measure_pace(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
-    """Measure each reader's messages per second without any delay of the GETs. This is the highest
-    rate that the process can reach."""
+    """Measure each reader's messages per second without delayed GETs, as the highest possible
+    rate."""
     begin = time.perf_counter()
     read = read_store(reads, client, store, 0.0)
     seconds = time.perf_counter() - begin
@@ -355,8 +350,8 @@ TRACES: Sequence[tuple[str, TracedLoad]] = (
 
 
 def _list_trace_rows() -> Iterator[str]:
-    """Yield the table rows about traces. Each row compares the figures of a store that recorded a
-    trace with the figures that the model predicts from the trace."""
+    """Yield the table rows about traces, which compare a store that recorded a trace with the
+    prediction from it."""
     for name, load in TRACES:
         with tempfile.TemporaryDirectory() as folder:
             run = TracedRun(load, Path(folder), DelayedClient)
@@ -395,7 +390,7 @@ def _make_read_row(
 
 
 def find_percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that is at least as large as the given share of all values. None
+    """Return the smallest value that is at least as large as the given share of all values, or None
     without values."""
     return sorted(values)[max(math.ceil(len(values) * share) - 1, 0)] if values else None
 

@@ -1,9 +1,8 @@
 """Cost of block checksums for readers: `python -m benchmarks.checksums [--turns 5]`.
 
-Two tiers in files have the same segments of messages of 1 KiB. One of the tiers has no checksums.
-Each reader reads both tiers in turn, in separate processes, with the files in the page cache, so
-that only the processor counts. The CPU seconds of all threads are measured in several passes, and
-the minimum of each tier counts.
+Two Posix tiers have the same segments of messages of 1 KiB, with and without checksums. Each reader
+reads both tiers in turn, in separate processes, with the files in the page cache. The result is the
+minimum of the CPU seconds of all threads over several passes.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ READERS: dict[str, Callable[[Side], None]] = {
 
 
 def link_segment(source: str, target: str) -> None:
-    """Create a tier with hard links to the same files. Copied files would be at other memory
-    addresses. The measured times depend more on the addresses than on checksums."""
+    """Create a tier with hard links to the same files. Copies would be at other memory addresses,
+    which affect the times more than checksums do."""
     name = Path(source).name
     if naming.parse_segment_file_name(name) is not None:
         os.link(source, target)
@@ -101,8 +100,8 @@ def link_segment(source: str, target: str) -> None:
 def read_often(
     read: Callable[[Side], None], local: Path, folder: Path, times: int, taken: SimpleQueue[float]
 ) -> None:
-    """Measure the CPU seconds of `read` in each of `times` passes in this process. Add the smallest
-    value to the queue `taken`."""
+    """Call `read` `times` times in this process, and add its minimum CPU seconds to the queue
+    `taken`."""
     tune_server_process()  # Returning memory to the system matters more than checksums.
     least = float("inf")
     with opened(local, folder) as store:

@@ -1,9 +1,9 @@
 """Cold reads of a backend with latency: `python -m benchmarks.cold_reads [--latency-ms 30]`.
 
-Each read of a Posix tier is delayed, as over a network. Sequential reads through the store API are
-compared with raw reads of the same bytes: 4 threads, 4 MiB each. The two kinds of reads alternate,
-and the median of the pairs counts. Then single reads are measured: the first message of an unread
-queue, a message whose units are cached, and pulls at random offsets.
+Each read of a Posix tier is delayed, as over a network. Sequential reads through the store API
+alternate with raw reads of the same bytes (4 threads, 4 MiB each), and the result is the median of
+the pairs. Then single reads are measured: the first message of an unread queue, a message whose
+units are cached, and pulls at random offsets.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def slow_store(
 
 
 def read_raw(store: TieredMessageStore) -> tuple[int, float]:
-    """Read the commit log of queue 0, 4 MiB in each of 4 threads. Returns bytes and seconds."""
+    """Read the commit log of queue 0 in 4 threads, 4 MiB at a time. Return bytes and seconds."""
     file = store.flat_files.get(TOPIC, 0)
     assert file is not None
     wanted = [
@@ -95,7 +95,7 @@ def read_raw(store: TieredMessageStore) -> tuple[int, float]:
 
 
 def read_all(store: TieredMessageStore, pull: int) -> tuple[int, float]:
-    """Read queue 0 from its start, in pulls. Returns messages and seconds."""
+    """Read queue 0 from its start, in pulls. Return messages and seconds."""
     store.fetcher.cache.drop(QueueKey(TOPIC, 0))
     started = time.perf_counter()
     messages = read_queue(store, store.get_message, 0, pull)
@@ -103,8 +103,7 @@ def read_all(store: TieredMessageStore, pull: int) -> tuple[int, float]:
 
 
 def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Return the milliseconds of a get at each offset. The queue's cache is emptied before each
-    get."""
+    """Return the milliseconds of a get at each offset, each with an empty cache of the queue."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))
@@ -116,8 +115,8 @@ def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[
 
 
 def time_next_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Make two consecutive gets at each offset, and return the milliseconds of the second one. The
-    first get has already read the units that the second one needs."""
+    """Return the milliseconds of a second get after a get at each offset. The first one has already
+    read the units for both."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))

@@ -4,9 +4,9 @@
     python -m benchmarks.compare --base ../before --only put,read-store,upload --pairs 5
 
 Each pass runs in a process of its own, pinned to one core. The two checkouts alternate. Times are
-the CPU time of the whole process, so that a busy disk or a busy machine matters little. A ratio
-above 1 means that this checkout takes more CPU time. Both checkouts need `benchmarks.rows`, and are
-run by the same Python.
+the CPU time of the whole process, so that other load matters little. A ratio above 1 means that
+this checkout takes more CPU time. Both checkouts need `benchmarks.rows`, and the same Python runs
+them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def compare_row(row: str, base: Path, pairs: int, passes: int) -> None:
 
 
 def run_child(checkout: Path, row: str, passes: int) -> Iterator[tuple[str, float]]:
-    """Run a row in a checkout. Yields the CPU seconds per message (or another unit of the row), by
+    """Run a row in a checkout. Yields the CPU seconds per message, or another unit of the row, by
     figure."""
     command = [sys.executable, str(THIS), "--child", row, "--passes", str(passes)]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -92,8 +92,8 @@ def run_child(checkout: Path, row: str, passes: int) -> Iterator[tuple[str, floa
 
 
 def measure_row(row: str, passes: int) -> Iterator[tuple[str, float]]:
-    """Run a row several times in this process. For each figure of the row, yield its name and its
-    smallest CPU time per unit of work, in seconds."""
+    """Run a row several times in this process. Yield the name of each figure, and its minimum CPU
+    seconds per unit of work."""
     sys.path[0] = os.environ["PYTHONPATH"]  # Otherwise the folder of this file comes first.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -117,8 +117,7 @@ def measure_row(row: str, passes: int) -> Iterator[tuple[str, float]]:
 
 
 def _find_best(run: Callable[[], Mapping[str, float]], passes: int) -> dict[str, float]:
-    """Return the smallest time per unit of work among all passes, in seconds, by the figure's
-    name."""
+    """Return the minimum seconds per unit of work over all passes, by figure."""
     best: dict[str, float] = {}
     for _ in range(1 + passes):  # The first one warms up.
         measured = run()

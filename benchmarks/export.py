@@ -1,11 +1,10 @@
 """Cost of an export compared with Spark's own Parquet writer: `python -m benchmarks.export`.
 
 Rows, columns, codec and level are the same. Spark reads the rows from uncompressed Parquet files,
-which is its cheapest source, and from our data source. Spark writes without partitions. Our export
-writes partitions by topic and day. CPU seconds are those of this process, of the JVM and of its
-Python workers together. The best pass counts, after one pass to warm up. MB are commit log bytes
-(1e6) of a tier of `benchmarks.scan_data`. Memory is the peak of the JVM and of the largest Python
-process.
+its cheapest source, and from our data source. It writes without partitions, while our export writes
+partitions by topic and day. CPU seconds include this process, the JVM and its Python workers. The
+result is the best pass after one warm-up. MB are commit log bytes (1e6) of a tier of
+`benchmarks.scan_data`. Memory is the peak of the JVM and of the largest Python process.
 """
 
 from __future__ import annotations

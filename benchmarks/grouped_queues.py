@@ -1,4 +1,4 @@
-"""A tier with all data in group objects, created without a broker."""
+"""Tier with all data in group objects, created without a broker."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class _Queue:
 
 
 def make_grouped(queues: int, pieces: int) -> MemoryObjectClient:
-    """Create a tier with `queues` queues. The bytes of each segment are in `pieces` group objects.
-    Half of these objects contain merged runs of two writes. The others contain single writes, as if
-    the broker had been killed in the middle of a day."""
+    """Create a tier with `queues` queues, whose segments each have their bytes in `pieces` group
+    objects. Half of the groups contain merged runs of two writes, the others single writes, as
+    after a kill of the broker in the middle of a day."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, group_bytes=16 << 20)
     epoch = provider.acquire_writer(BROKER)

@@ -32,7 +32,7 @@ ROWS_OF_A_TASK = 500_000
 
 
 def staging_at(folder: Path) -> Staging:
-    """Return a staging location on the local disk, without syncs, since only CPU time is
+    """Return a staging location on the local disk without syncs, because only CPU time is
     measured."""
     folder.mkdir(parents=True, exist_ok=True)
     loaded = load_config(None, cluster=CLUSTER, broker=BROKER)

@@ -1,10 +1,10 @@
 """Puts during catch-up reads: `python -m benchmarks.isolation [--seconds 20] [--pairs 5]`.
 
-One thread puts messages of 1 KiB at a fixed rate, in slices of a millisecond, with and without
-concurrent work of a tier, in turn. The work consists of readers of an uploaded history from its
-beginning, at full speed, and of uploads of the new messages, one scan after the other. The time of
-each put counts, and also the time since it was due. A put that waits for its thread to be scheduled
-is late, though it is quick itself.
+One thread puts messages of 1 KiB at a fixed rate, in slices of a millisecond. Rounds with and
+without concurrent work of a tier alternate. The work consists of readers at full speed from the
+beginning of an uploaded history, and of continuous uploads of the new messages. Both the duration
+of each put and the time since it was due are measured, because a put may be late although it is
+quick.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ percentile in ms."""
 
 @dataclass(slots=True)
 class Side:
-    """Measurements of one case. `calls`: durations of the calls of puts, ns. `late`: times from the
-    moment at which a put was due until its end, ns."""
+    """Measurements of one case. `calls`: durations of puts, ns. `late`: times from the moment at
+    which a put was due until its end, ns."""
 
     calls: list[npt.NDArray[np.int64]] = field(default_factory=list)
     late: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -54,8 +54,8 @@ class Side:
         return float(np.percentile(np.concatenate(times), share * 100)) / 1000
 
     def histogram(self) -> dict[str, int]:
-        """Return the number of calls by powers of two. Each key is the upper bound of its bucket,
-        µs."""
+        """Return the number of calls by powers of two, with the upper bound of each bucket (µs) as
+        the key."""
         bounds = [1000 << power for power in range(20)]
         counts, _ = np.histogram(np.concatenate(self.calls), [0, *bounds, 1 << 62])
         names = [*(f"{bound // 1000}" for bound in bounds), "more"]
@@ -76,8 +76,7 @@ def make_history(store: TieredMessageStore, count: int) -> None:
 def put_for(
     store: TieredMessageStore, ready: list[Message], rate: int, seconds: float, side: Side
 ) -> None:
-    """Put messages at a fixed rate, in slices of `SLICE_S`. A slice that is late is put without a
-    wait."""
+    """Put messages at a fixed rate, in slices of `SLICE_S`. A late slice is put immediately."""
     a_slice = max(round(rate * SLICE_S), 1)
     total = round(rate * seconds)
     calls = np.zeros(total, np.int64)

@@ -1,4 +1,4 @@
-"""The Java side of a comparison: a warm JVM that runs one pass of a row on request."""
+"""Java side of a comparison: a warm JVM that runs one pass of a row on request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ START = '. ./env.sh && exec java $JFLAGS -Xmx4g -Duser.home="$1/home" -cp "$CP" 
 
 class JavaPeer:
     """RocketMQ's own classes, controlled by one JSON line per request
-    (`tests/interop/java/src/Peer.java`). The JVM is not pinned to a core, so Java's threads may use
-    every core."""
+    (`tests/interop/java/src/Peer.java`). Java may use every core."""
 
     def __init__(self, work: Path) -> None:
         work.mkdir(parents=True, exist_ok=True)
@@ -31,7 +30,7 @@ class JavaPeer:
 
     @staticmethod
     def missing() -> str:
-        """Return the reason why the Java side is missing, or an empty string if it exists."""
+        """Return the reason why the Java side is missing, or an empty string."""
         tools = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         return f"not installed: {', '.join(tools)}" if tools else ""
 

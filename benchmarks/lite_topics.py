@@ -1,10 +1,9 @@
 """Memory, start and history of many lite topics: `python -m benchmarks.lite_topics [--topics N]`.
 
 A store with consume queues in RocksDB gets one message in each of N lite topics. The messages are
-uploaded to a Posix tier, together with a run: a file that lists the messages of each lite topic.
-The last step opens store and tier again, and reads lite topics from the tier. Each step is a
-process of its own. The reported memory is the growth of resident bytes during a step. Nothing is
-synced.
+uploaded to a Posix tier, with a run: a file that lists the messages of each lite topic. Then store
+and tier are opened again, and lite topics are read from the tier. Each step is a process of its
+own. Memory is the growth of resident bytes during a step. Nothing is synced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of the benchmark table, and the results of measured pairs."""
+"""Rows of the benchmark table, and results of measured pairs."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ OursFactory = Callable[[Workbench], AbstractContextManager[Callable[[], Pass]]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a row. `key`: key of the time in a `Pass` from which the figure is computed.
-    `unit`: unit of the rate, or `s` for the time itself. The targets of our store are a minimum
-    rate (`floor`), a maximum time in seconds (`ceiling`), and a minimum ratio of its rate to Java's
-    (`ratio`)."""
+    """Figure of a row. `key`: key of its time in a `Pass`. `unit`: unit of the rate, or `s` for the
+    time itself. Targets of our store: `floor`, a minimum rate. `ceiling`, a maximum time in
+    seconds. `ratio`, a minimum ratio to Java's rate."""
 
     name: str
     unit: str
@@ -74,12 +73,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: a kind of work, done by our store and, if a peer exists, by the peer.
-    `fresh_mib`: memory that the pass needs for pages of new files, MiB. This memory is written once
-    and freed just before each pass, since a virtual machine may have to request it from its host
-    first. `peer`: name of the program to compare with. `java` is the request for a pass of Java. A
-    pass of any other program runs in our process just after our pass, which returns its result as
-    `beside`."""
+    """Row of the table: a kind of work that our store and its peer, if any, do. `fresh_mib`: memory
+    for pages of new files, MiB. It is written and freed just before each pass, so that a virtual
+    machine need not request it from its host. `peer`: name of the program to compare with. `java`:
+    request for a pass of Java. A pass of any other peer runs in our process just after ours, which
+    returns its result as `beside`."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""A real object store for the rows of S3: versitygw on loopback, and raw clients."""
+"""Real object store for the rows of S3: versitygw on loopback, and raw clients."""
 
 from __future__ import annotations
 
@@ -95,8 +95,7 @@ def _localstack(verb: str, folder: Path, *names: str) -> subprocess.CompletedPro
 
 
 def _every_core() -> None:
-    """Let the server use all cores, because it is started by a process that is pinned to one
-    core."""
+    """Let the server use all cores, although this process is pinned to one."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
@@ -136,7 +135,7 @@ class RawSocket:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def path(self, operation: str, key: str) -> str:
-        """Return a URL that is signed for an hour. Call this before the measured time begins."""
+        """Return a URL that is signed for an hour. Call this before the measurement."""
         url = self._bucket.boto.generate_presigned_url(
             operation, Params={"Bucket": self._bucket.name, "Key": key}, ExpiresIn=3600
         )

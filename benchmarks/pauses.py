@@ -2,13 +2,12 @@
 
     python -m benchmarks.pauses [--seconds 60] [--file-mib 256] [--folder DIR] [--json FILE]
 
-One thread puts messages of 1 KiB at half of the maximum rate. The maximum rate is measured just
-before. The thread puts in slices of a millisecond, while files roll, the dispatch runs and a flush
-comes every half second. Every put is timed, in three histograms: all puts, puts that began a file,
-and puts during a pass of the dispatch. Pauses above 20 ms are listed with their cause. The causes
-come from a trace of flushes, rolls, passes of the dispatch, garbage collections and waits for the
-put lock. The processor time and the page faults of the thread are listed as well. Old files are
-deleted during the run, so that 60 s do not fill the disk.
+One thread puts messages of 1 KiB at half of the maximum rate, which is measured first. It puts in
+slices of a millisecond, while files roll, the dispatch runs, and a flush follows every half second.
+Three histograms show all puts, puts that began a file, and puts during a dispatch. Pauses above 20
+ms are listed with their cause, from a trace of flushes, rolls, dispatches, garbage collections and
+waits for the put lock. The processor time and page faults of the thread are listed as well. Old
+files are deleted during the run to save disk space.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ BUCKETS = 40
 
 
 class Trace:
-    """The most recent spans, as (name, begin, end) in ns."""
+    """Most recent spans, as (name, begin, end) in ns."""
 
     def __init__(self) -> None:
         self.spans: deque[tuple[str, int, int]] = deque(maxlen=4096)
         self._begun = 0
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Record each call of this method of `owner` as a span with the given name."""
+        """Record each call of this method of `owner` as a span."""
         inner: Callable[..., Any] = getattr(owner, method)
         spans = self.spans
 
@@ -96,8 +95,7 @@ class TracedLock:
         self._lock.release()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock without recording the wait. Used by code that only observes the
-        store."""
+        """Acquire the lock without recording the wait, for code that only observes the store."""
         return bool(self._lock.acquire(blocking=blocking))
 
     def release(self) -> None:
@@ -117,7 +115,7 @@ class Histogram:
         self.largest_ns = max(self.largest_ns, ns)
 
     def quantile_us(self, share: float) -> float:
-        """Return the upper bound, in µs, of the bucket that contains the quantile."""
+        """Return the upper bound of the quantile's bucket, µs."""
         left = share * sum(self.counts)
         for bucket, count in enumerate(self.counts):
             left -= count
@@ -137,7 +135,7 @@ class Histogram:
 
 
 class Run:
-    """A store with puts at a fixed rate."""
+    """Store with puts at a fixed rate."""
 
     def __init__(self, store: DefaultMessageStore) -> None:
         self.store = store
@@ -160,8 +158,8 @@ class Run:
         return count / (time.perf_counter() - begun)
 
     def attach(self) -> None:
-        """Start to trace flushes, rolls, dispatch passes, garbage collections and waits for the
-        lock."""
+        """Trace flushes, rolls, dispatches, garbage collections and waits for the lock from now
+        on."""
         store, trace = self.store, self.trace
         trace.wrap(store._commit_log, "_make_room", "room in the log, or the next file")
         trace.wrap(store._flush, "flush", "flush")
@@ -170,8 +168,7 @@ class Run:
         gc.callbacks.append(trace.note_collection)
 
     def put_paced(self, rate: float, seconds: float) -> None:
-        """Put messages at a fixed rate. Messages that are late are put immediately, one after the
-        other."""
+        """Put messages at a fixed rate. Late messages are put immediately."""
         clock = time.perf_counter_ns
         begun = clock()
         done = 0
@@ -212,7 +209,7 @@ class Run:
             self.pauses.append({"ms": ns / 1e6, "causes": causes})
 
     def _tidy(self) -> None:
-        """Delete old files whose messages are dispatched."""
+        """Delete old files whose messages were dispatched."""
         log = self.store._commit_log
         first = log.max_offset - KEPT_FILES * log.file_size
         if first - log.min_offset > log.file_size:

@@ -1,9 +1,9 @@
 """Cost of planning over an object store: `python -m benchmarks.plan_s3 [--queues N,…]`.
 
-Tiers of many topics with one queue of a few messages each are planned over a client in memory. The
-client takes 25 ms for each request and for each page of a listing, and answers 32 requests at a
-time, as an S3 tier does by default. Seconds are the time to the first row, or to the end of the
-plan if no row is read before. Memory is the peak growth of the process.
+Tiers of many topics, each with one queue of a few messages, are planned over a client in memory. It
+takes 25 ms for each request and each page of a listing, and answers 32 requests at a time, the
+default of an S3 tier. Seconds are the time to the first row, or to the end of the plan without
+rows. Memory is the peak growth of the process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SlowLocation(TierLocation):
 
     @classmethod
     def beside(cls, store: MemoryObjectClient, ms: float, group_bytes: int = 0) -> SlowLocation:
-        """Return the location of the tier in `store`. Each request takes `ms` milliseconds."""
+        """Return the location of the tier in `store`, with `ms` milliseconds per request."""
         client = SlowClient(store, ms / 1000)
         return cls("s3://bucket", StoreConfig(), client=client, group_bytes=group_bytes)
 
@@ -90,8 +90,7 @@ class Cost:
 
 
 def make(queues: int, writes: int = 1) -> MemoryObjectClient:
-    """Create a tier with `queues` queues. Each file of a queue is written in `writes` separate
-    writes, as by a broker."""
+    """Create a tier with `queues` queues, each file in `writes` separate writes."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, write_cache_bytes=0)
     epoch = provider.acquire_writer(BROKER)
@@ -203,7 +202,7 @@ def measure(location: SlowLocation, work: Callable[[SlowLocation], None]) -> Cos
 
 
 def _reset_peak() -> int:
-    """Reset the memory peak. Returns the bytes in use at this time."""
+    """Reset the memory peak, and return the bytes in use."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:  # On another system the peak is that of the whole run.

@@ -1,5 +1,4 @@
-"""CPU and memory of this process and its descendants: a JVM, its Python workers, processes of a
-pool."""
+"""CPU and memory of this process and its descendants, such as a JVM and its Python workers."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ numbers are reused)."""
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """CPU and wall seconds, and peak resident sizes in MB (1e6): of the JVM, and of the largest
-    other process."""
+    """CPU and wall clock seconds, and peak resident sizes of the JVM and of the largest other
+    process, MB (1e6)."""
 
     jvm_seconds: float
     python_seconds: float
@@ -35,8 +34,8 @@ class Used:
 class Processes:
     """This process and its changing descendants.
 
-    The process that forks Spark's workers ignores SIGCHLD, so the final usage of a worker is
-    unknown. A worker that has ended is therefore counted with its last observed usage.
+    A worker that has ended counts with its last observed usage, because the process that forks
+    Spark's workers ignores SIGCHLD.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class Processes:
 
     def seconds(self) -> tuple[float, float]:
         """Return the CPU seconds of JVMs, and of all other processes, including child processes
-        that this process has waited for."""
+        that have ended."""
         for pid, stat in _below(os.getpid()).items():
             used = (int(stat[11]) + int(stat[12])) / _TICKS
             self._seen[pid, stat[_STARTED]] = _is_java(pid), used
@@ -69,7 +68,7 @@ class Processes:
 
 
 def _below(root: int) -> dict[int, list[str]]:
-    """Return the descendants of a process, each with its fields of /proc/PID/stat."""
+    """Return the descendants of a process, and their fields of /proc/PID/stat."""
     stats: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # It has ended.

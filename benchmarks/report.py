@@ -1,4 +1,4 @@
-"""Report of the benchmark's figures, as JSON and as a table."""
+"""Report of the benchmark, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
 
 
 def list_build_options() -> list[str]:
-    """Return the build options of the interpreter (CONFIG_ARGS), without paths. An interpreter
-    built without --enable-optimizations is about 1.2 times slower."""
+    """Return the build options of the interpreter (CONFIG_ARGS), without paths. Without
+    --enable-optimizations, it is about 1.2 times slower."""
     given = shlex.split(sysconfig.get_config_var("CONFIG_ARGS") or "")
     return [one for one in given if one.startswith("--") and "/" not in one]
 
@@ -122,8 +122,7 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(measured: Sequence[Measured]) -> str:
-    """Return the table of figures, then the failures, as Markdown. `--list` describes the rows of
-    the table."""
+    """Return the table of figures, then the failures, as Markdown."""
     rows = [one.row for one in measured]
     parts = []
     for peer in dict.fromkeys(row.peer for row in rows):
@@ -142,7 +141,7 @@ def one_line(found: Outcome) -> str:
 def write_document(
     page: Path, measured: Sequence[Measured], environment: dict[str, Any], pairs: int
 ) -> None:
-    """Write the tables into a page, between two marker lines. Rows about object stores go between a
+    """Write the tables into a page, between two marker lines. Rows about object stores have a
     second pair of marker lines."""
     for begin, end, rows in (
         (BEGIN, END, [one for one in measured if not one.row.name.startswith("s3-")]),

@@ -1,9 +1,9 @@
 """Reads of a restore: `python -m benchmarks.restore [--queues 1000] [--megabytes 100]`.
 
 Creates a tier on disk with the given number of queues and MB per queue (messages of 4 MB of zeros),
-and restores a store from it. Reports the system's read calls, their bytes, and the seconds of the
-processor and of the clock. Each written file becomes sparse immediately (`fallocate --dig-holes`).
-Reads return the same zeros, and 100 GB need little disk.
+and restores a store from it. Reports the number and bytes of read calls, CPU seconds and wall clock
+seconds. Each written file becomes sparse immediately (`fallocate --dig-holes`), so that 100 GB need
+little disk.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def fill(folder: Path, queues: int, messages: int) -> None:
 
 
 def count_reads() -> tuple[int, int]:
-    """Return the number of this process's read calls until now, and their bytes."""
+    """Return the number and bytes of this process's read calls so far."""
     lines = Path("/proc/self/io").read_text().splitlines()
     found = {name: int(value) for name, value in (line.split(": ") for line in lines)}
     return found["syscr"], found["rchar"]

@@ -1,10 +1,10 @@
 """Scaling with the number of queues: `python -m benchmarks.scale [--queues N,…] [--document PAGE]`.
 
-A broker's store has many topics with one queue of a few small messages each. Messages of different
-queues are interleaved in the log. The store is uploaded to a Posix tier. The broker is opened
-again, and then the commands run over store and tier. Each step is a process of its own. Seconds are
-CPU seconds of all threads and child processes. Memory is the largest resident size. Open files are
-those at the end of the step. Nothing is synced, and files are in the page cache.
+A broker's store has many topics, each with one queue of a few small messages, which are interleaved
+in the log. The store is uploaded to a Posix tier. Then the broker is opened again, and the commands
+run over store and tier. Each step is a process of its own. Seconds are CPU seconds of all threads
+and child processes. Memory is the largest resident size. Open files are counted at the end of the
+step. Nothing is synced, and files are in the page cache.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def make_config(folder: Path) -> StoreConfig:
 
 
 def fill(folder: Path, queues: int) -> Found:
-    """Create the initial store, before any row is measured."""
+    """Create the store, before any row is measured."""
     store = DefaultMessageStore(make_config(folder))
     store.load()
     store.start()
@@ -88,7 +88,7 @@ def _put(store: Any, queues: int, rounds: Sequence[int]) -> None:
 
 @contextmanager
 def tiered(folder: Path) -> Iterator[TieredMessageStore]:
-    """Open the tiered store of a broker during the block. Its background loops do not run."""
+    """Open the tiered store of a broker during the block, without its background loops."""
     with opened_tier(make_config(folder)) as store:
         yield store
 
@@ -144,7 +144,7 @@ def load_metadata(folder: Path, queues: int) -> Found:
 
 
 class TimedLock:
-    """A lock that records the longest time for which it was held, in CPU seconds."""
+    """Lock that records the longest time for which it was held, in CPU seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -165,9 +165,9 @@ class TimedLock:
 
 
 def hold_lock(folder: Path, queues: int) -> Found:
-    """Measure the longest time for which the metadata lock is held. A thread writes snapshots of
-    the metadata without a pause, while segment sizes change, and segments and topics are added. The
-    metadata of a tier on an object store changes in this way."""
+    """Measure the longest time for which the metadata lock is held. A thread continuously writes
+    snapshots of the metadata, while segment sizes change, and segments and topics are added, as on
+    an object store."""
     copied = shutil.copytree(folder / "store" / "config", folder / "held" / "config").parent
     metadata = DefaultMetadataStore(copied / "config" / "tieredStoreMetadata.json", BROKER)
     metadata.load()
@@ -223,8 +223,8 @@ STEPS: dict[str, Step] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Targets for a tier with `FULL` queues: total time, time per queue, and memory. A value of
-    None means no target."""
+    """Targets for a tier with `FULL` queues: total time, time per queue, and memory. None means no
+    target."""
 
     seconds: float | None = None
     ms_a_queue: float | None = None
@@ -252,8 +252,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: a step, or a command over the given folder. In a command, {} is replaced by the tier
-    and {store} by the store."""
+    """One row: a step, or a command in which {} stands for the tier and {store} for the store."""
 
     name: str
     target: Target

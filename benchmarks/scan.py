@@ -1,7 +1,7 @@
 """Rate of one core for decoding a tier: `python -m benchmarks.scan [--megabytes N] [--passes N]`.
 
-MB/s are 1e6 stored commit log bytes per CPU second of one thread. The best pass counts. Files are
-in the page cache. Tiers come from `benchmarks.scan_data`.
+MB/s are 1e6 stored commit log bytes per CPU second of one thread, in the best pass. Files are in
+the page cache. Tiers come from `benchmarks.scan_data`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def seconds_of(
 
 
 def encoding_seconds(provider: SegmentProvider, ranges: Sequence[ScanRange]) -> float:
-    """Return the CPU seconds for encoding all records and units from their columns."""
+    """Return the CPU seconds for encoding all records and units from columns."""
     seconds = 0.0
     for scan_range in ranges:
         queue = scan_range.queue

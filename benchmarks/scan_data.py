@@ -30,7 +30,7 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Contents of a tier: messages, and bytes of its commit logs."""
+    """Contents of a tier: number of messages, and bytes of its commit logs."""
 
     messages: int
     stored_bytes: int

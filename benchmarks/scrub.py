@@ -2,9 +2,9 @@
 [--task-megabytes N] [--passes N] [--spark]`.
 
 MB/s are stored commit log bytes (1e6). First the compiled core is measured alone in this thread,
-per CPU second, and the best pass counts. Then the job is measured with 1 and 2 processes, and with
---spark on local[1] and local[2], per second of the clock and with the CPU seconds of all processes.
-Files are in the page cache. Tiers come from `benchmarks.scan_data`, without index files.
+per CPU second of the best pass. Then the job is measured with 1 and 2 processes, and with --spark
+on local[1] and local[2], in wall clock seconds and in CPU seconds of all processes. Files are in
+the page cache. Tiers come from `benchmarks.scan_data`, without index files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TASK_MEGABYTES = 64
 
 
 def core(source: TierLocation) -> tuple[float, int]:
-    """Verify in this thread. Return the CPU seconds, and the bytes of good messages."""
+    """Verify in this thread. Return the CPU seconds and the bytes of good messages."""
     provider = source.connect()
     try:
         catalogue = load_catalogue(provider)
@@ -48,8 +48,8 @@ def core(source: TierLocation) -> tuple[float, int]:
 
 
 def job(source: TierLocation, runner: Runner, task_bytes: int) -> tuple[float, float]:
-    """Run the job. Returns wall clock seconds, and CPU seconds of this process and its descendants
-    (a JVM's workers count when they end)."""
+    """Run the job. Return wall clock seconds, and CPU seconds of this process and its descendants.
+    A JVM's workers count when they end."""
     before, started = _cpu_seconds(), time.monotonic()
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)

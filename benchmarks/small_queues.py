@@ -30,8 +30,8 @@ def write_queue(
     with_uniq_keys: bool = False,
     writes: int = 1,
 ) -> list[tuple[SegmentId, int]]:
-    """Write the commit log and the consume queue of queue 0, each in `writes` writes. Returns the
-    segments with their sizes in bytes."""
+    """Write the commit log and the consume queue of queue 0, each in `writes` writes. Return the
+    segments and their sizes in bytes."""
     records, units, place = [], [], 0
     for offset in range(messages):
         message = Message.create(

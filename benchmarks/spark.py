@@ -2,9 +2,9 @@
 the core alone: `python -m benchmarks.spark [--megabytes N] [--passes N] [--kind k1] [--json FILE]
 [--document PAGE]`.
 
-MB/s are stored commit log bytes (1e6). CPU seconds are those of the JVM, its Python workers and the
-driver together. "by the clock" shows the gain of a second core. The best pass counts, after one
-pass to warm up. Files are in the page cache. Memory is the peak resident size during a pass.
+MB/s are stored commit log bytes (1e6). CPU seconds include the JVM, its Python workers and the
+driver. "by the clock" shows the gain of a second core. The result is the best pass after one
+warm-up. Files are in the page cache. Memory is the peak resident size during a pass.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def scrub(runner: Runner, bench: Bench) -> None:
 
 
 def alone(bench: Bench) -> None:
-    """Measure without Spark: the compiled core in one thread, then the jobs in one process and in
-    two processes."""
+    """Measure without Spark: the compiled core in one thread, then the jobs in one and two
+    processes."""
     tier = tieredstore.open(bench.url)
     processes = Processes()
     for what, columns in (
@@ -242,7 +242,7 @@ def on_spark(bench: Bench, master: str) -> None:
 
 
 def comparisons(rows: list[Row]) -> list[str]:
-    """Return the ratios with their targets and results, and the gain of a second core."""
+    """Return the ratios, their targets and results, and the gain of a second core."""
     by_name = {(row.kind, row.what, row.where): row for row in rows}
     lines = []
     for (kind, what, where), row in by_name.items():

@@ -1,9 +1,9 @@
 """The data source, compared with Spark over Parquet of the same data and with the core alone:
 `python -m benchmarks.spark_source [--megabytes N] [--passes N] [--kind k1|b128] [--master M]`.
 
-MB/s are 1e6 stored commit log bytes per CPU second of the JVM and its Python workers together. For
-the core, they are per CPU second of one thread. The best of the passes after two to warm up counts.
-Each pass makes all reads in turn, with the files in the page cache.
+MB/s are 1e6 stored commit log bytes per CPU second of the JVM and its Python workers, or of one
+thread for the core. The result is the best pass after two warm-ups. Each pass makes all reads in
+turn, with the files in the page cache.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ EXPRESSION = {
 def frames(
     spark: SparkSession, url: str, parquet: Path, options: dict[str, str]
 ) -> Iterator[tuple[str, str, Callable[[], DataFrame]]]:
-    """Yield the compared reads: the name, the summed columns, and a function that returns a newly
-    planned DataFrame at each call. `read` is `tieredstore.spark.read`."""
+    """Yield the compared reads: name, summed columns, and a function that returns a newly planned
+    DataFrame. `read` is `tieredstore.spark.read`."""
     from tieredstore.spark import read
 
     def tier(**more: str) -> DataFrame:

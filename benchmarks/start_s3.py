@@ -37,7 +37,7 @@ CONFIG = msgspec.structs.replace(StoreConfig(), broker_name=BROKER)
 
 
 class Broker:
-    """A broker whose start and stop are measured separately."""
+    """Broker whose start and stop are measured separately."""
 
     def __init__(self, state: Path, queues: int) -> None:
         self._state = state
@@ -68,8 +68,8 @@ def rebuild(state: Path) -> Callable[[SlowLocation], None]:
 
 
 def note_metadata(state: Path) -> Callable[[SlowLocation], None]:
-    """Write the metadata of the killed broker directly. The usual rebuild from the tier would make
-    a request for each part of a group object."""
+    """Write the metadata of the killed broker directly, because a rebuild from the tier would make
+    a request for each piece of a group object."""
 
     def work(location: SlowLocation) -> None:
         provider = location.connect()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.trace [--write]
 
-The dispatch counts its messages with or without a trace. The dispatch is measured without a
-recorder, and with a recorder that writes its rows in blocks. The minimum over many loops counts, so
-that other work of the machine does not matter.
+The dispatch counts its messages with or without a trace. It is measured without a recorder, and
+with one that writes its rows in blocks. The result is the minimum over many loops, so that other
+load does not matter.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ PULLS = (32, 8, 1)
 
 
 def measure(work: Callable[[], object], count: int) -> float:
-    """Return the minimum nanoseconds per item in the calling thread. `work` handles `count` items
-    per call."""
+    """Return the minimum nanoseconds per item in the calling thread. Each call of `work` handles
+    `count` items."""
     least = float("inf")
     for _ in range(LOOPS):
         begin = time.thread_time_ns()

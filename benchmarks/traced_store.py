@@ -1,4 +1,4 @@
-"""A store that records a trace, and the model of `advise` over this trace. Both count object store
+"""Store that records a trace, and the model of `advise` over this trace. Both count object store
 requests."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SteppedThenRealClock(ManualClock):
 @dataclass(frozen=True, slots=True)
 class TracedLoad:
     """Load of the traced store. Each queue receives a message of `body_bytes` every five seconds.
-    At each time in `bursts` (hours) the queue receives an hour's messages together. One group reads
+    At each time in `bursts` (hours) it receives the messages of an hour at once. One group reads
     close to the end. At the end another group reads all messages."""
 
     queues: int
@@ -66,8 +66,8 @@ class TracedLoad:
 @dataclass(slots=True)
 class Run:
     """Figures of a run. `uploads`, `reads`: numbers of requests, without those of the start.
-    `times_ms`: durations of the gets of the last consumer group, each with its weight: the number
-    of gets that it represents."""
+    `times_ms`: durations of the last group's gets, weighted by the number of gets that they
+    represent."""
 
     uploads: int
     reads: int
@@ -75,8 +75,8 @@ class Run:
 
 
 class TracedRun:
-    """A store in a folder, with its own object store in memory. The background loops of the store
-    do not run. This class calls their functions at the same intervals instead."""
+    """Store in a folder, with its own object store in memory. Instead of the store's background
+    loops, this class calls their functions at the same intervals."""
 
     def __init__(
         self, load: TracedLoad, folder: Path, client_class: type[MeteredMemoryClient]

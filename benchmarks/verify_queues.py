@@ -1,9 +1,9 @@
 """Time of a verification by the number of queues: `python -m benchmarks.verify_queues [--queues
 N,…]`.
 
-Tiers of many topics with a queue of 20 messages each, and an index of all their keys, are verified
-in this thread, with a state directory and without one. Without a state directory the ids of topics
-are found in the index. The CPU seconds of the best pass count. Files are in the page cache.
+Tiers of many topics, each with a queue of 20 messages, and an index of all their keys, are verified
+in this thread. Both cases are measured: with a state directory, and without one, when the topic ids
+are found in the index. The result is the CPU seconds of the best pass. Files are in the page cache.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ QUEUES = 64
 
 
 def append_mapped(path: Path, count: int) -> None:
-    """Append records like a put: copy into the mapping. The mapping's pages are touched a mebibyte
-    at a time."""
+    """Append records like a put, by copying into the mapping. The mapping's pages are touched a
+    mebibyte at a time."""
     file = MappedFile.create(path, 0, count * SIZE)
     view, reserved, touched = file.view, 0, 0
     for start in range(0, count * SIZE, SIZE):
@@ -49,7 +49,7 @@ def append_mapped(path: Path, count: int) -> None:
 
 
 def append_written(path: Path, count: int, gathered: int) -> None:
-    """Append records with `pwrite`. Each call writes `gathered` buffered records."""
+    """Append records with `pwrite`, with `gathered` buffered records per call."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     buffer, position = bytearray(gathered * SIZE), 0
     for _ in range(count // gathered):
@@ -81,8 +81,8 @@ def best(work: Callable[[], object], before: Callable[[], object] = int) -> floa
 
 
 def requests_of_a_query(folder: Path, messages: int) -> tuple[int, int]:
-    """Return the numbers of reads that a query by key needs in an uploaded index file: the first
-    query, and a later one. The key has `messages` messages."""
+    """Return the numbers of reads of the first and a later query for a key in an uploaded index
+    file. The key has `messages` messages."""
     config = StoreConfig(index_file_max_hash_slot_num=1000, index_file_max_index_num=10_000)
     metadata = DefaultMetadataStore(folder / "metadata.json", "broker")
     metadata.load()

@@ -1,4 +1,4 @@
-"""Messages, keys and configuration that both our passes and Java's use."""
+"""Messages, keys and configuration for both our passes and Java's."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def body(size: int) -> bytes:
 
 
 def message(queue_id: int, data: bytes, number: int) -> Message:
-    """Return a message in the form that a client sends: KEYS, TAGS, UNIQ_KEY and WAIT, with two
-    keys for the index."""
+    """Return a message as a client sends it: KEYS, TAGS, UNIQ_KEY and WAIT, with two keys for the
+    index."""
     return Message.create(
         TOPIC,
         data,
@@ -48,7 +48,7 @@ def ring(data: bytes, *, queues: int = QUEUES) -> list[Message]:
 
 
 def keys_without_order(first: int, count: int) -> list[str]:
-    """Return random keys of 16 hex digits, like Peer.key. Neighbouring keys are in different hash
+    """Return random keys of 16 hex digits, like Peer.key. Consecutive keys are in different hash
     slots of an index file."""
     numbers: npt.NDArray[np.uint64] = np.arange(first, first + count, dtype=np.uint64)
     numbers *= np.uint64(0x9E3779B97F4A7C15)
@@ -77,8 +77,8 @@ def opened_tier(
     local: DefaultMessageStore | None = None,
     provider: SegmentProvider | None = None,
 ) -> Iterator[TieredMessageStore]:
-    """Open a tiered store during the block. The store's background loops do not run. By default
-    `local` and `provider` follow the settings."""
+    """Open a tiered store during the block, without its background loops. `local` and `provider`
+    default to those of the settings."""
     store = TieredMessageStore(
         local if local is not None else DefaultMessageStore(settings),
         settings,

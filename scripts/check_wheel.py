@@ -47,8 +47,7 @@ def list_wheel(wheel: Path) -> set[str]:
 
 
 def compare(wheel: Path, root: Path) -> list[str]:
-    """Return one line for each file that is missing in the wheel or does not belong in the
-    wheel."""
+    """Return one line for each file that is missing in the wheel or does not belong there."""
     wanted = list_tree(root)
     found = {name for name in list_wheel(wheel) if not _is_core(name)}
     return [

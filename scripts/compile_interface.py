@@ -1,5 +1,5 @@
-"""Compile the gRPC interface definition into the descriptors that the broker loads, and into the
-stubs that the type checker reads.
+"""Compile the gRPC interface definition into descriptors for the broker and stubs for the type
+checker.
 
     python scripts/compile_interface.py [--check]
 
@@ -24,9 +24,8 @@ _STUBS = "tieredstore.broker.grpc.interface"
 
 
 def compile_interface() -> dict[Path, bytes]:
-    """Return the content of each file: the interface definition and its imports as a
-    FileDescriptorSet, and a stub for each source. Raises SystemExit if the compiler rejects the
-    definition."""
+    """Return the content of each file: the definition and its imports as a FileDescriptorSet, and a
+    stub for each source. Raises SystemExit if the compiler rejects the definition."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / TARGET.name
         status = protoc.main(

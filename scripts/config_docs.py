@@ -65,8 +65,8 @@ TABLE = """| key | type | default | meaning | in Python |
 
 
 def describe(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the description of each field, by its Python name: the text below the field, or the
-    text of its annotation."""
+    """Return the description of each field by its Python name, from the text below the field or
+    from its annotation."""
     metas = {info.name: list_metas(info) for info in msgspec.structs.fields(struct)}
     found = {name: meta.description for name, some in metas.items() for meta in some}
     body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
@@ -100,8 +100,8 @@ def rows(
 
 
 def plugin_sections() -> typing.Iterator[str]:
-    """Yield a Markdown table for each class of provider settings. A class whose settings several
-    providers share appears only once."""
+    """Yield a Markdown table for each class of provider settings. Shared classes appear only
+    once."""
     shown: set[str] = set()
     for name in registry.PROVIDERS:
         declared = getattr(registry.provider_class(name), "SETTINGS", None)
@@ -148,7 +148,7 @@ COUNTS_FOR = {
 
 
 def after_restart() -> str:
-    """Return the section about keys whose changes need a restart of the broker."""
+    """Return the section about keys that take effect after a restart of the broker."""
     made = "\n".join(f"- {keys}: {what}." for keys, what in MADE_AT_THE_START.items())
     others = "\n".join(f"- {keys}: {what}." for keys, what in COUNTS_FOR.items())
     return f"""

@@ -1,8 +1,8 @@
 """Import every public module of the installed package, and load every provider and metadata store.
 
-Run with the interpreter of an environment that holds only the wheel. This proves that the wheel is
-complete, including the two plugin folders. The contract kits (`tieredstore.testing`) are imported
-with --testing, in an environment that has the `test` extra. Without it, modules of other extras may
+Run this with the interpreter of an environment with only the wheel, to prove that the wheel is
+complete, including the two plugin folders. With --testing, the contract kits
+(`tieredstore.testing`) are imported too, which need the `test` extra. Modules of other extras may
 be missing, and their providers then name the extra to install.
 """
 

@@ -2,18 +2,18 @@
 
 Usage: python scripts/parts.py [--at-once N] [--again] [--minutes N] [NAME]... <<'END'
 
-Each line of the standard input is a part, `name: command of the shell`. All parts, or the named
-ones, begin in their order, N at once. A failing part does not stop others. The output of a part is
-shown when it has ended. The summary has a line per part: name, result, minutes, and the last line
-of its output, or the line with pytest's counts. The exit code is 1 if a part failed. SIGTERM and
-SIGINT end all parts, and their output so far is shown.
+Each line of the standard input is a part, `name: shell command`. All parts, or the named ones,
+start in order, N at once. A failing part does not stop others. The output of a part is shown when
+it has ended. The summary has a line per part: name, result, minutes, and the last line of its
+output, or the line with pytest's counts. The exit code is 1 if a part failed. SIGTERM and SIGINT
+end all parts, and their output so far is shown.
 
-Each command has the name of its part in PART. With --again, a failed part runs once more after all
-others, with PART_AGAIN=1. A part that passes then was disturbed by the others. Its result is
-`passed alone`.
+The environment variable PART has the name of the part. With --again, a failed part runs once more
+after all others, with PART_AGAIN=1. If it passes then, the others have disturbed it, and its result
+is `passed alone`.
 
-With --minutes, all parts that still run after this time are ended as by SIGTERM, and the run fails.
-Without it, a test that hangs would hide the output of all parts.
+With --minutes, parts that still run after this time are ended as by SIGTERM, and the run fails.
+Otherwise a hanging test would hide the output of all parts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ended:
 
 def parse_parts(lines: Iterable[str]) -> list[Part]:
     """Return the parts. Empty lines and comments with # are skipped. Exits if a line is not a part,
-    or if two parts have one name."""
+    or if two parts have the same name."""
     parts: list[Part] = []
     for line in map(str.strip, lines):
         if not line or line.startswith("#"):
@@ -78,7 +78,7 @@ def parse_parts(lines: Iterable[str]) -> list[Part]:
 
 
 def choose(parts: list[Part], names: list[str]) -> list[Part]:
-    """Return the parts with the given names, or all parts without names. Exits for an unknown
+    """Return the parts with the given names, or all parts if there are none. Exits for an unknown
     name."""
     known = [part.name for part in parts]
     for name in names:
@@ -88,7 +88,7 @@ def choose(parts: list[Part], names: list[str]) -> list[Part]:
 
 
 class Parts:
-    """Runner of parts. It can also end all running parts."""
+    """Runner of parts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,8 +131,7 @@ class Parts:
             return process
 
     def end(self) -> None:
-        """Interrupt the running parts, so that they can clean up. No other part is started
-        afterwards."""
+        """Interrupt the running parts, so that they can clean up, and start no others."""
         with self._lock:
             self._is_ending = True
             running = [*self._running.values()]
@@ -173,8 +172,8 @@ def _show(ended: Ended, output: BinaryIO) -> None:
 def run_parts(
     parts: list[Part], at_once: int, again: bool = False, minutes: float | None = None
 ) -> list[Ended]:
-    """Run all parts in order, `at_once` in parallel. With `again`, run failed parts again
-    afterwards. After `minutes`, end all."""
+    """Run all parts in order, `at_once` in parallel. `again`: run failed parts again afterwards.
+    `minutes`: end all parts after this time."""
     running = Parts()
     if minutes is not None:
         limit = threading.Timer(minutes * 60, running.end)

@@ -292,8 +292,7 @@ def read_markdown(path: Path) -> Iterator[Text]:
 
 
 def _drop_code(block: re.Match[str]) -> str:
-    """Remove an indented block of a docstring, because it is code, unless it contains a
-    sentence."""
+    """Remove an indented block of a docstring unless it contains a sentence, because it is code."""
     if re.search(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}.*[.:]$", block[0], re.MULTILINE):
         return block[0]
     return "\n" * max(block[0].count("\n"), 2)
@@ -321,7 +320,7 @@ def _find_files(folder: Path) -> Iterator[Path]:
 
 def find_plain_paths() -> list[Path]:
     """Return the paths that pyproject.toml checks against the limits. Each page that matches a
-    pattern is one path."""
+    pattern is a path of its own."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         plain = tomllib.load(file)["tool"]["prose"]["plain"]
     return [path for pattern in plain for path in sorted(ROOT.glob(pattern)) or [ROOT / pattern]]

@@ -1,7 +1,7 @@
-"""A broker with its tier, in this clone: `tieredstore broker` with a broker.conf made for it.
+"""Run a broker with its tier in this clone: `tieredstore broker` with a generated broker.conf.
 
-Prints where clients connect and, on a terminal, one line per second with rates and totals. Ctrl-C
-stops the broker cleanly.
+Prints the addresses for clients and, on a terminal, one line per second with rates and totals.
+Ctrl-C stops the broker cleanly.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make_folder(folder: Path, *, anew: bool) -> None:
-    """Create the folder of the broker. A folder with other files is refused."""
+    """Create the folder of the broker. Exits if it has other files."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK).exists():
             sys.exit(f"run: {folder} is not empty and was not made by this script. Use --folder")
@@ -79,7 +79,7 @@ def make_folder(folder: Path, *, anew: bool) -> None:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Start an S3 server with an empty bucket `tier`. Returns its endpoint."""
+    """Start an S3 server with an empty bucket `tier`. Yields its endpoint."""
     servers = [sys.executable, str(ROOT / "localstack" / "servers.py")]
     place = ["--run-dir", str(folder / "servers")]
     up = subprocess.run([*servers, "up", *place, "moto"], stdout=subprocess.PIPE, check=False)
@@ -112,8 +112,8 @@ def tier_keys(folder: Path, endpoint: str | None) -> dict[str, str]:
 
 
 def write_conf(folder: Path, endpoint: str | None, *, free_ports: bool) -> Path:
-    """Write the broker.conf. An existing file is kept, so that users can change it. With an S3
-    server or free ports it is written again at each start."""
+    """Write the broker.conf. An existing file is kept, so that users can change it, except with an
+    S3 server or free ports."""
     path = folder / "broker.conf"
     if path.exists() and endpoint is None and not free_ports:
         return path

@@ -2,13 +2,13 @@
 
 Usage: python3 scripts/setup_env.py core|s3-server|docs|tables|spark|dev
 
-`core` is what the package needs, with the broker and for a tier in S3. `s3-server` adds a server of
-S3, `docs` the generator of the documentation site, `tables` pyarrow, pandas, DuckDB, Polars,
-Iceberg, Delta and reports. `spark` adds PySpark to `tables`, and a Java if the machine lacks one.
-`dev` contains all of these and the tools of the tests. A stamp is written last. While it matches
+`core` has the dependencies of the package, with the broker and S3. `s3-server` adds an S3 server,
+`docs` the generator of the documentation site, `tables` pyarrow, pandas, DuckDB, Polars, Iceberg,
+Delta and reports. `spark` adds PySpark to `tables`, and a Java if the machine lacks one. `dev`
+contains all of these and the test tools. A stamp is written last. As long as it matches
 pyproject.toml, the constraints, the compiled core, the Python version and the clone's path, nothing
-is done and no network is needed. `python.sh` can read the stamp. Any Python 3.11 can run this file,
-since it uses only the standard library.
+is done and no network is needed. `python.sh` can read the stamp. This file needs only Python 3.11
+and the standard library.
 """
 
 from __future__ import annotations
@@ -126,8 +126,7 @@ def installer(python: Path) -> list[str]:
 
 def install(python: Path, extras: str) -> None:
     """Install this clone with its extras. PySpark has more files than all other packages and is
-    installed in parallel. The constraints pin every version, so that the two installations do not
-    conflict."""
+    installed in parallel. The constraints pin every version, so that both installations agree."""
     command = [*installer(python), "--constraint", str(CONSTRAINTS)]
     names = extras.split(",")
     rest = [name for name in names if name != "spark"]
@@ -143,7 +142,7 @@ def install(python: Path, extras: str) -> None:
 
 
 def run_installer(command: list[str], *, shows_progress: bool = True) -> int:
-    """Run an installer. On a terminal the installer shows its own progress. Elsewhere, or without
+    """Run an installer. On a terminal it shows its own progress. Elsewhere, or without
     `shows_progress`, print its lines about downloads, and its last lines after a failure."""
     if shows_progress and sys.stderr.isatty():
         return subprocess.run(command, check=False, stdout=sys.stderr).returncode

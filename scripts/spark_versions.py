@@ -1,6 +1,6 @@
-"""Run the smoke tests on the oldest and the newest Spark that pyproject.toml admits. Each Spark has
-a separate environment in the user's cache, created once. All other packages are pinned by
-scripts/constraints.txt."""
+"""Run the smoke tests on the oldest and the newest Spark that pyproject.toml allows. Each has its
+own environment in the user's cache, created once. scripts/constraints.txt pins all other
+packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TESTS = ("tests/spark/test_smoke.py", "tests/spark/test_runner.py")
 
 def environment(version: str) -> Path:
     """Return the Python interpreter of an environment with the given PySpark. A stamp file, written
-    last, marks the environment as complete."""
+    last, marks it as complete."""
     others = "".join(
         line
         for line in CONSTRAINTS.read_text().splitlines(keepends=True)

@@ -1,6 +1,6 @@
 """Run the installed `tieredstore dev`, send it a message, read it back, and stop it.
 
-Run with the interpreter of an environment that holds the wheel with its extra `broker`. This proves
+Run this with the interpreter of an environment with only the wheel and its extra `broker`, to prove
 that a developer needs nothing else.
 """
 

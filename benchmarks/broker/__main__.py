@@ -55,8 +55,8 @@ that receives later, and commits its offsets, beginning with 0."""
 @dataclass(frozen=True)
 class Bench:
     """Common settings of all parts. `seconds`: duration of the measurement of a row.
-    `warm_seconds`: duration of the warm-up of a server before its first row (the rate of a JVM is
-    stable only after some seconds). `messages`: messages in each topic of the cold store."""
+    `warm_seconds`: warm-up of a server before its first row, because a JVM is slow at first.
+    `messages`: messages in each topic of the cold store."""
 
     folder: Path
     seconds: float
@@ -69,8 +69,7 @@ class Bench:
 
     @cached_property
     def cold_store(self) -> Path:
-        """Folder of a store whose first messages are only in the tier. Each measured server gets a
-        copy of this store."""
+        """Folder of a store whose first messages are only in the tier. Each server gets a copy."""
         folder = self.folder / "made"
         folder.mkdir()
         make_cold_store(folder, self.generator, self.messages)
@@ -113,14 +112,13 @@ class Bench:
             shutil.rmtree(folder)
 
     def _run_rounds(self, name: str, server: Server, *options: object) -> Row:
-        """Run several rounds. Return the round with the median p99, because a single stall of the
+        """Run several rounds, and return the one with the median p99, because a single stall of the
         machine determines a round's p99."""
         rows = [self.generator.run(name, server, *options) for _ in range(LATENCY_ROUNDS)]
         return sorted(rows, key=lambda row: row.latency_us[1])[LATENCY_ROUNDS // 2]
 
     def measure_grpc(self, who: str) -> Iterator[Row]:
-        """Measure sends and receives over gRPC. The messages that are received were sent over
-        remoting."""
+        """Measure sends and receives over gRPC. The received messages were sent over remoting."""
         with run_server(who, self.make_folder(f"grpc-{who}"), has_grpc=True) as server:
             self.generator.run("fill", server, *FILL, "--messages", self.messages)
             self.generator.run("group", server, *START_GROUP)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|zttp|service
 
-Each server answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay` is
-grpcio behind our relay for plain and TLS clients, `grpclib` and `zttp` if they are installed (zttp
-supports HTTP/2 but not gRPC, so a few lines for this one method are here). `service` serves nothing
-and prints the time of our Service for a send without any transport, µs of CPU.
+Each server answers SendMessage with the same bytes, and decodes nothing. `relay` is grpcio behind
+our relay for plain and TLS clients. `grpclib` and `zttp` must be installed. zttp has no gRPC, so
+this module implements the one method. `service` serves nothing, and prints the CPU time (µs) of our
+Service for a send without any transport.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def serve_grpcio(port: int) -> int:
 
 
 async def serve_relay(port: int) -> None:
-    """Serve with grpcio behind our relay, which accepts plain and TLS clients on one port."""
+    """Serve with grpcio behind our relay, for plain and TLS clients on one port."""
     relay = Relay(Ports(await serve_grpcio(0), None), 100)
     listener = socket.socket()
     listener.bind((LOOPBACK, port))
@@ -144,7 +144,7 @@ async def serve_zttp(port: int) -> None:
 
 
 def measure_service() -> float:
-    """Measure our Service with a real store and no transport. Returns the CPU µs of a send."""
+    """Measure our Service with a real store and no transport. Return the CPU time of a send, µs."""
     request = SendMessageRequest()
     message = request.messages.add(body=b"x" * 1024)
     message.topic.name = "load"

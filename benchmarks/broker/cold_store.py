@@ -1,4 +1,4 @@
-"""A store for a consumer that catches up: the first messages of its queues are only in a Posix
+"""Store for a consumer that catches up: the first messages of its queues are only in a Posix
 tier."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_cold_store(folder: Path, generator: Generator, messages: int) -> None:
 
 
 def copy_cold_store(source: Path, target: Path) -> dict[str, object]:
-    """Copy a cold store. Returns the keys of a broker.conf that opens the copy."""
+    """Copy a cold store, and return the broker.conf settings of the copy."""
     shutil.rmtree(target, ignore_errors=True)
     copy_tree(source / "store", target / "store")
     copy_tree(source / "tier", target / "tier")
@@ -49,7 +49,7 @@ def copy_cold_store(source: Path, target: Path) -> dict[str, object]:
 
 
 def settings_of(folder: Path) -> dict[str, object]:
-    """Return the keys of a broker.conf for a store with its tier."""
+    """Return the broker.conf settings of a store with its tier."""
     return {
         "mappedFileSizeCommitLog": FILE_BYTES,
         "mappedFileSizeConsumeQueue": 20 * 300_000,

@@ -15,8 +15,8 @@ REMOTING, GRPC = "load", "grpc_load"
 @dataclass(frozen=True, slots=True)
 class Row:
     """Result of one row. `cpu_us`: CPU time of the server per message. `latency_us`: p50, p99,
-    p99.9 of a request. `busy`: requests refused with SYSTEM_BUSY. `read_rate`: messages/s of a
-    concurrent reader."""
+    p99.9 of a request. `busy`: requests that were rejected with SYSTEM_BUSY. `read_rate`:
+    messages/s of a concurrent reader."""
 
     who: str
     name: str
@@ -48,7 +48,7 @@ class Generator:
             subprocess.run(command, cwd=source, check=True)
 
     def run(self, name: str, server: Server, *options: object, program: str = REMOTING) -> Row:
-        """Run one row against a server. Raises SystemExit for refused requests."""
+        """Run one row against a server. Raises SystemExit for rejected requests."""
         address = server.remoting if program == REMOTING else server.grpc
         command = [self._folder / program, "--address", address, *options]
         before = server.cpu_seconds()

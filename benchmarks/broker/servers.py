@@ -1,5 +1,5 @@
-"""The measured servers: our broker, Java's broker 5.5.0, and Java's proxy in front of Java's
-broker. All have the same broker.conf, and each has a core of its own."""
+"""Measured servers: our broker, Java's broker 5.5.0, and Java's proxy in front of Java's broker.
+All have the same broker.conf, and each has a core of its own."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Server:
 def run_server(
     who: str, folder: Path, settings: Mapping[str, object] | None = None, *, has_grpc: bool = False
 ) -> Iterator[Server]:
-    """Run a broker over `folder/store` during the block, and kill it at the end. `settings`: keys
-    of its broker.conf. `has_grpc`: whether Java's proxy runs too, in the broker's process."""
+    """Run a broker over `folder/store` during the block, and kill it at the end. `settings`: its
+    broker.conf settings. `has_grpc`: also run Java's proxy, in the broker's process."""
     port, grpc_port = free_ports() + 5, free_ports()
     values = {
         "brokerClusterName": "c",
@@ -100,15 +100,15 @@ def run_server(
 
 
 def write_keys(conf: Path, values: Mapping[str, object]) -> None:
-    """Write a broker.conf. Keys with the value None are left out."""
+    """Write a broker.conf. Settings with the value None are omitted."""
     lines = [f"{key}={value}\n" for key, value in values.items() if value is not None]
     conf.write_text("".join(lines))
 
 
 @contextmanager
 def run_process(command: Sequence[str], address: str, log: Path) -> Iterator[int]:
-    """Run a program on the server's core during the block. The block begins when the program
-    listens at `address`. Yields the process id."""
+    """Run a program on the server's core during the block, which begins when the program listens at
+    `address`. Yields the process id."""
     with log.open("w") as output:
         process = subprocess.Popen(
             ["taskset", "-c", SERVER_CORE, *command], stdout=output, stderr=output

@@ -54,7 +54,7 @@ def slow(duration_ms: int) -> Load:
 
 
 def limited(seconds: int) -> Scheme:
-    """Return an upload schedule in which a message waits for at most the given time."""
+    """Return an upload schedule with the given maximum wait of a message."""
     return Scheme(f"{seconds} s", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
 
 
@@ -158,8 +158,8 @@ def replace_part(text: str, name: str, content: str) -> str:
 
 
 def groups(grouped: Outcome, day_requests: int, page: str) -> str:
-    """Return the page's section about group objects. `page`: text of the page. It already has the
-    number of requests without group objects."""
+    """Return the page's section about group objects. `page`: text of the page, which already has
+    the number of requests without group objects."""
     found = re.search(r"\| \*\*requests\*\* \| \*\*([0-9,]+)\*\*", page)
     if found is None:
         raise SystemExit(f"{PAGE}: no requests of the plain scheme")
@@ -178,8 +178,8 @@ def groups(grouped: Outcome, day_requests: int, page: str) -> str:
 
 
 def simulate_groups(duration_ms: int) -> tuple[Outcome, int]:
-    """Simulate group objects. Return their costs, and the number of requests to read a day of one
-    queue."""
+    """Simulate group objects. Return their costs, and the number of requests for reading a day of
+    one queue."""
     load = Load(
         GROUPED_SAMPLE_QUEUES,
         QUEUES,

@@ -71,9 +71,9 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Schedule of uploads. `scan_ms`: interval of the dispatcher's scans. `keys`: fields of
-    StoreConfig that differ from their defaults. `group_bytes`: size of writes that are stored
-    together, 0 for separate writes."""
+    """Upload schedule. `scan_ms`: interval of the dispatcher's scans. `keys`: fields of StoreConfig
+    that differ from their defaults. `group_bytes`: maximum size of writes that share a group
+    object, 0 for none."""
 
     name: str
     scan_ms: int = 20_000
@@ -150,7 +150,7 @@ class Outcome:
 
 
 class MeteredMemoryClient(MemoryObjectClient):
-    """An object store in memory. Its requests are counted and priced like requests of S3."""
+    """Object store in memory, whose requests are counted and priced like those of S3."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms=now_ms, page_keys=LIST_KEYS)
@@ -177,8 +177,8 @@ class MeteredMemoryClient(MemoryObjectClient):
 
 
 class SteadySource:
-    """A local store whose queues receive a message every `interval_ms`, all of one size. Queues
-    begin one after the other, since the queues of a real broker are not in phase."""
+    """Local store whose queues receive a message of one size every `interval_ms`. Queues begin one
+    after the other, because the queues of a real broker are not in phase."""
 
     def __init__(self, load: Load, clock: ManualClock) -> None:
         self._interval_ms = load.interval_ms
@@ -353,8 +353,8 @@ def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
 
 
 def simulate_reading(scheme: Scheme, load: Load, folder: Path) -> int:
-    """Run a load. Then count the requests of a reader that has no state and reads the last day of
-    one queue: messages and units."""
+    """Run a load, then count the requests of a reader without state for the last day of one queue:
+    messages and units."""
     process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)
@@ -384,8 +384,8 @@ def _count_requests(meter: Meter) -> int:
 def _outcome(
     scheme: Scheme, load: Load, usage: Usage, sizes: Sequence[int], uploaded: int
 ) -> Outcome:
-    """Multiply the figures of the simulated queues, so that they apply to all queues that these
-    represent. `sizes`: sizes of the objects at the end."""
+    """Scale the figures of the simulated queues to all queues that they represent. `sizes`: sizes
+    of the objects at the end."""
     scale = load.stands_for / load.queues
     keys_left = round(len(sizes) * scale)
     requests: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Benchmark rows of SYNC_FLUSH: a put counts once it is on disk."""
+"""Benchmark rows of SYNC_FLUSH, in which a put counts once it is on disk."""
 
 from __future__ import annotations
 

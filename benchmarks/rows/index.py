@@ -43,7 +43,7 @@ def _service(folder: Path, slots: int, items: int) -> Iterator[IndexStoreService
 
 
 def _fill(service: IndexStoreService, items: int) -> float:
-    """Put `items` keys in batches. The keys are created before the measured time begins."""
+    """Put `items` keys in batches. The keys are created before the measurement."""
     sizes = np.full(BATCH, 1000, dtype=np.int32)
     base_ms = SYSTEM_CLOCK.now_ms()
     seconds = 0.0

@@ -75,7 +75,7 @@ Producer = Callable[[DefaultMessageStore, int, int], None]
 
 
 def _put_again(store: DefaultMessageStore, refused: Message) -> None:
-    """Retry a put that was refused because the disk cannot keep up, as a client does."""
+    """Retry a put that was rejected because the disk cannot keep up, as a client does."""
     while not (result := store.put_message(refused)).ok:
         assert result.status is PutMessageStatus.OS_PAGE_CACHE_BUSY, result.reason
         time.sleep(0.01)
@@ -124,9 +124,9 @@ def live(
     share: int = 1,
     ready: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[], Pass]]:
-    """Put with concurrent dispatch, as in a broker. `share`: the usual number of messages is
-    divided by this value. `ready`: additional settings of the store. If they are given, one message
-    is put before the measured time begins, so that the first log file or buffer exists."""
+    """Put with concurrent dispatch, as in a broker. `share`: divisor of the usual number of
+    messages. `ready`: additional settings of the store. With them, one message is put before the
+    measurement, so that the first log file or buffer exists."""
     count = bench.sizes.put_messages // share // BATCH * BATCH
 
     def run() -> Pass:
@@ -152,8 +152,8 @@ def live(
 def apart(
     bench: Workbench, *, producer: Producer = _singles, from_log: bool = False
 ) -> Iterator[Callable[[], Pass]]:
-    """Measure puts and dispatch separately. The dispatch thread is stopped, and its passes run in
-    this thread."""
+    """Measure puts and dispatch separately. Instead of the dispatch thread, this thread runs its
+    passes."""
     count = bench.sizes.put_messages // BATCH * BATCH
     chunk = count if from_log else HELP_ROWS
 
@@ -182,8 +182,7 @@ RAW_BYTES = LARGE_BODY_BYTES + 200
 
 @contextmanager
 def raw_copies(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Measure the machine's limit: copy records of the given size into a new mapped file, and do
-    nothing else."""
+    """Measure the machine's limit by copying records of the given size into a new mapped file."""
     count = bench.sizes.put_messages // LARGE_SHARE
     record = body(RAW_BYTES)
 

@@ -1,5 +1,4 @@
-"""Benchmark rows of a local store's recovery: the check, and the time until the store can be
-used."""
+"""Benchmark rows of a local store's recovery: the check, and the time until the store is usable."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ SMALL_BODY_BYTES = 100
 
 @contextmanager
 def killed(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Measure the recovery of a store that was never flushed. The recovery checks and dispatches
-    all its messages again."""
+    """Measure the recovery of a store that was never flushed, which checks and dispatches all its
+    messages again."""
     count = bench.sizes.put_messages
     settings = config(bench.folder)
     data = body(SMALL_BODY_BYTES)

@@ -33,7 +33,7 @@ _NUMBERS = itertools.count()
 
 
 def provider_at(at: Bucket, prefix: str, **changes: Any) -> S3Provider:
-    """Return a provider without background work, since merging is measured in a separate row."""
+    """Return a provider without background work, because merging has its own row."""
     settings = at.settings(tieredStoreS3Prefix=prefix)
     chunk_settings = settings.chunk_settings(maintenance_threads=0, **changes)
     return S3Provider(S3Client(settings), settings=chunk_settings)
@@ -68,8 +68,8 @@ def put_raw(at: Bucket, sizes: Sequence[int], data: bytes, threads: int) -> Pass
 def put(
     bench: Workbench, *, size: int, per_queue: int, queues: int
 ) -> Iterator[Callable[[], Pass]]:
-    """Append through segments, to all queues in parallel. Afterwards boto3 writes the same data as
-    plain objects, for comparison."""
+    """Append through segments, to all queues in parallel. Then boto3 writes the same data as plain
+    objects."""
     data = random.Random(1).randbytes(size)
     with bucket(bench.folder) as at:
 
@@ -118,7 +118,7 @@ def opened_at(
 
 @contextmanager
 def upload(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Upload from the local store, then write objects of the same sizes with boto3."""
+    """Upload from the local store. Then boto3 writes objects of the same sizes."""
     count = bench.sizes.messages
     local = bench.folder / "local"
     make_local(local, count)
@@ -180,7 +180,7 @@ def merge(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def socket_put(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Measure one connection with presigned requests: the time without a client library."""
+    """Measure one connection with presigned requests, without a client library."""
     data = random.Random(1).randbytes(LARGE_BYTES)
     with bucket(bench.folder) as at, closing(RawSocket(at)) as raw:
 

@@ -126,8 +126,7 @@ def read_store(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def small_ranges(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Measure the S3 client with and without obstore. The comparison decides whether obstore is
-    used."""
+    """Measure the S3 client with and without obstore."""
     data = random.Random(1).randbytes(16 * MIB)
     source = random.Random(2)
     key = "t/c.00000000000000000000"
@@ -185,8 +184,7 @@ def socket_get(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def readers(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Run all readers concurrently in a child process. The peak memory of the child process is
-    reported."""
+    """Run all readers at the same time in a child process, and report its peak memory."""
     with uploaded(bench) as at:
         root = Path(__file__).resolve().parents[2]
         command = [sys.executable, "-m", "benchmarks.rows.s3_reads", at.endpoint, at.name]
@@ -203,7 +201,7 @@ def readers(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 
 def read_in_threads(endpoint: str, name: str) -> None:
-    """Run the readers in the process that `readers` starts. Prints the number of messages and the
+    """Run the readers in the process that `readers` starts. Print the number of messages and the
     peak memory, MiB."""
     import resource
 

@@ -81,7 +81,7 @@ def upload(bench: Workbench, *, fsync: bool, index: bool = False) -> Iterator[Ca
 
 @contextmanager
 def uploaded(bench: Workbench) -> Iterator[TieredMessageStore]:
-    """Open a tier with all messages. It is created once, and used by all rows that read."""
+    """Open a tier with all messages, which all rows that read share."""
     folder = bench.folder.parent / "read"
     local, tier = folder / "local", folder / "tier"
     if not tier.exists():
@@ -99,8 +99,8 @@ def forget(store: TieredMessageStore, topic: str = TOPIC) -> None:
 
 
 def check(messages: Sequence[StoredMessage], offset: int) -> None:
-    """Check that a read returned consecutive messages, beginning at `offset`. Java's side has the
-    same check (Peer.checked)."""
+    """Check that a read returned consecutive messages from `offset`, like Java's side
+    (Peer.checked)."""
     assert messages[0].queue_offset == offset
     assert messages[-1].queue_offset == offset + len(messages) - 1
 
@@ -133,7 +133,7 @@ def read_blocks(bench: Workbench, *, pull: int) -> Iterator[Callable[[], Pass]]:
 def read_queue(
     store: TieredMessageStore, get: Callable[..., GetMessageResult], queue_id: int, pull: int
 ) -> int:
-    """Read a queue from its start, in pulls. Returns its messages."""
+    """Read a queue from its start, in pulls. Return the number of messages."""
     offset, end = 0, store.get_max_offset_in_queue(TOPIC, queue_id)
     while offset < end:
         result = get("GID_bench", TOPIC, queue_id, offset, pull)

@@ -1,7 +1,7 @@
 """The arguments of `scripts/demo`, checked before anything is installed, emptied or written.
 
-As a program, this module checks them and prints the environment of `scripts/setup_env.py` that the
-demo needs. It runs on any Python 3.11 and needs only the standard library.
+As a program, this module checks them and prints the environment for `scripts/setup_env.py`. It
+needs only Python 3.11 and the standard library.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MADE = ("tier", "state", "broker", "offload.json", "verify.json", "spark.log")
 @dataclass(frozen=True, slots=True)
 class Options:
     """Checked options. `store`, `config`: paths of a store and its broker.conf, or None for the
-    store that the repository contains. `made`: names of the files that the demo creates in
-    `folder`. They are removed when the demo starts, unless `keep` is set."""
+    bundled store. `made`: names of the files that the demo creates in `folder`. They are removed
+    when the demo starts, unless `keep` is set."""
 
     folder: Path
     store: Path | None
@@ -43,8 +43,7 @@ class Options:
 
 
 def parse(words: Sequence[str] | None = None) -> Options:
-    """Parse and check arguments. Errors end the program with exit code 2 and a line that describes
-    them."""
+    """Parse and check arguments. An error ends the program with a message and exit code 2."""
     parser = _parser()
     given = parser.parse_args(words)
     folder = Path(os.path.abspath(given.folder))  # noqa: PTH100 - a link stays what was typed

@@ -1,5 +1,5 @@
-"""Runs a program on a Spark session that starts before the arguments of the program are known,
-because the start takes longest.
+"""Run a program on a Spark session that starts before the program's arguments are known, because
+the start takes longest.
 
 Usage: python begun_session.py PROGRAM. A line on standard input is the program's only argument.
 Without a line the program is not run.

@@ -1,4 +1,4 @@
-"""The broker's part of the demo: a producer, a consumer, and a replay from the tier alone."""
+"""Broker part of the demo: a producer, a consumer, and a replay from the tier alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LONGEST_WAIT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Results of the demo's broker part, and durations in seconds. `replayed`: messages read from
-    the tier alone, each once, in queue order."""
+    """Results of the broker part, and durations in seconds. `replayed`: messages from the tier
+    alone, each once, in queue order."""
 
     sent: int
     consumed: int
@@ -73,8 +73,7 @@ def play(folder: Path) -> Played:
 
 
 def consume(client: BrokerClient) -> list[bytes]:
-    """Read every queue in order, starting at its first message, until all sent messages were
-    received."""
+    """Read every queue in order from its first message, until all sent messages were received."""
     bodies: dict[int, list[bytes]] = {}
     offsets = {
         queue_id: client.find_offset(RequestCode.GET_MIN_OFFSET, TOPIC, queue_id)

@@ -1,4 +1,4 @@
-"""Commands of the demo. They are shown as a person types them, then run, with their output."""
+"""Commands of the demo. They are shown as a person types them, then run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def shorten_path(path: Path) -> str:
-    """Return a path as a person would type it here: relative, unless it is outside the current
+    """Return a path as a person would type it: relative, unless it is outside of the current
     folder."""
     near = os.path.relpath(path)
     return str(path) if near.startswith(os.pardir) else near
@@ -39,7 +39,7 @@ def show_command(*words: object) -> None:
 
 
 def _join_values(texts: list[str]) -> list[str]:
-    """Join an option and its value, so that both stay on one line."""
+    """Join options and their values, so that they stay on one line."""
     parts: list[str] = []
     for text in texts:
         if parts and parts[-1].startswith("-") and " " not in parts[-1] and text[0] != "-":
@@ -51,13 +51,13 @@ def _join_values(texts: list[str]) -> list[str]:
 
 def tieredstore(*words: object) -> None:
     """Show and run a command of this clone. A failure ends the demo. The command runs in this
-    process, since the start of a process takes longer than the command."""
+    process, because the start of another takes longer than the command."""
     show_command(ROOT / "scripts" / "tieredstore", *words)
     _run(words)
 
 
 def ask(*words: object) -> list[Row]:
-    """Run a command for the demo itself, and return its output without showing it."""
+    """Run a command without showing it, and return its output."""
     out = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(out, write_through=True)) as text:
         _run((*words, "--output", "ndjson"))

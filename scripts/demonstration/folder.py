@@ -1,4 +1,4 @@
-"""The folder of the demo. Only files created by the demo are removed."""
+"""Folder of the demo. Only files that the demo has created are removed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") els
 
 
 def prepare(options: Options) -> list[str]:
-    """Create the folder, and remove the files of an earlier run. Returns the names of the files
-    that stay."""
+    """Create the folder, and remove the files of an earlier run. Return the names of the files that
+    stay."""
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     # First of all: a folder without it is foreign.
@@ -35,7 +35,7 @@ def remove(path: Path) -> None:
 
 
 def unpack_store(folder: Path) -> tuple[Path, Path]:
-    """Unpack the bundled store. Returns the store and its broker.conf."""
+    """Unpack the bundled store. Return the store and its broker.conf."""
     target = folder / BUNDLED
     if not target.exists():
         with tarfile.open(_BUNDLE) as archive:

@@ -1,7 +1,7 @@
-"""The main jobs, end to end: offload a store, read the tier back, verify it, query it in SQL. Then
-run a broker with a producer and a consumer, and replay the messages from the tier alone.
+"""Run the main jobs end to end: offload a store, read the tier back, verify it, query it in SQL.
+Then run a broker with a producer and a consumer, and replay the messages from the tier alone.
 
-Every step on the tier is a command that can be repeated as shown.
+Each step on the tier is shown as a command that users can repeat.
 """
 
 from __future__ import annotations

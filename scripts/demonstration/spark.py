@@ -25,8 +25,8 @@ demo creates the archive. A Java of another version ignores it."""
 
 
 class Counting:
-    """A running Spark program. Spark's log and errors are written to the file `log`. The program
-    ends with the block."""
+    """Running Spark program, until the end of the block. Spark's log and errors are written to the
+    file `log`."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -69,7 +69,7 @@ class Counting:
             self._archive.unlink(missing_ok=True)
 
     def begin(self, tier: Path) -> None:
-        """Pass the tier to the waiting program, so that it runs. The tier must exist."""
+        """Pass the tier, which must exist, to the waiting program."""
         self._tier = tier
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `show` reports a failure
@@ -77,7 +77,7 @@ class Counting:
             self.process.stdin.flush()
 
     def show(self) -> dict[str, int]:
-        """Wait for the end of the program, and print the command and its output. Returns the number
+        """Wait for the end of the program, and print the command and its output. Return the number
         of messages by topic."""
         show_command(Path(sys.executable), _PROGRAM, self._tier)
         printed, _ = self.process.communicate()

@@ -1,5 +1,5 @@
-"""The steps of the demo: offload a store, read the tier back, verify it, query it in SQL. Then run
-a broker with a producer and a consumer, and replay the messages from the tier alone."""
+"""Steps of the demo: offload a store, read the tier back, verify it, query it in SQL. Then run a
+broker with a producer and a consumer, and replay the messages from the tier alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 
 def show(options: Options, counting: Counting | None) -> int:
-    """Show every step, and a summary. Returns the exit code. `counting`: the running Spark program,
-    or None to leave the Spark step out."""
+    """Show every step and a summary. Return the exit code. `counting`: the running Spark program,
+    or None to skip the Spark step."""
     folder = options.folder
     tier, state = folder / "tier", folder / "state"
     store, config = options.store, options.config
@@ -61,8 +61,8 @@ def show(options: Options, counting: Counting | None) -> int:
 
 
 def explain_rest(topics: Sequence[Row], config: StoreConfig) -> str:
-    """Explain which parts of a store are uploaded to a tier, and why the other parts are not.
-    Returns the text. `topics`: as in `store stat`."""
+    """Return a text about the parts of a store that are not uploaded to a tier, and the reason.
+    `topics`: as in `store stat`."""
     filtered = TopicFilter(config)
     rest: dict[str, int] = {}
     light = taken = 0

@@ -1,1 +1,1 @@
-"""The documentation site: the pages of the repository and the reference generated from the code."""
+"""Documentation site: the pages of the repository, and the reference generated from the code."""

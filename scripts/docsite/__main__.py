@@ -21,7 +21,7 @@ CONFIG = Path(__file__).with_name("zensical.toml")
 
 def build(folder: Path) -> Path:
     """Build the site into a folder of its own. Return the path of its first page. Raises
-    CalledProcessError if the generator has a warning."""
+    CalledProcessError if the generator prints a warning."""
     shutil.rmtree(folder, ignore_errors=True)
     stage(folder / "pages")
     shutil.copy(CONFIG, folder / CONFIG.name)

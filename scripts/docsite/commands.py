@@ -1,4 +1,4 @@
-"""The reference page of the command line, made from the tree of its commands."""
+"""Reference page of the command line, generated from its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference page of errors and exit codes, made from the error classes and the command line's
+"""Reference page of errors and exit codes, generated from the error classes and the command line's
 table."""
 
 from __future__ import annotations

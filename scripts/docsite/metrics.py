@@ -1,4 +1,4 @@
-"""The reference page of the metrics, made from their table."""
+"""Reference page of the metrics, generated from their table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference page of the Python API, made from signatures and docstrings."""
+"""Reference page of the Python API, generated from signatures and docstrings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Staging of the site: all pages are collected in one folder, and their links lead to pages of the
-site."""
+"""Staging of the site: collect all pages in one folder, and rewrite their links."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _LINK: Final = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\((?!https?:|mailto:)
 
 
 def stage(folder: Path) -> None:
-    """Write all pages, pictures included, into a new folder."""
+    """Write all pages and pictures into a new folder."""
     docs = ROOT / "docs"
     places = {path: _place_of(path) for path in docs.rglob("*") if path.is_file()}
     places |= {ROOT / name: place for name, place in MOVED.items()}
@@ -60,9 +59,8 @@ def stage(folder: Path) -> None:
 
 
 def rewrite_links(text: str, page: Path, places: Mapping[Path, str]) -> str:
-    """Return a page with links between pages of the site. A link to a file outside the site is
-    replaced by the file's name. `places`: map from the path in the repository to the path in the
-    site."""
+    """Return a page whose links lead to pages of the site. A link to another file is replaced by
+    the file's name. `places`: path in the site for each path in the repository."""
     here = Path(places[page]).parent
 
     def replace(match: re.Match[str]) -> str:

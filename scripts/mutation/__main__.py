@@ -2,10 +2,10 @@
 
     python -m scripts.mutation [--count 72] [--seed 1] [--area NAME …] [--minutes 60]
 
-Draws mutations (`sites.py`) from areas of the package (`areas.py`), the same number from each area.
-Each mutation is made in a copy of the work tree, and the area's tests run in that copy. Mutations
-that no test could detect are listed in `without_effect.toml` with the reason, and are not drawn
-again. Reports the survivors, and fails if less than 90 % died.
+Draws the same number of mutations (`sites.py`) from each area of the package (`areas.py`). Each
+mutation is applied to a copy of the work tree, and the area's tests run there. Mutations that no
+test could detect are listed in `without_effect.toml` with the reason, and are not drawn. Reports
+the survivors, and fails if less than 90 % were detected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Exclusions = set[tuple[str, str, str]]
 
 
 def load_exclusions(page: Path) -> Exclusions:
-    """Return (module, line, replacement) of the mutations that have no effect."""
+    """Return (module, line, replacement) of the mutations without effect."""
     rows = tomllib.loads(page.read_text())["mutant"]
     for row in rows:
         if not row["reason"]:
@@ -48,8 +48,8 @@ def load_exclusions(page: Path) -> Exclusions:
 def draw(
     area: Area, count: int, chance: random.Random, exclusions: Exclusions, root: Path
 ) -> list[Mutant]:
-    """Return a random choice of the area's mutations. Each kind is equally likely, and within a
-    kind each position."""
+    """Return a random choice of the area's mutations. Each kind is equally likely, and each
+    position within a kind."""
     found: dict[str, list[Mutant]] = {}
     for path in iterate_modules(root, area.modules):
         for mutant in find_mutants(path, (root / path).read_bytes()):
@@ -68,8 +68,7 @@ def draw(
 
 
 def take_turns(areas: Sequence[Area], count: int, seed: int) -> list[Area]:
-    """Return `count` of the areas. With the next seed, the next `count` areas are returned, so that
-    consecutive seeds cover all areas."""
+    """Return `count` of the areas. Consecutive seeds cover all areas."""
     first = seed * count
     return [areas[number % len(areas)] for number in range(first, first + min(count, len(areas)))]
 

@@ -1,5 +1,4 @@
-"""Areas of the package, and the tests that cover each. A mutant runs against the tests of its
-area."""
+"""Areas of the package, and the tests of each."""
 
 from __future__ import annotations
 
@@ -9,15 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Folders or modules of the package, and the folders or files of their tests, the quickest
-    first."""
+    """Folders or modules of the package, and the folders or files of their tests, fastest first."""
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
 
     def tests_of(self, module: Path, root: Path) -> list[str]:
-        """Return the files with the area's tests. Tests that mirror the module are first."""
+        """Return the area's test files. Tests that mirror the module come first."""
         parts = module.with_suffix("").parts
         inner = parts[1:] if parts[0] == "tieredstore" else parts
         mirror = Path("tests/unit", *inner[:-1], f"test_{inner[-1]}.py")

@@ -2,10 +2,10 @@
 
     python -m scripts.mutation.defects [--list] [NAME …]
 
-`defects.toml` has, for each defect of `docs/differences.md` (D1 to D27), and for former defects of
-this tier, the correct lines and the defective ones. Each defect is put into a copy of the work
-tree, and its tests are run there: `test_defect_dNN_…`, or those that the entry names. Fails if
-these tests pass with their defect, or fail without it.
+`defects.toml` has the correct and the defective lines for each defect of `docs/differences.md` (D1
+to D27), and for former defects of this tier. Each defect is applied to a copy of the work tree, and
+its tests run there: `test_defect_dNN_…`, or those that the entry names. Fails if these tests pass
+with their defect, or fail without it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """A known defect of former code. Replacing the text `was` by `becomes` in a module restores the
-    defect. `test`: name prefix of the tests that must then fail."""
+    """Known defect of former code. Replacing the text `was` by `becomes` in a module restores it.
+    `test`: name prefix of the tests that must then fail."""
 
     name: str
     what: str
@@ -44,7 +44,7 @@ class Defect:
 
     def apply(self, source: str) -> str:
         """Return the module's source with the defect. Raises SystemExit unless the source contains
-        the text `was` exactly once."""
+        `was` exactly once."""
         if source.count(self.was) != 1:
             raise SystemExit(
                 f"{self.name}: {self.module} has its lines {source.count(self.was)} times. "
@@ -55,8 +55,7 @@ class Defect:
         return changed
 
     def tests(self, root: Path) -> list[str]:
-        """Return the files with the tests of the defect, and the option that selects these
-        tests."""
+        """Return the test files of the defect, and the option that selects its tests."""
         files = sorted(
             path.relative_to(root).as_posix()
             for path in (root / "tests").rglob("test_*.py")
@@ -68,8 +67,8 @@ class Defect:
 
 
 def load_defects() -> list[Defect]:
-    """Return the defects in `defects.toml`: first those of the Java broker by their number, then
-    those of this project."""
+    """Return the defects in `defects.toml`: those of the Java broker by their number, then those of
+    this project."""
     rows = tomllib.loads(PATCHES.read_text())
     java = sorted(rows["defect"], key=lambda row: int(row["number"]))
     return [*(Defect.of_java(**row) for row in java), *(Defect(**row) for row in rows["mended"])]

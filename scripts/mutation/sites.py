@@ -1,7 +1,7 @@
 """Possible mutations of a module, each as an edit of its source.
 
-Code that no test should cover is never mutated: annotations, docstrings and messages, decorators,
-log calls, assertions (they state invariants), and code for type checkers.
+Some code is never mutated: annotations, docstrings and messages, decorators, log calls, assertions
+(they state invariants), and code for type checkers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Mutant:
         return "\n".join(lines)
 
     def is_other_program(self, source: bytes) -> bool:
-        """Return whether the mutated module can be compiled and differs from the original."""
+        """Return whether the mutated module compiles and differs from the original."""
         try:
             return ast.dump(ast.parse(self.apply(source))) != ast.dump(ast.parse(source))
         except SyntaxError:
@@ -254,7 +254,7 @@ def _is_log_call(node: ast.expr) -> bool:
 
 
 def iterate_modules(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the modules in the given folders, and given modules, as paths below `root`."""
+    """Yield the given modules, and those in the given folders, as paths below `root`."""
     for folder in folders:
         place = root / folder
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):

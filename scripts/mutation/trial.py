@@ -1,4 +1,4 @@
-"""Runner of tests over a copy of the tree in which one module is changed at a time."""
+"""Runner of tests over a copy of the tree, in which one module at a time is changed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Tried:
 
 
 class Copy:
-    """A copy of the version-controlled files of the tree, with their content in the work tree.
-    `close` removes the copy."""
+    """Copy of the version-controlled files, with their content in the work tree. `close` removes
+    it."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._root = folder

@@ -33,6 +33,7 @@ def gather_values(
             type=pa.binary(),
         )
         return pieces if there is None else pieces.take(_places(there, 1))
+    # An array over the whole buffer, without a copy: wanted pieces and gaps alternate.
     offsets = np.empty(2 * count + 1, dtype=np.int32)
     offsets[0:-1:2] = starts
     offsets[1::2] = ends

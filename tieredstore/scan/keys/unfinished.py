@@ -27,8 +27,9 @@ def settle_index(
     provider: SegmentProvider, catalogue: TierCatalogue, on_finding: OnFinding
 ) -> TierCatalogue:
     """Return the catalogue with only complete index files. The last file of a broker is left out,
-    with a note, if its size changes within a second or is not in the metadata. A file that was
-    replaced since its listing is listed again. A damaged file stays. Raises Unavailable."""
+    with a note, if it is incomplete, and its size changes within a second or is not in the
+    metadata. A file that was replaced since its listing is listed again. A damaged file stays.
+    Raises Unavailable."""
     has_metadata = catalogue.metadata is not None
     indexes = {
         broker: tuple(settle_files(provider, extents, on_finding, has_metadata=has_metadata))

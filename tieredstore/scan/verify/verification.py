@@ -1,6 +1,6 @@
 """Check of every byte of a tier that its formats allow to check. Segments of a queue follow each
 other without hole or overlap. Each consume queue unit refers to a whole record with its size,
-magic, queue offset, queue id, topic, physical offset, inner lengths and body CRC, and its tags code
+magic, queue offset, queue id, topic, physical offset, inner lengths and body CRC. Its tags code
 fits the record's TAGS. Bytes without units are examined. Sizes and times in the metadata are those
 of the contents. Index segments: see `index`. RocketMQ's formats store flags, born time, hosts and
 other properties only once, so only checksums of blocks can protect them. `docs/cli.md` lists what
