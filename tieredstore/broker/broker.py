@@ -359,14 +359,11 @@ class Broker:
         subscriptions = services.subscriptions = LiteSubscriptions(
             settings, services.groups, self.clock
         )
+        source = services.store.dispatch_source
         expiry = services.lite_expiry = LiteExpiry(
-            services.store,
-            settings,
-            services.topics,
-            services.offsets,
-            subscriptions,
+            *(services.store, settings, services.topics, services.offsets, subscriptions),
             services.look_ups,
-            RetentionClock(self.clock),
+            getattr(source, "retention_clock", RetentionClock(self.clock)),
         )
         is_synced = services.store_config.flush_disk_type == "SYNC_FLUSH"
         state = ReceiveState(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
+from tieredstore.clock import RetentionClock
 from tieredstore.contracts.dispatch_source import ArrivedRuns, DeletedEnd, QueueKey
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
@@ -44,6 +45,10 @@ class OwnedDispatchSource(LocalDispatchSource):
         # time.
         self._unflushed: set[QueueKey] = set()
         self._unflushed_until = 0
+
+    @property
+    def retention_clock(self) -> RetentionClock:
+        return self._owned.cleaning.retention_clock
 
     def list_light_queues(self, prefix: str, after: str = "") -> Iterable[tuple[str, int]]:
         return self._queues.list_light_queues(prefix, after)

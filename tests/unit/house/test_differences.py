@@ -26,7 +26,7 @@ TESTS_OF_DIFFERENCES = {
     "E51": "test_a_reader_may_ask_for_fewer_bytes",
     "E53": "test_no_reader_is_sent_to_a_slave",
     "E62": "test_a_killed_process_loses_nothing_of_what_was_put",
-    "E96": "test_the_retry_topic_of_a_group_is_made_when_its_route_is_asked_for",
+    "E96": "test_the_retry_topic_of_an_unknown_group_has_a_route_and_creates_nothing",
     "E97": "test_i03_a_slow_sender_is_closed_like_an_idle_one_and_a_live_one_is_not",
     "E63": "test_the_queue_whose_key_is_the_checkpoint_s_is_refused",
 }

@@ -92,20 +92,19 @@ class RouteTable:
         return self._address()
 
     def find_topic(self, topic: str) -> TopicConfig | None:
-        """Return a topic with a route. Creates the retry topic of a group if needed, because a
-        consumer asks for its route before the first heartbeat and would ask again only after 30
-        s."""
+        """Return a topic that has a route. The retry topic of a group that could be created has
+        one: a consumer asks for it before the first heartbeat, which creates both."""
         found = self._topics.find_topic(topic)
         if found is not None or not topic.startswith(RETRY_PREFIX) or self._is_of_pop(topic):
             return found
-        group = self._groups.find_group(topic.removeprefix(RETRY_PREFIX))
-        if group is None or group.retry_queue_nums <= 0:
+        group = self._groups.find_group(topic.removeprefix(RETRY_PREFIX), creates=False)
+        if group is None or (count := group.retry_queue_nums) <= 0:
             return None
         try:
             check_topic_name(topic)
         except Invalid:
             return None
-        return self._topics.create_on_send_back(topic, group.retry_queue_nums)
+        return TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
 
     def _is_of_pop(self, topic: str) -> bool:
         """Return whether a topic has the name of one of Java's retry topics for pop consumers,

@@ -224,9 +224,10 @@ class SubscriptionGroupManager(ConfigManager):
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
 
-    def find_group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group. An unknown group is created if the settings allow it and there are fewer
-        than MAX_GROUPS. Otherwise, and for an invalid name, returns None."""
+    def find_group(self, group: str, *, creates: bool = True) -> SubscriptionGroupConfig | None:
+        """Return a group. An unknown group is created if the settings allow that and fewer than
+        MAX_GROUPS exist (or returned without being created, if not `creates`). Otherwise, and for
+        an invalid name, None is returned."""
         found = self._groups.get(group)
         if found is None and self._has_lmq and group.startswith(LMQ_PREFIX):
             # In no table, as in Java's broker.
@@ -240,7 +241,8 @@ class SubscriptionGroupManager(ConfigManager):
         except Invalid:
             return None
         config = SubscriptionGroupConfig(group_name=group)
-        self.update_group(config)
+        if creates:
+            self.update_group(config)
         if len(self._groups) >= MAX_GROUPS:
             _log.error("there are %d groups: clients create no further ones", MAX_GROUPS)
         return config

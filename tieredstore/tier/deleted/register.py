@@ -158,15 +158,18 @@ class DeletedTopics:
             record = self._topics.get(topic)
             highest = max((one.next_id for one in self._topics.values()), default=-1)
         with self._metadata.batch():
-            added = self._metadata.add_topic(topic).topic_id
-            topic_id = added
-            if record is not None:
+            is_free = record is not None and not self._is_taken(record.next_id)
+            topic_id = added = self._metadata.add_topic(topic).topic_id
+            if record is not None and is_free:
                 topic_id = record.next_id
             elif added <= highest:  # the metadata is older than the deletions
                 topic_id = highest + 1
             if topic_id != added:
                 self._metadata.update_topic(TopicMetadata(topic_id, topic))
         return topic_id
+
+    def _is_taken(self, topic_id: int) -> bool:
+        return any(one.topic_id == topic_id for one in self._metadata.topics())
 
     def reserve_id(self) -> int:
         """Return a new topic id that has never been used and will not be used again."""

@@ -506,7 +506,7 @@ class FlatFileStore:
         file = self._files.get(key)
         if file is None or strays or not file.is_initialised or file.find_lost_ends():
             with self.metadata.batch():
-                self.metadata.add_topic(topic)
+                self.deleted.add_topic(topic)
                 self.metadata.add_queue(topic, queue_id)
                 going = replace_segments(
                     self.metadata, self.provider, path, strays, self._clock.now_ms()

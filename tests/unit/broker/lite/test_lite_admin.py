@@ -15,7 +15,7 @@ from tests.kit.remoting import wait_for
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
-from tieredstore.clock import ManualClock, RetentionClock
+from tieredstore.clock import ManualClock, RetentionClock, SystemClock
 from tieredstore.contracts.message_store import MessageStore
 from tieredstore.errors import Unavailable
 
@@ -92,12 +92,30 @@ def test_c02_a_wall_clock_that_jumps_ahead_expires_no_lite_topic(tmp_path: Path)
         clock.set(clock.now_ms() + 10 * 365 * 86_400_000)
         clock.advance(1_800_000)
         await expiry.expire()
-        assert services.store.get_max_offset_in_queue(A, 0) == 3
+        assert not _is_gone(services.store, A)
         clock.advance(1_900_000)
         await expiry.expire()
         assert _is_gone(services.store, A)
 
     run(tmp_path, test)
+
+
+def test_c01_a_start_with_a_clock_that_is_years_ahead_expires_no_lite_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(lab: Lab) -> None:
+        services, expiry = lab.services, lab.services.lite_expiry
+        kind = {"message.type": "LITE", "lite.topic.expiration": "60"}
+        services.topics.update_topic(TopicConfig(topic_name="P", attributes=kind))
+        expiry.started_ms = 0
+        await expiry.expire()
+        assert not _is_gone(services.store, A)
+
+    run(tmp_path, consume)
+    now_ms = SystemClock.now_ms
+    years_ms = 10 * 365 * 86_400_000
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms(self) + years_ms)
+    run(tmp_path, look)
 
 
 def test_the_lite_topics_of_a_deleted_parent_are_gone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.kit.tier.flat import BROKER, KEY, Tier, config, fill
 from tests.kit.tier.writing import become_writer
+from tieredstore.contracts.metadata_store import TopicMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
@@ -77,3 +78,21 @@ def test_t74_a_late_record_of_a_former_writer_is_older_than_what_counts() -> Non
     place.write_backup(*request)  # type: ignore[arg-type]
     assert len(list_records(successor.provider, BROKER)) == 2
     assert find_deleted(chunk_provider(client), BROKER) == {}
+
+
+def test_t30_a_recreated_topic_does_not_get_the_id_of_another_one() -> None:
+    """A Java broker gave the id that was reserved for a deleted topic to another topic."""
+    tier = Tier()
+    store = open_store(tier, MemoryObjectClient())
+    file = store.get_or_create(*KEY)
+    file.init_offset(0)
+    fill(file, 0, 3)
+    store.destroy_topics({KEY.topic})
+    record = store.deleted.get(KEY.topic)
+    assert record is not None
+    tier.metadata.add_topic("java")
+    tier.metadata.update_topic(TopicMetadata(record.next_id, "java"))
+    added = store.deleted.add_topic(KEY.topic)
+    assert added > record.next_id
+    assert [one.topic_id for one in tier.metadata.topics()].count(added) == 1
+    store.close()

@@ -66,9 +66,13 @@ def test_an_unknown_topic_has_no_route(broker: Broker) -> None:
     assert "nobody" in (response.remark or "")
 
 
-def test_the_retry_topic_of_a_group_is_made_when_its_route_is_asked_for(broker: Broker) -> None:
+def test_the_retry_topic_of_an_unknown_group_has_a_route_and_creates_nothing(
+    broker: Broker,
+) -> None:
     fields: dict[str, object] = {"topic": "%RETRY%new-group"}
+    before = [broker.services.groups.encode(), broker.services.topics.encode()]
     response = ask(broker, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+    assert [broker.services.groups.encode(), broker.services.topics.encode()] == before
     (queues,) = orjson.loads(response.body_bytes)["queueDatas"]
     assert (queues["readQueueNums"], queues["perm"]) == (1, 6)
     bad = ask(broker, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%a/../b"})
