@@ -23,8 +23,8 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Import public names at their first use, because every import of a submodule imports this
-        module first."""
+        """Import public names on first use, because every import of a submodule imports this module
+        first."""
         from importlib import import_module
 
         if name not in _HOMES:

@@ -1,7 +1,7 @@
 """Name of a broker, remembered by its store.
 
-Without a `brokerName`, a broker is named after its host, as in Java. A recreated container has
-another host name, so without the remembered name the broker would not find its history in the tier.
+As in Java, a broker without a `brokerName` is named after its host. A recreated container has
+another host name, so without the remembered name it would not find its history in the tier.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 
 def add_remembered_name(properties: Mapping[str, str], default_root: str) -> dict[str, str]:
-    """Add the remembered `brokerName` to settings without a `brokerName`. `default_root`: folder of
-    the store if the settings have no `storePathRootDir`."""
+    """Add the remembered `brokerName` to settings that lack one. `default_root`: folder of the
+    store if the settings have no `storePathRootDir`."""
     given = dict(properties)
     if given.get("brokerName"):
         return given

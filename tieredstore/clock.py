@@ -1,4 +1,4 @@
-"""Time as a dependency that tests can control."""
+"""Clocks, which tests can control."""
 
 from __future__ import annotations
 
@@ -77,14 +77,12 @@ clock follows it."""
 
 
 class RetentionClock:
-    """Clock for retention, based on the wall clock.
+    """Clock for retention, based on the wall clock. Thread-safe.
 
-    The retention clock begins at the wall clock's time, or at the time of the newest message if
-    that is earlier. It advances with monotonic time. The wall clock may be ahead of the retention
-    clock after a step forward, after a start with a wrong time, or after a time in which no process
-    ran. The retention clock follows the wall clock when it has been ahead for `SETTLE_MS` without a
-    break. If the wall clock is behind, the retention clock follows it immediately, because an
-    earlier time deletes nothing. Thread-safe.
+    It starts at the wall clock's time, or at the time of the newest message if that is earlier, and
+    advances with monotonic time. An earlier wall clock is followed immediately, because an earlier
+    time deletes nothing. If the wall clock jumps ahead, was wrong at the start, or ran while no
+    process did, the retention clock follows only after `SETTLE_MS` without a break.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -96,7 +94,7 @@ class RetentionClock:
         self._is_warned = False
 
     def begin(self, newest_ms: int = -1) -> None:
-        """Restart the clock. `newest_ms`: store time of the newest message, or -1 without any."""
+        """Restart the clock. `newest_ms`: store time of the newest message, or -1."""
         with self._lock:
             monotonic_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
             start_ms = min(wall_ms, newest_ms) if newest_ms >= 0 else wall_ms
@@ -104,7 +102,7 @@ class RetentionClock:
             self._ahead_since_ms = None
 
     def now_ms(self) -> int:
-        """Return the current time of the retention clock (epoch ms). Call this method regularly,
+        """Return the current time of the retention clock (epoch ms). Must be called regularly,
         because only a call detects that a wall clock that was ahead has been set back."""
         if self._believed_ms is None:
             self.begin()
@@ -131,7 +129,7 @@ class RetentionClock:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the retention clock has not accepted yet that the wall clock jumped ahead."""
+        """Whether the wall clock is ahead and the retention clock does not follow it yet."""
         return self._ahead_since_ms is not None
 
 

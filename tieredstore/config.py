@@ -93,8 +93,8 @@ def _default_root() -> str:
 
 
 def require_root(config: StoreConfig) -> Path:
-    """Return the folder of the store. Raises Invalid if no setting names a folder and no home
-    folder exists."""
+    """Return the folder of the store. Raises Invalid if neither a setting nor a home folder
+    exists."""
     if not config.store_path_root_dir:
         raise Invalid(
             "storePathRootDir: expected a folder. Without it the store is in the home folder, and "
@@ -448,9 +448,9 @@ key at all."""
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Configuration, and the problems that were found when it was loaded. `explicit_settings`:
-    names of the settings that were given a value. `warnings`: lines for a log. `refused`: one line
-    for each setting whose value forbids that a process accepts messages (`REFUSED_VALUES`)."""
+    """Configuration, and the problems found when it was loaded. `explicit_settings`: names of the
+    settings that were given a value. `warnings`: lines for a log. `refused`: one line for each
+    setting whose value forbids accepting messages (`REFUSED_VALUES`)."""
 
     config: StoreConfig
     explicit_settings: frozenset[str]
@@ -467,15 +467,13 @@ def config_from_properties(
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
 
-    `origin`: source of the properties, for messages.
-    `origins`: sources of the properties that come from elsewhere, by property.
-    `serving`: whether the process accepts messages.
+    `origin`: source of the properties, for messages. `origins`: sources of single properties that
+    come from elsewhere, by property. `serving`: whether the process accepts messages.
 
-    Unknown `tiered…` and `readAhead…` keys become warnings with the nearest known key. Keys of
-    plugins are left to the registry, which checks them. All other Java keys without effect are
-    named in one warning. Keys unknown to Java and to this project are ignored. Raises Invalid for a
-    bad value, with key and origin. If `serving`, raises Invalid also for the settings of
-    `REFUSED_VALUES`.
+    Unknown `tiered…` and `readAhead…` keys become warnings with the nearest known key. The registry
+    checks keys of plugins. Other Java keys without effect are named in one warning. Keys that
+    neither Java nor this project knows are ignored. Raises Invalid, with key and origin, for a bad
+    value and, if `serving`, for the settings of `REFUSED_VALUES`.
     """
     known: dict[str, Any] = {}
     rest: dict[str, str] = {}
@@ -517,10 +515,9 @@ def config_from_properties(
 
 
 def change_config(config: StoreConfig, values: Mapping[str, object]) -> list[str]:
-    """Change a configuration that stores are using. `values`: values from `parse_setting`, by key.
-    Returns the changed keys. This is the only function that changes a configuration. Only keys
-    marked `runtime` may be changed, because the code that uses them reads their values again each
-    time."""
+    """Change a configuration that is in use, and return the changed keys. `values`: values from
+    `parse_setting`, by key. Configurations are changed only here. Only keys marked `runtime` may be
+    changed, because their values are read again on each use."""
     changed = [
         key for key, value in values.items() if getattr(config, FIELDS_BY_KEY[key].name) != value
     ]
@@ -543,15 +540,15 @@ def load_broker_conf(
     origins: Mapping[str, str] | None = None,
     serving: bool = False,
 ) -> LoadedConfig:
-    """Read a Java properties file as a Java broker would. `overrides`: settings that replace those
-    of the file. `origins`: sources of the overrides, by key. Raises Invalid if the file is missing,
-    unreadable or contains a bad value."""
+    """Read a Java properties file like a Java broker. `overrides`: settings that replace those of
+    the file. `origins`: sources of the overrides, by key. Raises Invalid if the file is missing,
+    unreadable or has a bad value."""
     properties = read_broker_conf(path) | dict(overrides or {})
     return config_from_properties(properties, origin=str(path), origins=origins, serving=serving)
 
 
 class ConfLine(NamedTuple):
-    """Setting of a broker.conf. `number`: first line of the setting, from 1."""
+    """Setting of a broker.conf. `number`: its first line, counted from 1."""
 
     number: int
     key: str
@@ -559,7 +556,7 @@ class ConfLine(NamedTuple):
 
 
 def read_broker_conf(path: Path) -> dict[str, str]:
-    """Read the keys and values of a Java properties file, as `read_conf_lines` does."""
+    """Read the keys and values of a Java properties file, like `read_conf_lines`."""
     return {line.key: line.value for line in read_conf_lines(path)}
 
 
@@ -595,9 +592,9 @@ def read_conf_lines(path: Path) -> list[ConfLine]:
 
 
 def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
-    """Raise Invalid for a text value with blanks at the end of its line. Such blanks are hard to
-    see, and Java would make them a part of a folder or a name. Blanks after a number or another
-    value that is not text are refused by its parser."""
+    """Raise Invalid for a text value with blanks at the end of its line. They are hard to see, and
+    Java would make them part of a folder or a name. Values that are not text are checked by their
+    parser."""
     text = source.rstrip("\r\n")
     info = FIELDS_BY_KEY.get(line.key)
     if text == text.rstrip(" \t") or info is None or not is_plain_text(info):
@@ -611,8 +608,8 @@ def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
 
 
 def _refuse_foreign(lines: Sequence[ConfLine], path: Path) -> None:
-    """Raise Invalid for a file without any known key, because such a file is not a configuration.
-    The text of the error does not contain the settings, because they may be secret."""
+    """Raise Invalid for a file without any known key, which is not a configuration. The error does
+    not contain the settings, because they may be secret."""
     if not lines or any(is_known(line.key) for line in lines):
         return
     near = (find_near_setting(line.key, FIELDS_BY_KEY) for line in lines[:_MOST_GUESSES])
@@ -629,6 +626,6 @@ def _foreign(path: Path, found: str) -> Invalid:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key belongs to Java or to this project, or has the prefix of this project's
+    """Return whether a key belongs to Java or this project, or has the prefix of one of its
     providers."""
     return key in FIELDS_BY_KEY or key in SETTINGS_ELSEWHERE or key.startswith(PLUGIN_PREFIXES)

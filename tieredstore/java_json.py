@@ -9,6 +9,5 @@ _BARE_KEY: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 
 
 def quote_integer_keys(data: bytes) -> bytes:
-    """Return the JSON text `data` with quotes around its integer keys. The strings in the text stay
-    unchanged."""
+    """Return the JSON text `data` with quotes around its integer keys. Strings are unchanged."""
     return _BARE_KEY.sub(lambda m: m[1] or m[2] + b'"' + m[3] + b'"', data)

@@ -1,5 +1,5 @@
-"""Settings of a `broker.conf` outside `StoreConfig`: settings of the broker, and unused, refused
-and unsupported settings.
+"""Settings of a `broker.conf` outside `StoreConfig`: those of the broker, and unused, rejected and
+unsupported ones.
 
 Names are those of Java's broker, Apache RocketMQ 5.5.0, which reads the same file.
 """
@@ -108,9 +108,8 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
         "RocketMQ's first access control is not built. The second is (docs/access.md)",
     ),
 }
-"""For each of some settings, a value that a process that accepts messages refuses, and the reason.
-The value requires a feature that this project lacks. Without this feature, durability or security
-would be weaker than the configuration requires."""
+"""Values of settings with which a process must not accept messages, with the reasons. They require
+a feature that this project lacks, so durability or security would be weaker than configured."""
 
 _SERVED = """
 authenticationEnabled authorizationEnabled autoCreateMixedTopics autoCreateSubscriptionGroup
@@ -268,5 +267,5 @@ SETTINGS_ELSEWHERE = _ALL_UNSUPPORTED.union(
 
 
 def find_unsupported(names: Iterable[str]) -> list[str]:
-    """Return the settings that Java has and this project does not read, in order."""
+    """Return the settings that Java has but this project does not read, in order."""
     return sorted(_ALL_UNSUPPORTED.intersection(names))

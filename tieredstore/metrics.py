@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms under Java's names. An exporter reads `snapshot()`.
+"""Counters, gauges and histograms with Java's names. Exporters read `snapshot()`.
 
 Names and labels are those of Java's tiered module (`rocketmq_tiered_store_…`). Metrics that only
-this project has begin with `rocketmq_tiered_store_x_`. The number of label sets of one metric is
-bounded. Label sets beyond `MAX_LABEL_SETS` are counted together, under the label `overflow="true"`.
+this project has begin with `rocketmq_tiered_store_x_`. The number of label sets of a metric is
+limited. Label sets beyond `MAX_LABEL_SETS` are counted together, with the label `overflow="true"`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _OVERFLOW: Labels = (("overflow", "true"),)
 @dataclass(slots=True)
 class Histogram:
     """Distribution of observations. `bounds`: ascending upper bounds. `counts[i]`: number of
-    observations above `bounds[i-1]` and at most `bounds[i]`. The last count is the number of
-    observations above all bounds."""
+    observations above `bounds[i-1]` and at most `bounds[i]`. The last count is for observations
+    above all bounds."""
 
     bounds: tuple[int, ...]
     counts: list[int]
@@ -56,8 +56,8 @@ class Metrics:
             series[_key(series, labels)] = value
 
     def replace(self, name: str, label: str, values: Mapping[str, float]) -> None:
-        """Replace all series of a counter or gauge that has one label. `values`: the new values, by
-        value of the label."""
+        """Replace all series of a counter or gauge with one label. `values`: new values, by value
+        of the label."""
         with self._lock:
             series: dict[Labels, float] = {}
             for value_of_label, value in values.items():
@@ -74,7 +74,7 @@ class Metrics:
                 self.gauge(name, value, **dict(labels))
 
     def set_histogram(self, name: str, histogram: Histogram, **labels: object) -> None:
-        """Set a histogram whose observations the caller has already counted."""
+        """Set a histogram of observations that the caller has already counted."""
         with self._lock:
             series = self._histograms.setdefault(name, {})
             series[_key(series, labels)] = histogram
@@ -103,9 +103,8 @@ class Metrics:
             return self._values.get(name, {}).get(_sort_labels(**labels), 0)
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Drop the series of deleted topics. `is_gone`: function that returns whether to drop a
-        series. It is called with the series' label `topic`, or with its label `path` (a queue in a
-        tier) if it has no topic."""
+        """Drop the series of deleted topics. `is_gone`: returns whether to drop a series, given its
+        label `topic`, or its label `path` (a queue in a tier) if it has no topic."""
         with self._lock:
             for values in self._values.values():
                 _drop(values, is_gone)

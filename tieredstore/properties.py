@@ -45,9 +45,9 @@ _JAVA_LITERALS = {
 
 
 class PluginProperties(Mapping[str, str]):
-    """Properties that do not belong to `StoreConfig`, for plugins. Values may be secrets, so the
+    """Properties for plugins, which do not belong to `StoreConfig`. Values may be secrets, so the
     repr shows only keys. `origin`: source of the properties, for messages. `origins`: sources of
-    the properties that come from elsewhere, by property."""
+    single properties that come from elsewhere, by property."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ def is_secret(info: msgspec.structs.FieldInfo) -> bool:
 
 def make_extra(*, runtime: bool) -> dict[str, object] | None:
     """Return the `extra` of a key's annotation. `runtime`: whether the key may change while a
-    broker runs (`mqadmin updateBrokerConfig`). Code that uses such a key reads it again each
+    broker runs (`mqadmin updateBrokerConfig`). Code that uses such a key must read it again each
     time."""
     return {"runtime": True} if runtime else None
 
@@ -138,8 +138,8 @@ def find_unknown_settings(
     known: Iterable[str],
     find_origin: Callable[[str], str],
 ) -> list[str]:
-    """Return a warning for each unknown name that begins with one of the prefixes. The warning
-    suggests the nearest known name. `find_origin`: returns the source of a name."""
+    """Return a warning for each unknown name that begins with one of the prefixes, suggesting the
+    nearest known name. `find_origin`: returns the source of a name."""
     candidates = sorted(known)
     lines = []
     for name in names:
@@ -151,7 +151,7 @@ def find_unknown_settings(
 
 
 def find_near_setting(name: str, names: Iterable[str]) -> str | None:
-    """Return the name in `names` that `name` most likely misspells. Ignores case."""
+    """Return the name in `names` that `name` most likely misspells, ignoring case."""
     folded = {other.casefold(): other for other in names}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None
@@ -160,9 +160,9 @@ def find_near_setting(name: str, names: Iterable[str]) -> str | None:
 def query_properties(
     declared: type[msgspec.Struct], query: Mapping[str, str], shown_url: str
 ) -> dict[str, str]:
-    """Return the properties that the parameters of a tier's URL set. The parameters are Python
-    names of fields. Raises Invalid for an unknown parameter and for a secret. Shells, process lists
-    and logs keep URLs, so a secret must not be in a URL."""
+    """Return the properties that the parameters of a tier's URL set. Parameters are Python names of
+    fields. Raises Invalid for an unknown parameter, and for a secret, because shells, process lists
+    and logs show URLs."""
     fields = {info.name: info for info in msgspec.structs.fields(declared)}
     found = {}
     for name, value in query.items():
@@ -193,8 +193,7 @@ def base_type(annotation: Any) -> type[Any]:
 
 
 def parse_value(info: msgspec.structs.FieldInfo, value: str, origin: str) -> object:
-    """Parse one value as Java does. Raises Invalid with key and origin. The message never shows a
-    secret."""
+    """Parse one value as Java does. Raises Invalid with key and origin, never showing a secret."""
     key, kind = info.encode_name, base_type(info.type)
     shown = "a secret" if is_secret(info) else repr(value)
     if not _JAVA_LITERALS.get(kind, _ANY).fullmatch(value):

@@ -1,16 +1,15 @@
-"""Registry: loads the plugins that a configuration names (segment providers, metadata stores,
-stores).
+"""Loads the plugins that a configuration names (segment providers, metadata stores, stores).
 
 A name is a short name of this project, a Java class name with or without its package,
-`module.Class`, `module:attribute`, or an entry point of an installed package (groups
-`tieredstore.providers`, `tieredstore.metadata`, `tieredstore.stores`). No other module imports a
-plugin.
+`module.Class`, `module:attribute`, or an entry point of an installed package. The entry point
+groups are `tieredstore.providers`, `tieredstore.metadata` and `tieredstore.stores`. No other module
+imports a plugin.
 
-A provider class has `from_config(config)`. A provider that a URL can name also has two methods:
+A provider class has `from_config(config)`. A provider that a URL can name has two more methods.
 `at_url(config, url)` returns the configuration with the tier at that location, and
-`clusters(config)` returns the names of the clusters in the tier. A provider with settings of its
-own declares them in `SETTINGS` (`tieredstore.properties`). Java's configuration names the class of
-the segments instead of the provider. Such a class names its provider in `PROVIDER`.
+`clusters(config)` returns the names of the clusters in the tier. A provider declares its own
+settings in `SETTINGS` (`tieredstore.properties`). Java's configuration names the class of the
+segments instead of the provider. Such a class names its provider in `PROVIDER`.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """Plugin names that one configuration key accepts. `known`: short names of this project's
-    plugins, and their classes. `java_package`: package that may precede a known name, as in Java.
+    plugins and their classes. `java_package`: package that may precede a known name, as in Java.
     `group`: entry point group of installed packages."""
 
     what: str
@@ -115,8 +114,8 @@ _STORE = _Kind(
 
 
 def _resolve(name: str, kind: _Kind) -> Any:
-    """Return the class that a name refers to. Raises Invalid if the class cannot be loaded or is
-    not of this kind of plugin."""
+    """Return the class that a name refers to. Raises Invalid if it cannot be loaded or is another
+    kind of plugin."""
     target = kind.known.get(name.removeprefix(kind.java_package), name)
     if ":" in target:
         found = _load(target, name, kind.what)
@@ -159,8 +158,8 @@ def _import(load: Callable[[], object], name: str, what: str) -> object:
 
 
 def _lacking_members(found: object, contract: type[object]) -> list[str]:
-    """Return the methods that a class lacks: `from_config` or methods of its contract. A class that
-    forwards by `__getattr__` needs only `from_config`."""
+    """Return the methods that a class lacks: `from_config` or methods of its contract. A class with
+    `__getattr__` needs only `from_config`."""
     needed = ["from_config"]
     if not hasattr(found, "__getattr__"):
         needed += [
@@ -173,8 +172,8 @@ def _lacking_members(found: object, contract: type[object]) -> list[str]:
 
 def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
     """Return a client for objects outside tiers. `name`: name of the provider (`s3`). `settings`:
-    configuration keys of the provider and their values. `origin`: source of the settings, for
-    messages. Raises Invalid, also for a provider without `object_client(config)`."""
+    configuration of the provider. `origin`: source of the settings, for messages. Raises Invalid,
+    also if the provider has no `object_client(config)`."""
     provider = _resolve(name, _PROVIDER)
     if not hasattr(provider, "object_client"):
         raise Invalid(f"segment provider {name!r} makes no client for objects")
@@ -184,8 +183,8 @@ def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
 
 
 def segment_provider(config: StoreConfig) -> Any:
-    """Return the SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid. Logs a
-    warning for each key that has the provider's prefix but is not a setting of the provider."""
+    """Return the SegmentProvider that `tieredBackendServiceProvider` names. Logs a warning for each
+    key with the provider's prefix that is not one of its settings. Raises Invalid."""
     provider = provider_class(config.backend_service_provider)
     for line in _find_unknown_settings(provider, config):
         _log.warning("%s", line)
@@ -222,8 +221,8 @@ def check_metadata_store(name: str) -> None:
 def metadata_store(
     config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, read_only: bool = False
 ) -> Any:
-    """Return the MetadataStore that `tieredMetadataServiceProvider` names. `read_only`: whether the
-    store must not change anything on disk. Raises Invalid."""
+    """Return the MetadataStore that `tieredMetadataServiceProvider` names. `read_only`: whether
+    nothing may change on disk. Raises Invalid."""
     name = config.metadata_service_provider
     store = _resolve(name, _METADATA)
     return store.from_config(config, clock, read_only=read_only)
@@ -237,11 +236,10 @@ def store_plugin(name: str) -> type[Any]:
 def message_store(
     loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
 ) -> Any:
-    """Return the MessageStore of a configuration. The store is not loaded yet. It is the local
-    store, wrapped by the plugins that `messageStorePlugIn` names. The first plugin is the
-    outermost. Logs the warnings of the configuration. `store_host`: the address that the store
-    writes into its records. Raises Invalid, also for settings with which a process must not accept
-    messages."""
+    """Return the MessageStore of a configuration, not loaded yet: the local store, wrapped by the
+    plugins of `messageStorePlugIn`, the first one outermost. Logs the warnings of the
+    configuration. `store_host`: address that the store writes to its records. Raises Invalid, also
+    for settings with which a process must not accept messages."""
     if loaded.refused:
         raise Invalid(loaded.refused[0])
     for line in loaded.warnings:
@@ -255,16 +253,15 @@ def message_store(
 
 
 def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """Return the local store of a configuration, for reading. The store is not loaded yet, and
-    another process may own it."""
+    """Return the local store of a configuration for reading, not loaded yet. Another process may
+    own it."""
     store = _load(READ_ONLY_STORE, READ_ONLY_STORE, "message store")
     return store(loaded.config, clock)
 
 
 def tier_at(config: StoreConfig, url: str) -> StoreConfig:
     """Return the configuration with the tier at `url` (`file:///path`, `s3://bucket/prefix`).
-    Raises Invalid. The message never shows the URL's query, because the query could contain a
-    secret."""
+    Raises Invalid. The message never shows the URL's query, which could contain a secret."""
     place = parse_tier_url(url)
     name = _provider_of(place.scheme)
     if name is None:

@@ -1,5 +1,5 @@
-"""Settings of a server's process: how often threads switch, how much freed memory is kept, and when
-reference cycles are searched."""
+"""Settings of a server process: how often threads switch, how much freed memory is kept, and when
+garbage is collected."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ def tune_server_process() -> None:
 
 
 def end_cycle_search_of_objects() -> None:
-    """Search all objects for reference cycles once, and exclude them from later searches. Call this
-    function at the end of a start, because the loaded objects stay. The exclusion holds for the
-    whole process."""
+    """Collect garbage once, and exclude all objects in the process from later collections. Call
+    this at the end of startup, because the loaded objects stay."""
     gc.collect()
     gc.freeze()
 
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Disable the search for reference cycles in the whole process during the block, because each
-    search would examine all new objects and find no garbage. For work that takes seconds, such as a
-    start. If another thread has an overlapping block, the search may resume early."""
+    """Disable garbage collection in the whole process during the block, for work that takes
+    seconds, such as a start. Each collection would examine all new objects and find no garbage. If
+    another thread has an overlapping block, collection may resume early."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -40,9 +40,8 @@ class ServiceState(Enum):
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
     """Health of a background loop. `failures`: consecutive failed rounds. `late_ms`: time for which
-    a round is overdue or made no progress. `error`: error of the last round or of the thread. Use
-    the health only for messages and gauges. It depends on the wall clock, so the safety of data
-    must not depend on it."""
+    a round has been overdue or made no progress. `error`: error of the last round or of the thread.
+    Use the health only for messages and gauges, because it depends on the wall clock."""
 
     name: str
     state: ServiceState
@@ -53,18 +52,18 @@ class ServiceHealth:
 
 @runtime_checkable
 class MonitoredServices(Protocol):
-    """Object that has background loops."""
+    """Object with background loops."""
 
     def health(self) -> Sequence[ServiceHealth]:
         """Return the health of each loop, in a fixed order."""
 
 
 class WakeEvent(threading.Event):
-    """Event that is set by one call into C.
+    """Event that is set by a single call into C, which no signal handler can interrupt.
 
     If a signal handler raises in the middle of `Event.set`, the lock of the event is never
-    released. A single C call cannot be interrupted. Code that a signal may interrupt, such as a put
-    in the main thread, can therefore set this event safely.
+    released. Code that a signal may interrupt, such as a put in the main thread, can set this event
+    safely.
     """
 
     set: Callable[[], None]
@@ -93,12 +92,12 @@ class WakeEvent(threading.Event):
 
 
 _OWN_SIGNALS: Final = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
-"""Signals that a fault of the thread itself causes."""
+"""Signals caused by a fault of the thread itself."""
 
 
 def _leave_signals_to_others() -> None:
-    """Block all signals in this thread, except those in `_OWN_SIGNALS`. Otherwise a signal may
-    interrupt `SimpleQueue.get`, which before Python 3.13 may then never return."""
+    """Block all signals in this thread except `_OWN_SIGNALS`. Before Python 3.13, `SimpleQueue.get`
+    may never return after a signal."""
     if threading.current_thread() is threading.main_thread():
         return  # Python handles them there
     if hasattr(signal, "pthread_sigmask"):
@@ -109,19 +108,16 @@ def _leave_signals_to_others() -> None:
 class ServiceThread:
     """Thread that calls `work` at an interval.
 
-    An error ends a round, never the thread. After failures, the next round comes after twice the
-    interval, four times, … up to `max_backoff_ms` (default: the interval, which means no backoff).
+    An error ends a round, never the thread. After failures, the interval doubles for each failure,
+    up to `max_backoff_ms` (default: the interval, which means no backoff).
 
-    `interval_ms`: time between two rounds, or a function that returns this time when a wait begins.
-    None means that only `wake` begins a round.
-    `retry_ms`: interval after failures, for a loop without an interval.
+    `interval_ms`: time between two rounds, or a function that returns it. If it is None, only
+    `wake` begins a round. `retry_ms`: interval after failures, for a loop without an interval.
     `waits_first`: whether the first round comes after an interval instead of immediately.
-    `first_delay_ms`: time before the first round.
-    `duty`: called instead of a round when the loop is woken before the retry of a failed round is
-    due. Default: the wake begins the retry.
-    `on_error`: called with each TieredStoreError, instead of the log.
-    `late_after_ms`: see `health`.
-    `wake_event`: the event that `wake` sets, if other code sets the same event.
+    `first_delay_ms`: time before the first round. `duty`: called instead of a round if the loop is
+    woken before a failed round is due for its retry. By default, the round is retried. `on_error`:
+    called with each TieredStoreError, which is then not logged. `late_after_ms`: see `health`.
+    `wake_event`: the event that `wake` sets, if other code sets it too.
     """
 
     def __init__(
@@ -177,7 +173,7 @@ class ServiceThread:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called. A long round checks this property and ends early."""
+        """Whether `stop` was called. A long round checks this and ends early."""
         return self._stopping
 
     def start(self) -> None:
@@ -196,8 +192,8 @@ class ServiceThread:
         self._wake.set()
 
     def stop(self, timeout_ms: int | None = None) -> None:
-        """Stop after the current round, and wait at most `timeout_ms` for the end of the thread
-        (None: without a limit). Idempotent."""
+        """Stop after the current round, and wait at most `timeout_ms` for the thread (None: no
+        limit). Idempotent."""
         self._stopping = True
         self._wake.set()
         thread, self._thread = self._thread, None
@@ -209,9 +205,9 @@ class ServiceThread:
         self._due_ms = self._clock.now_ms()
 
     def health(self) -> ServiceHealth:
-        """Return the health of the loop. It is LATE if no round began for `late_after_ms` after the
-        round was due, or if the current round made no progress for that time. After a step of the
-        wall clock the health is wrong until the next round."""
+        """Return the health of the loop. It is LATE if a round is overdue by `late_after_ms`, or
+        made no progress for that time. After a step of the wall clock, the health is wrong until
+        the next round."""
         thread, due_ms = self._thread, self._due_ms
         late_ms = 0 if due_ms is None else max(self._clock.now_ms() - due_ms, 0)
         if thread is None:

@@ -1,5 +1,4 @@
-"""SkippedRecords: counter of commit log records that were skipped because the broker did not write
-them."""
+"""Counter of commit log records that are skipped because the broker did not write them."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 class SkippedRecords:
-    """Counts skipped records in system topics. These records were written by clients, because older
-    versions and Java's brokers let clients write to system topics. Each record counts once, even if
-    it is read several times. Thread-safe."""
+    """Counts skipped records in system topics. Clients wrote them, because older versions and
+    Java's brokers let clients write to system topics. Each record is counted once, even if it is
+    read several times. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,8 +24,8 @@ class SkippedRecords:
         self._counts: Counter[str] = Counter()
 
     def note(self, topic: str, physical_offset: int, reason: str) -> None:
-        """Count a record. `topic`: topic of the record. `physical_offset`: position in the commit
-        log (bytes). Logs the first record of a topic, then the tenth, the hundredth, …"""
+        """Count a record, and log the first one of a topic, the tenth, the hundredth, … `topic`:
+        topic of the record. `physical_offset`: position in the commit log (bytes)."""
         with self._lock:
             key = (topic, physical_offset)
             if key in self._kept:

@@ -29,24 +29,23 @@ class TierUrl:
     query: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the URL without the query. Values of a query may be secret, so they do not belong
-        in a message."""
+        """Return the URL without the query, whose values may be secret."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
     def quoted(self) -> str:
-        """This location as a percent-encoded URL, for callers that will decode it."""
+        """This location as a percent-encoded URL, for callers that decode it."""
         return f"{self.scheme}://{_quote(self.authority + self.path)}"
 
 
 def file_url(path: str | os.PathLike[str]) -> str:
-    """Return the URL of a folder, as an absolute path. The path may contain any characters."""
+    """Return the URL of a folder as an absolute path, which may contain any characters."""
     return f"file://{_quote(str(Path(path).absolute()))}"
 
 
 def as_url(tier: str | os.PathLike[str]) -> str:
-    """Return the URL of a tier. `tier`: a URL, or the path of a folder. A string that is neither is
-    returned unchanged, and `parse_tier_url` refuses it."""
+    """Return the URL of a tier. `tier`: a URL or the path of a folder. A string that is neither is
+    returned unchanged, and `parse_tier_url` rejects it."""
     text = os.fspath(tier)
     is_path = text and "://" not in text and not _SCHEME_AND_COLON.match(text)
     return file_url(text) if is_path else text
@@ -63,8 +62,8 @@ def _unquote(text: str) -> str:
 
 
 def parse_tier_url(text: str) -> TierUrl:
-    """Parse a tier's URL. Raises Invalid for a string that is not a URL, for a user or password,
-    and for a repeated parameter."""
+    """Parse a tier's URL. Raises Invalid if the string is not a URL, has a user or password, or
+    repeats a parameter."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # a mistyped URL may have a query with a secret
@@ -98,7 +97,7 @@ def parse_tier_url(text: str) -> TierUrl:
 
 def show_url(text: str) -> str:
     """Return a URL without user, password, query and fragment. The URL or path of a folder is
-    returned unchanged."""
+    unchanged."""
     scheme, separator, rest = text.partition("://")
     if scheme == "file" or not _SCHEME_AND_COLON.match(text):
         return text

@@ -22,8 +22,8 @@ _LAST_FORMATTED_MS: Final = 253_402_300_799_999
 
 
 def format_time(timestamp_ms: int | None) -> str:
-    """Format a time in ISO 8601 in UTC with milliseconds. A time outside the calendar is formatted
-    as the number itself."""
+    """Format a time as ISO 8601 in UTC with milliseconds, or as a number if it is outside the
+    calendar."""
     if timestamp_ms is None:
         return ""
     if not 0 <= timestamp_ms <= _LAST_FORMATTED_MS:

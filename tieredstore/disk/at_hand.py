@@ -1,8 +1,7 @@
-"""Reads of files from an event loop. Bytes in the page cache are read in the loop's thread, other
-bytes in a worker thread. Bytes of a file are at hand if the file is open and the bytes are in the
-page cache. Only Linux has reads that never wait for the disk. If a read would have to wait, it
-raises NotAtHand, and the whole read function is called again in a worker thread. The function must
-therefore change nothing before it has all its bytes."""
+"""Reads of files from an event loop. Bytes of an open file that are in the page cache ("at hand")
+are read in the loop's thread, other bytes in a worker thread. Only Linux has reads that never wait
+for the disk. A read that would have to wait raises NotAtHand, and the whole read function is called
+again in a worker thread. So the function must not change anything before it has all its bytes."""
 
 from __future__ import annotations
 
@@ -32,14 +31,14 @@ _thread = _Thread()
 
 
 def require_waiting() -> None:
-    """Raise NotAtHand if this thread is in `read_at_hand` and must not wait. Otherwise do nothing.
-    Call this function before an operation that may wait."""
+    """Raise NotAtHand if this thread is in `read_at_hand` and must not wait. Call this before an
+    operation that may wait."""
     if _thread.takes_only_at_hand:
         raise NotAtHand
 
 
 def pread_at_hand(fd: int, length: int, position: int) -> bytes:
-    """Read bytes of a file, as `os.pread` does. Within `read_at_hand`, raises NotAtHand unless all
+    """Read bytes of a file like `os.pread`. Inside `read_at_hand`, raises NotAtHand unless all
     bytes are in the page cache. Raises OSError."""
     if not _thread.takes_only_at_hand or _NO_WAITING is None:
         return os.pread(fd, length, position)
@@ -59,9 +58,8 @@ def pread_at_hand(fd: int, length: int, position: int) -> bytes:
 
 
 async def read_at_hand(read: Callable[[], T], executor: Executor | None) -> T:
-    """Call `read` in this thread. If it raises NotAtHand, call it again in `executor` (None: the
-    loop's default executor). Raises the errors of `read`, and Invalid if the executor is shut
-    down."""
+    """Call `read` in this thread, and again in `executor` if it raises NotAtHand (None: the loop's
+    default executor). Raises the errors of `read`, and Invalid if the executor is shut down."""
     _thread.takes_only_at_hand = True
     try:
         return read()

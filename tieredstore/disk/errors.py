@@ -42,24 +42,25 @@ NO_FOLDER: Final = LASTING | {errno.EEXIST}
 for a file that already has the folder's name."""
 
 EXHAUSTED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Error numbers of errors that pass once space, descriptors or memory are freed."""
+"""Error numbers of errors that go away once space, descriptors or memory are freed."""
 
 RETRY_LATER: Final[frozenset[int]] = frozenset()
-"""Empty set for the parameter `invalid`, so that no error becomes Invalid. A lasting error then
-becomes Refused, a subclass of Unavailable. Use this in services that retry after any error. Such a
-service continues without a restart when the cause is fixed."""
+"""Empty set for the parameter `invalid`, so that no error becomes Invalid. Lasting errors become
+Refused, a subclass of Unavailable. Services that retry after any error use this, to continue
+without a restart once the cause is fixed."""
 
 
 def is_lasting(error: OSError) -> bool:
-    """Return whether the error persists until somebody changes the file, its permissions or its
-    name. Other modules call this function instead of comparing error numbers."""
+    """Return whether the error persists until the file, its permissions or its name are changed.
+    Other modules call this instead of comparing error numbers."""
     return error.errno in LASTING
 
 
 def classify_os_error(
     error: OSError, *, invalid: frozenset[int] = LASTING, is_sync: bool = False
 ) -> type[TieredStoreError]:
-    """Return the error class that `translate_os_error` would use, for callers with own messages."""
+    """Return the error class that `translate_os_error` would use, for callers with their own
+    messages."""
     if error.errno in invalid:
         return Invalid
     if is_lasting(error):
@@ -79,9 +80,8 @@ def translate_os_error(
     """Convert an OSError. The result is Invalid for error numbers in `invalid`, Refused for other
     lasting errors, Exhausted for error numbers in EXHAUSTED, and Unavailable for all others.
     `action`: the failed action, as in "cannot <action>". `offset`: position in the file in bytes,
-    if known. `is_sync`: whether the failed action is a sync. A failed sync is never Exhausted,
-    because a retry would prove nothing: the system may have dropped the bytes that it could not
-    write."""
+    if known. `is_sync`: whether the failed action is a sync. This is never Exhausted, because a
+    retry would prove nothing: the system may have dropped the bytes that it could not write."""
     reason = os.strerror(error.errno) if error.errno else error.strerror or error
     kind = classify_os_error(error, invalid=invalid, is_sync=is_sync)
     return kind(f"{path}: cannot {action}: {reason}", path=str(path), offset=offset)
@@ -96,8 +96,8 @@ def wrap_os_errors(
     offset: int | None = None,
     is_sync: bool = False,
 ) -> Iterator[None]:
-    """Translate every OSError of the block. Use it only for calls that are not frequent, because
-    each block costs a microsecond."""
+    """Translate every OSError of the block. Each block costs a microsecond, so do not use it for
+    frequent calls."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Archive of several small files with a hash of each, so that a reader verifies every byte."""
+"""Archive of several small files with a hash of each, so that readers can verify every byte."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _DAMAGES: Final = (
 
 
 class Manifest(msgspec.Struct):
-    """Table of contents of an archive. `files`: SHA-256 in hex, by file name. `taken_ms`: time at
-    which the archive was made, epoch ms. `notes`: further values that the writer stores."""
+    """Table of contents of an archive. `files`: SHA-256 in hex, by file name. `taken_ms`: time of
+    the archive (epoch ms). `notes`: further values of the writer."""
 
     format_version: int
     taken_ms: int
@@ -57,8 +57,8 @@ def pack_files(
     taken_ms: int | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> tuple[Manifest, bytes]:
-    """Pack files into an archive. Returns the archive's manifest and its bytes. `version`: format
-    version of the files. `taken_ms`: epoch ms, default now."""
+    """Pack files into an archive. Returns its manifest and its bytes. `version`: format version of
+    the files. `taken_ms`: epoch ms (default: now)."""
     if taken_ms is None:
         taken_ms = time.time_ns() // 1_000_000
     manifest = Manifest(version, taken_ms, hash_files(contents), dict(notes or {}))
@@ -73,7 +73,7 @@ def pack_files(
 
 def unpack_files(data: bytes, version: int, origin: str) -> FileArchive:
     """Read an archive and verify every byte. `origin`: location of the archive, for errors. Raises
-    Invalid for a version above `version`, Corrupt for a damaged or truncated archive."""
+    Invalid for a version above `version`, and Corrupt for a damaged or truncated archive."""
     contents: dict[str, bytes] = {}
     try:
         plain = gzip.decompress(data)  # its checksum comes last

@@ -1,4 +1,4 @@
-"""File operations by path, as methods of an object that crash tests replace."""
+"""File operations by path, as methods of an object that crash tests can replace."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ _SECRET_NAMES: Final = ("authUsers.json", "authAcls.json", "plain_acl.yml", "acl
 
 
 def find_file_mode(name: str) -> int:
-    """Return the mode of a new file of `config/`, before the umask is applied. `name`: name of the
-    file within `config/`, or of a copy of the file (`.bak`, `.damaged-…`)."""
+    """Return the mode for a new file of `config/`, or of a copy of it (`.bak`, `.damaged-…`),
+    before the umask is applied."""
     return SECRET_FILE_MODE if name.startswith(_SECRET_NAMES) else _FILE_MODE
 
 
 def find_folder_mode(path: Path) -> int:
-    """Return the mode of a new folder, before the umask is applied. Other users get no access to
-    `config/`, because the folder may later contain passwords."""
+    """Return the mode for a new folder, before the umask is applied. Other users get no access to
+    `config/`, because it may contain passwords."""
     return SECRET_FOLDER_MODE if path.name == "config" else _FOLDER_MODE
 
 
 def close_secret_file(path: Path) -> None:
-    """Remove the permissions of other users from a file with secrets, if this process may change
-    the permissions. A file that an older version of this program restored may have such
-    permissions."""
+    """Remove other users' permissions from a file with secrets, if this process may do so. An older
+    version of this program may have restored the file with such permissions."""
     if find_file_mode(path.name) != SECRET_FILE_MODE:
         return
     with suppress(FileNotFoundError):
@@ -53,15 +52,14 @@ def close_secret_file(path: Path) -> None:
 
 
 def cut_zeros(data: bytes) -> bytes:
-    """Return a text (JSON, JSON lines) without trailing zero bytes. A valid text has none."""
+    """Return a text (JSON, JSON lines) without trailing zero bytes, which no valid text has."""
     return data.rstrip(b"\0")
 
 
 def measure_used_ratio(path: Path) -> float:
-    """Return the used share of a folder's file system, rounded up to whole percents, as Java's
-    `UtilAll.getDiskPartitionSpaceUsedPercent` does. Space that is reserved for the superuser counts
-    as neither used nor free. Returns 0.0 for a file system that reports no sizes. Raises
-    Unavailable."""
+    """Return the used share of a folder's file system, rounded up to whole percents, like Java's
+    `UtilAll.getDiskPartitionSpaceUsedPercent`. Space reserved for the superuser counts as neither
+    used nor free. Returns 0.0 if the file system reports no sizes. Raises Unavailable."""
     while not path.exists() and path != path.parent:
         path = path.parent  # the folder is created with its first file
     with wrap_os_errors("see how full the disk is", path):
@@ -93,7 +91,7 @@ def make_stamp(found: os.stat_result) -> Stamp:
 
 
 class AppendFile(Protocol):
-    """File to which bytes are only appended."""
+    """File that is only appended to."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -104,7 +102,7 @@ class AppendFile(Protocol):
 
 
 class FileOperations:
-    """File operations. All methods raise OSError as the system does."""
+    """File operations. Like the system, all methods raise OSError."""
 
     def size(self, path: Path) -> int | None:
         """Return the size in bytes, or None if the file does not exist."""
@@ -124,8 +122,8 @@ class FileOperations:
         return path.read_bytes()
 
     def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
-        """Create or empty the file, write `data`, and flush the data to stable storage. `mode`:
-        mode of a new file, before the umask is applied."""
+        """Create or empty the file, write `data`, and flush it to stable storage. `mode`: mode of a
+        new file, before the umask is applied."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
             _write_all(fd, data)
@@ -134,9 +132,9 @@ class FileOperations:
             os.close(fd)
 
     def write_temporary(self, path: Path, data: bytes, mode: int = 0o644) -> Path:
-        """Write `data`, synced, into a new file beside `path`. The caller renames the new file to
-        `path`. Each call uses a unique name, so concurrent writers of one file do not collide.
-        `mode`: as for `write_synced`."""
+        """Write and sync `data` to a new file beside `path`, which the caller renames to `path`.
+        Each call uses a unique name, so concurrent writers do not collide. `mode`: as for
+        `write_synced`."""
         temporary = self.name_temporary(path)
         try:
             self.write_synced(temporary, data, mode)
@@ -146,25 +144,24 @@ class FileOperations:
         return temporary
 
     def name_temporary(self, path: Path) -> Path:
-        """Return a unique name for a temporary file beside `path`. The caller renames that file to
-        `path`. Deletes old temporaries of this file, left by killed writers."""
+        """Return a unique name for a temporary file beside `path`, which the caller renames to
+        `path`. Also deletes old temporary files of killed writers."""
         self._remove_leftovers(path)
         return path.with_name(f"{_shorten(path)}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
 
     def discard(self, temporary: Path) -> None:
-        """Delete a temporary file if possible. Raises nothing."""
+        """Delete a temporary file if possible. Raises no error."""
         with suppress(OSError):
             self.unlink(temporary)
 
     def replace_file(
         self, path: Path, data: bytes, *, mode: int | None = None, backup: Path | None = None
     ) -> None:
-        """Replace the content of a file with `data`, durably. After a crash or an error the file
-        has either the old or the new content. If several writers replace a file, the last rename
-        wins. `mode`: mode of the file, before the umask is applied. Default: the mode of the
-        replaced file, or 0o644 for a new file. `backup`: name under which the old version is kept.
-        If no old version exists, the new version is also written to `backup`, so that a backup
-        always exists."""
+        """Replace the content of a file with `data`, durably. After a crash or an error, the file
+        has either the old or the new content. If there are several writers, the last rename wins.
+        `mode`: mode of the file, before the umask is applied (default: the mode of the replaced
+        file, or 0o644). `backup`: name under which the old version is kept. If there is no old
+        version, the new one is also written to `backup`."""
         temporary: Path | None = None
         try:
             kept_mode = self._find_mode(path) if mode is None else None
@@ -184,9 +181,8 @@ class FileOperations:
         self.sync_directory(path.parent)
 
     def back_up(self, path: Path, backup: Path, data: bytes, mode: int = 0o644) -> None:
-        """Give the file its backup name as a second name, before the file is replaced. If the file
-        does not exist or is empty, there is nothing to back up. In this case `data`, the new
-        content of the file, is written to `backup`, unless a backup exists. `mode`: as for
+        """Link a file to its backup name before the file is replaced. If the file is missing or
+        empty and no backup exists, write `data`, its new content, to `backup`. `mode`: as for
         `write_synced`."""
         if not self.size(path):
             if not self.size(backup):
@@ -204,7 +200,7 @@ class FileOperations:
 
     def _narrow(self, path: Path, mode: int) -> None:
         """Remove the permissions of a file that are not in `mode`, so that other users cannot read
-        a backup of a file with secrets."""
+        the backup of a file with secrets."""
         found = self._find_mode(path)
         if found is not None and found & ~mode:
             path.chmod(found & mode)
@@ -216,9 +212,8 @@ class FileOperations:
             return None
 
     def _remove_leftovers(self, path: Path) -> None:
-        """Delete temporary files of `path` that are older than a day, which killed writers left
-        behind. This is done once for each path. A writer that still uses such an old file gets an
-        error."""
+        """Delete temporary files of `path` that are older than a day, left behind by killed
+        writers. Done once per path. A writer that still uses such a file gets an error."""
         if path in _CLEANED:
             return
         if len(_CLEANED) >= _MOST_CLEANED:
@@ -234,7 +229,7 @@ class FileOperations:
                     self.unlink(path.with_name(entry.name))
 
     def open_append(self, path: Path, *, empty: bool) -> AppendFile:
-        """Open a file for appending, and create it if it does not exist. `empty`: truncate it."""
+        """Open a file for appending, creating it if needed. `empty`: whether to truncate it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
         return _Appender(os.open(path, flags, 0o644))
 
@@ -257,8 +252,7 @@ class FileOperations:
 
     def make_directory(self, path: Path, mode: int | None = None) -> None:
         """Create a folder and its parents, durably. Idempotent. `mode`: mode of the folder itself
-        if it is created, before the umask is applied. Default: the mode for the folder's name
-        (`find_folder_mode`)."""
+        if it is created, before the umask is applied (default: `find_folder_mode`)."""
         last = path
         missing = []
         while not path.is_dir():

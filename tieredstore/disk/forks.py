@@ -1,4 +1,5 @@
-"""Resources that a forked child must not share with its parent: stores, and locked descriptors."""
+"""Resources that a forked child must not share with its parent: stores and locked file
+descriptors."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ class ForkAware(Protocol):
     """Object that must not be used in a forked child."""
 
     def leave_to_parent(self) -> None:
-        """Abandon, in the child, everything that the parent owns. Takes no lock, because the thread
-        that held the lock may not exist in the child. Raises nothing."""
+        """Abandon everything that the parent owns, in the child. Takes no lock, because the thread
+        that holds it may not exist in the child. Raises no error."""
 
 
 @contextmanager
 def hold_forks() -> Iterator[None]:
     """Delay forks of this process until the end of the block. Open a descriptor and call
-    `keep_private` within one such block."""
+    `keep_private` in the same block."""
     with _guard:
         yield
 
 
 def keep_private(fd: int) -> None:
-    """Make a descriptor private: children that are forked from now on get the null device instead.
-    Close the descriptor with `close_private`."""
+    """Make a descriptor private: children forked from now on get the null device instead. Use
+    `close_private` to close it."""
     with _guard:
         _private.add(fd)
 

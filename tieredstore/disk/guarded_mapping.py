@@ -1,12 +1,15 @@
-"""Mapped files whose faults are reported instead of killing the process. If a mapped file is
-truncated, or the disk cannot supply or store a page, an access to the mapping raises SIGBUS. This
-signal usually ends the process. For guarded mappings the signal handler calls `on_fault`, and
-replaces the missing pages with zeros, from the accessed page to the end of the mapping. The access
-then continues. Bytes that were read are invalid, and bytes that were written are lost, so the user
-of the mapping checks for a fault afterwards. The handler is Python code, called in the thread of
-the access. This is safe, because the signal interrupts only a copy between buffers, never the
-interpreter itself or an allocation: no other code touches the pages of a mapped file. Faults
-elsewhere end the process as usual. Only for 64-bit Linux."""
+"""Mapped files whose faults are reported instead of killing the process. Only for 64-bit Linux.
+
+If a mapped file is truncated, or the disk cannot read or write a page, an access to the mapping
+raises SIGBUS, which usually kills the process. For guarded mappings, the signal handler calls
+`on_fault` and replaces the missing pages with zeros, from the accessed page to the end of the
+mapping. The access then continues. Bytes that were read are invalid and bytes that were written are
+lost, so the caller must check for a fault afterwards.
+
+The handler is Python code that runs in the thread of the access. This is safe because the signal
+only interrupts a copy between buffers, never the interpreter itself or an allocation. Faults
+elsewhere kill the process as usual.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _IS_SUPPORTED: Final = (
 _SA_SIGINFO: Final = 4
 _SA_NODEFER: Final = 0x4000_0000
 _FAULT_ADDRESS: Final = 16
-"""Position (bytes) of the field `si_addr`, the address of the fault, in the C type `siginfo_t`."""
+"""Position (bytes) of `si_addr`, the address of the fault, in the C type `siginfo_t`."""
 _MAP_PRIVATE_ANONYMOUS_FIXED: Final = 0x02 | 0x20 | 0x10
 _MAP_NORESERVE: Final = 0x4000
 _READ_WRITE: Final = 3
@@ -102,9 +105,9 @@ def _address(mapping: mmap.mmap) -> int:
 
 
 def guard(mapping: mmap.mmap, on_fault: Callable[[], object]) -> bool:
-    """Report faults of a mapping to `on_fault` while the mapping exists. Returns whether the system
-    supports such reports. `on_fault` is called in the middle of a copy, so it may set flags but
-    must take no lock. `on_fault` must not hold a reference to the mapping."""
+    """Report faults of a mapping to `on_fault` as long as the mapping exists. Returns whether the
+    system supports this. `on_fault` runs in the middle of a copy, so it may set flags but must not
+    take a lock. It must not hold a reference to the mapping."""
     if _library is None:
         return False
     begin = _address(mapping)

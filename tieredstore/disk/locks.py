@@ -1,4 +1,4 @@
-"""File locks. The system releases a lock when the lock's owner ends."""
+"""File locks, which the system releases when their owner exits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _LOCK_FIELDS: Final = 8
 
 
 def lock_file(path: str | Path, mode: int = 0o644) -> int:
-    """Open a file, create it if it does not exist, and take its exclusive `flock`. `unlock_file`
-    releases the lock. A forked child does not share the lock. The locked file is always the file at
-    `path`. If the file is removed or replaced during the call, the new file is opened and locked.
-    Raises BlockingIOError if any process, including this one, holds the lock, and other OSErrors as
-    the system does."""
+    """Open a file, creating it if needed, and take its exclusive `flock`. A forked child does not
+    share the lock. If the file is removed or replaced during the call, the new file is opened and
+    locked. Raises BlockingIOError if any process, including this one, holds the lock, and other
+    OSErrors like the system. Use `unlock_file` to release the lock."""
     with hold_forks():
         for _ in range(_MAX_ATTEMPTS):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), mode)
@@ -54,8 +53,8 @@ def unlock_file(fd: int) -> None:
 
 @contextmanager
 def hold_lock(path: Path, wait_s: float = _WAIT_S) -> Iterator[None]:
-    """Lock a small file against all other processes, while the caller reads, changes and writes it.
-    The lock is on a separate file, `.<name>.lock`. This file is not deleted. Raises Busy if another
+    """Lock a small file against all other processes while the caller reads, changes and writes it.
+    The lock is on a separate file, `.<name>.lock`, which is never deleted. Raises Busy if another
     owner holds the lock for `wait_s` seconds, Invalid, Unavailable."""
     lock = path.with_name(f".{path.name}.lock")
     until_s = time.monotonic() + wait_s
@@ -81,8 +80,8 @@ def hold_lock(path: Path, wait_s: float = _WAIT_S) -> Iterator[None]:
 
 def is_locked(path: str | Path) -> bool | None:
     """Return whether a process on this machine holds the lock of `lock_file`, according to the
-    system's list of locks. Does not try to take the lock, because the attempt could make another
-    process fail. Returns None if the system does not list locks."""
+    system's list of locks. Does not try the lock, because this could make another process fail.
+    Returns None if the system does not list locks."""
     try:
         inode = str(os.stat(path).st_ino)  # noqa: PTH116 - text or Path
     except FileNotFoundError:
@@ -103,8 +102,8 @@ def is_locked(path: str | Path) -> bool | None:
 
 
 def is_file_at(path: str | Path, fd: int) -> bool:
-    """Return whether the file of a descriptor is still the file at `path`. Return False if this
-    cannot be determined."""
+    """Return whether a descriptor refers to the file at `path`. Returns False if this cannot be
+    determined."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - text or Path
     except OSError:

@@ -1,5 +1,5 @@
-"""Notes: small JSON files of this program. A note is always replaced as a whole. Zero bytes at its
-end are ignored."""
+"""Notes: small JSON files of this program, always replaced as a whole. Zero bytes at the end are
+ignored."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def read_note(
     invalid: frozenset[int] = LASTING,
     operations: FileOperations = FILES,
 ) -> T | None:
-    """Read a note. Returns None if the file does not exist. `expected`: description of the expected
-    content, for error messages. `invalid`: as in `translate_os_error`. Raises Corrupt, Unavailable,
-    Invalid."""
+    """Read a note, or return None if the file does not exist. `expected`: description of the
+    expected content, for error messages. `invalid`: as in `translate_os_error`. Raises Corrupt,
+    Unavailable, Invalid."""
     with wrap_os_errors("read", path, invalid=invalid):
         try:
             data = cut_zeros(operations.read(path))
@@ -41,7 +41,8 @@ def read_note(
 
 
 def find_note(path: Path, kind: type[T]) -> T | None:
-    """Read a note that the caller can do without. Logs an unreadable note and returns None."""
+    """Read a note that the caller does not depend on. If it is unreadable, log this and return
+    None."""
     try:
         return read_note(path, kind, kind.__name__)
     except TieredStoreError as error:
@@ -50,8 +51,8 @@ def find_note(path: Path, kind: type[T]) -> T | None:
 
 
 def keep_note(path: Path, note: msgspec.Struct) -> None:
-    """Write a note that readers can do without. If the write fails, for example on a full disk,
-    this is only logged."""
+    """Write a note that readers do not depend on. Failures, for example because the disk is full,
+    are only logged."""
     try:
         FILES.replace_file(path, msgspec.json.encode(note))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Bounded set of open file descriptors, by path. A store may have more files than a process may
-open. Descriptors are closed in least-recently-used order. The set never returns the descriptor of a
-file that was deleted through the set, because bytes written to that descriptor would be lost."""
+"""Bounded set of open file descriptors, by path, for stores with more files than a process may
+open. The least recently used descriptors are closed first. The descriptor of a file that was
+deleted through the set is never returned, because bytes written to it would be lost."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tieredstore.errors import Invalid
 
 MAX_OPEN_FILES = 512
 _SHARE_CLOSED = 16
-"""Above the limit, the limit divided by this number is how many files are closed together. Closing
-several files costs little more than closing one."""
+"""Divisor of the limit. So many files are closed at once when the limit is exceeded, because
+closing several costs little more than closing one."""
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class FileCalls:
-    """System calls that a set of open files makes. A test replaces this object to inject faults."""
+    """System calls of a set of open files. Tests replace this object to inject faults."""
 
     def open(self, path: str, flags: int) -> int:
         return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
@@ -36,8 +36,8 @@ class FileCalls:
 
 
 class OpenFile:
-    """Open descriptor, and the number of its users. As a context manager, it yields the descriptor,
-    and ends one use at the end of the block."""
+    """Open descriptor with its number of users. As a context manager, it yields the descriptor and
+    ends one use at the end of the block."""
 
     __slots__ = ("_files", "fd", "is_kept", "users", "writable")
 
@@ -57,8 +57,7 @@ class OpenFile:
 
 class OpenFiles:
     """Descriptors that stay open between calls, at most `limit`. Thread-safe. The least recently
-    used descriptors are closed first. A descriptor in use is never closed, so the limit is exceeded
-    while more than `limit` descriptors are in use."""
+    used are closed first. Descriptors in use are never closed, even if they exceed the limit."""
 
     def __init__(self, limit: int = MAX_OPEN_FILES, calls: FileCalls | None = None) -> None:
         if limit < 1:
@@ -75,7 +74,7 @@ class OpenFiles:
 
     def take(self, path: str, flags: int = os.O_RDONLY) -> OpenFile:
         """Return the file at `path`, opened with at least these `flags`. Use the result in a `with`
-        block to get the descriptor. Raises OSError, Invalid after `close`, and NotAtHand within
+        block to get the descriptor. Raises OSError, Invalid after `close`, and NotAtHand inside
         `read_at_hand` if the file is not open yet."""
         writable = flags & os.O_ACCMODE == os.O_RDWR
         with self._lock:
@@ -89,16 +88,16 @@ class OpenFiles:
         return self._open_and_keep(path, flags, writable, forgotten)
 
     def make(self, path: str) -> OpenFile:
-        """Create a file that does not exist, and open it for writing. Use the result like the
-        result of `take`. Raises the errors of `take`, and FileExistsError."""
+        """Create a new file and open it for writing. Use the result like that of `take`. Raises the
+        errors of `take`, and FileExistsError."""
         with self._lock:
             self._check_open(path)
             forgotten = self._forgotten
         return self._open_and_keep(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, True, forgotten)
 
     def open_for_writing(self, path: str) -> OpenFile | None:
-        """Open a file for writing. Use the result like the result of `take`. Returns None if the
-        file is already open for writing. Raises the errors of `take`."""
+        """Open a file for writing, or return None if it is already open for writing. Use the result
+        like that of `take`. Raises the errors of `take`."""
         with self._lock:
             self._check_open(path)
             entry = self._files.get(path)
@@ -112,10 +111,9 @@ class OpenFiles:
             raise Invalid(f"{path}: cannot be opened: the provider or store is closed", path=path)
 
     def find_open(self, path: str) -> OpenFile | None:
-        """Return the open descriptor of a file, or None. Never blocks. The descriptor is not
-        protected from closing: another thread may close it at any time, and the system may then use
-        its number for another file. Bytes read from the descriptor are valid only if `is_kept` is
-        True afterwards."""
+        """Return the open descriptor of a file, or None. Never blocks. Another thread may close the
+        descriptor at any time, and its number may then refer to another file. Bytes read from it
+        are valid only if `is_kept` is True afterwards."""
         try:
             self._files.move_to_end(path)
             return self._files[path]
@@ -123,7 +121,7 @@ class OpenFiles:
             return None
 
     def give_back(self, entry: OpenFile) -> None:
-        """End one use of a descriptor. The end of a `with` block calls this method."""
+        """End one use of a descriptor. Called at the end of a `with` block."""
         with self._lock:
             entry.users -= 1
             if not entry.users and not entry.is_kept:
@@ -132,17 +130,16 @@ class OpenFiles:
                 self._evict(self._limit - self._limit // _SHARE_CLOSED)
 
     def delete(self, path: str) -> None:
-        """Delete a file. A descriptor of the file that was opened before the deletion is removed
-        from the set. Raises OSError."""
+        """Delete a file, and remove its open descriptor from the set. Raises OSError."""
         try:
             self._calls.unlink(path)
         finally:
             self.forget(path)
 
     def forget(self, path: str, *, unless: tuple[int, int] | None = None) -> None:
-        """Stop returning the descriptor of `path`. `unless`: device and inode of the file for which
-        the descriptor is kept. Call this method *after* a file was deleted, created or replaced
-        without `delete`. A descriptor opened before the call is never returned afterwards."""
+        """Stop returning the descriptor of `path`. Call this *after* a file was deleted, created or
+        replaced without `delete`. A descriptor opened before is never returned again. `unless`:
+        device and inode of the file whose descriptor is kept."""
         with self._lock:
             entry = self._files.get(path)
             if entry is not None and unless is not None and self._is_file(entry, unless):
@@ -159,7 +156,7 @@ class OpenFiles:
         return (found.st_dev, found.st_ino) == identity
 
     def forget_all(self) -> None:
-        """Call `forget` for all paths. Later calls open the files again."""
+        """Call `forget` for all paths. Later calls reopen the files."""
         with self._lock:
             self._forgotten += 1
             for path in list(self._files):

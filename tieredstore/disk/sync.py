@@ -1,5 +1,5 @@
-"""Functions that make file data, file names and reserved space durable. When a call returns, they
-are on disk. All functions raise OSError."""
+"""Makes file data, file names and reserved space durable. All of it is on disk when a call returns.
+All functions raise OSError."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final, TypeVar
 
 _BLOCK_BYTES = 1 << 20
 MANY: Final = 256
-"""Number of items from which `sync_each` uses threads. Fewer items are synced one after another."""
+"""Number of items from which `sync_each` uses threads. Fewer items are synced one by one."""
 _THREADS: Final = 32
 _Item = TypeVar("_Item")
 
 
 def sync_each(sync: Callable[[_Item], object], items: Sequence[_Item]) -> None:
-    """Call `sync` for each item. From `MANY` items on, threads call it concurrently, because a disk
-    serves concurrent syncs with one flush. Raises the first error. After an error, other items may
-    or may not be synced."""
+    """Call `sync` for each item. `MANY` or more items are synced by several threads, because a disk
+    serves concurrent syncs with one flush. Raises the first error. Other items may then be synced
+    or not."""
     if len(items) < MANY:
         for item in items:
             sync(item)
@@ -31,7 +31,7 @@ def sync_each(sync: Callable[[_Item], object], items: Sequence[_Item]) -> None:
 
 
 def sync_file(fd: int) -> None:
-    """Flush a file's data to disk, with the metadata needed to read the data. Never retry after a
+    """Flush a file's data to disk, with the metadata needed to read it. Never retry after a
     failure: the system may have dropped the bytes that it could not write, and report the next sync
     as a success."""
     getattr(os, "fdatasync", os.fsync)(fd)
@@ -56,14 +56,14 @@ def sync_folder(path: str | Path) -> None:
 
 
 def open_folder(path: str | Path) -> int:
-    """Open a folder, so that it can be synced. Returns the descriptor."""
+    """Open a folder for syncing. Returns the file descriptor."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | os.O_CLOEXEC)
 
 
 def allocate(fd: int, position: int, length: int) -> None:
-    """Reserve disk space for [position, position + length) of a file. The content of the file does
-    not change. Raises OSError if the disk is full. Without the reservation, a later write to a
-    mapping of the file would kill the process on a full disk (SIGBUS)."""
+    """Reserve disk space for [position, position + length) of a file without changing its content.
+    Raises OSError if the disk is full. Without the reservation, a write to a mapping of the file
+    would then raise SIGBUS."""
     if length <= 0:
         return
     if hasattr(os, "posix_fallocate"):

@@ -1,6 +1,6 @@
-"""Folders of the user who runs this process: the home folder, and folders for temporary files. Both
-kinds may be missing: a container's user may have no passwd entry and no HOME, and its disk may be
-read-only."""
+"""Folders of the user who runs this process: the home folder and folders for temporary files. Both
+may be missing. The user of a container may have neither a passwd entry nor HOME, and its disk may
+be read-only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tieredstore.errors import Invalid
 
 
 def find_home() -> Path | None:
-    """Return the home folder: the folder in HOME, else the folder in the passwd entry, else
-    None."""
+    """Return the home folder from HOME or the passwd entry, or None."""
     given = os.environ.get("HOME")
     if given:
         return Path(given)
@@ -27,8 +26,8 @@ def find_home() -> Path | None:
 
 
 def find_user_folder(variable: str, below_home: str) -> Path | None:
-    """Return the folder that an environment variable names, else a folder below the home folder,
-    else None."""
+    """Return the folder that an environment variable names, else a folder below the home folder, or
+    None."""
     given = os.environ.get(variable)
     if given:
         return Path(given)
@@ -37,8 +36,8 @@ def find_user_folder(variable: str, below_home: str) -> Path | None:
 
 
 def require_user_folder(variable: str, below_home: str, *, or_else: str = "") -> Path:
-    """Return the folder that `find_user_folder` finds. If it finds none, raises Invalid with the
-    name of the variable. `or_else`: the user's alternative, for the error message."""
+    """Return the folder that `find_user_folder` finds. Raises Invalid, with the name of the
+    variable, if there is none. `or_else`: the user's alternative, for the error message."""
     found = find_user_folder(variable, below_home)
     if found is None:
         raise Invalid(
@@ -49,8 +48,8 @@ def require_user_folder(variable: str, below_home: str, *, or_else: str = "") ->
 
 
 def require_temporary_folder() -> str:
-    """Return the folder for temporary files. If no folder is writable, raises Invalid with the name
-    of the variable."""
+    """Return the folder for temporary files. Raises Invalid, with the name of the variable, if none
+    is writable."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:

@@ -106,9 +106,9 @@ def describe_plan(plan: RecoveryPlan) -> str:
 
 
 FUTURE_TOLERANCE_MS: Final = 3_600_000
-"""Maximum time (ms) by which the store time of the last message may be ahead of the clock. Up to
-this limit, new messages get the last message's time until the clock reaches that time. Above the
-limit, new messages get the clock's time."""
+"""Maximum time (ms) by which the store time of the last message may be ahead of the clock. Within
+this limit, new messages get the last message's time until the clock catches up. Beyond it, they get
+the clock's time."""
 _KNOWN: Final = frozenset(
     {
         COMMIT_LOG_DIRECTORY,

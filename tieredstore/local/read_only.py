@@ -1,7 +1,7 @@
 """Reads of a store that another process owns, or that has no owner.
 
-Files are opened read-only and read by position. Nothing is mapped, locked, repaired or written.
-While the store has an owner (a process holds the lock, or `abort` exists), only messages that are
+Files are opened read-only and read by position. Nothing is mapped, locked, repaired or written. A
+store has an owner while a process holds the lock or `abort` exists. Then only messages that are
 flushed according to the checkpoint are served, up to the smaller of its two store times. Consume
 queues that the owner keeps in RocksDB are rebuilt from the log, and served up to the checkpoint's
 time of the log.

@@ -170,9 +170,9 @@ class KeptStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a store at `written_ms`, counted since it was opened at `since_ms` (epoch ms).
     Times, rejections and slow puts are those of `PutStatistics`. Rejections are counted by the name
     of their status. Count i of a distribution is for times of at most `time_bounds_ms[i]`. The
-    other fields show how far the services are behind the puts: bytes that are not flushed, not
-    dispatched or not in the index, and the store time between the last message and the last
-    dispatched one."""
+    other fields show how far the services are behind the puts. They are the bytes that are not
+    flushed, not dispatched or not in the index, and the store time between the last message and the
+    last dispatched one."""
 
     written_ms: int
     since_ms: int

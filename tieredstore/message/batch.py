@@ -38,8 +38,8 @@ class InnerMessage(NamedTuple):
 
 
 def decode_batch(body: Buffer) -> list[BatchItem]:
-    """Decode the messages of a batch, in order. Their bodies are views. Raises Corrupt, with the
-    position in the body, if sizes do not fit. Magic and CRC are not checked, as in Java."""
+    """Decode the messages of a batch, in order. Their bodies are views. Magic and CRC are not
+    checked, as in Java. Raises Corrupt, with the position in the body, if sizes do not fit."""
     view = memoryview(body)
     end = len(view)
     items: list[BatchItem] = []
@@ -78,7 +78,7 @@ def inner_messages(
     message: StoredMessage, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
 ) -> list[InnerMessage]:
     """Decode the messages of a stored inner batch, with their queue offsets. Raises Invalid if the
-    record is not an inner batch, Corrupt if INNER_NUM or INNER_BASE does not fit the body."""
+    record is not an inner batch, and Corrupt if INNER_NUM or INNER_BASE does not match the body."""
     if not message.sys_flag & sysflag.INNER_BATCH:
         raise Invalid(f"record at {message.position}: no inner batch", offset=message.position)
     items = decode_batch(message.decode_body(limit_bytes))

@@ -14,9 +14,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 def view_unaligned(
     buffer: Buffer, dtype: npt.DTypeLike, *, end: int | None = None
 ) -> npt.NDArray[Any]:
-    """Return a view of a buffer in which element i is the value that starts at byte i (stride 1).
-    With it, values at any position can be read or written. The view has elements for all values
-    that end within [0, end). A mapped file cannot be closed while a view of it exists."""
+    """Return a view of a buffer whose element i is the value that starts at byte i (stride 1). It
+    can read or write values at any position. The view has elements for all values within [0, end).
+    A mapped file cannot be closed as long as a view of it exists."""
     kind = np.dtype(dtype)
     limit = len(buffer) if end is None else end
     count = max(limit - kind.itemsize + 1, 0)
@@ -37,5 +37,5 @@ def find_greatest(column: npt.NDArray[Any]) -> int:
 
 
 def add_up(column: npt.NDArray[Any]) -> int:
-    """Return the sum of integers. The sum must fit 64 bits."""
+    """Return the sum of integers, which must fit into 64 bits."""
     return sum(column.tolist()) if len(column) < _FEW_ROWS else int(column.sum())

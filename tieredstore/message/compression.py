@@ -31,9 +31,9 @@ _PIECE_BYTES = 256 * 1024
 
 
 def decompress(data: Buffer, sys_flag: int, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes:
-    """Decompress a body, to the bytes that Java's streams return. The compression type is read from
-    `sys_flag`, whose bit 0 is ignored. Raises Corrupt if the data are truncated, have another type,
-    or decompress to more than `limit_bytes`."""
+    """Decompress a body to the bytes that Java's streams return. The compression type is read from
+    `sys_flag`, whose bit 0 is ignored. Raises Corrupt if the data is truncated, has another type,
+    or decompresses to more than `limit_bytes`."""
     compression = compression_type(sys_flag)
     try:
         if compression is CompressionType.ZLIB:
@@ -86,7 +86,7 @@ def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
-    """Decompress frames, and skip the skippable ones. As in Java, a truncated frame ends the body
+    """Decompress frames, skipping the skippable ones. As in Java, a truncated frame ends the body
     without an error if another frame ended in the same read of Java's stream."""
     view = memoryview(data)
     body = bytearray()
@@ -108,9 +108,8 @@ def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _measure_zstd_frame(data: memoryview) -> int:
-    """Return the length of the first frame, computed from its block headers. For a truncated frame,
-    return more than the length of `data`. This function is needed because the library reports no
-    error for a truncated frame."""
+    """Return the length of the first frame from its block headers, or more than the length of
+    `data` if it is truncated. The library reports no error for a truncated frame."""
     cut = len(data) + 1
     if len(data) < _ZSTD_LEAST_BYTES:
         return cut

@@ -1,4 +1,4 @@
-"""Consume queue units: positions of the messages of a queue (`docs/formats/consume-queue.md`).
+"""Consume queue units: the positions of a queue's messages (`docs/formats/consume-queue.md`).
 
 Local files and the tier use the same 20 bytes. In the tier, a unit has the offset in the queue's
 own commit log. Units of a batch consume queue have 46 bytes.
@@ -19,8 +19,8 @@ UNIT_SIZE: Final = 20
 UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 UNKNOWN_TAGS_CODE: Final = 1 << 62
-"""Tags code of a unit that cannot be trusted. Used only in memory. No tag has this code, and every
-filter of tags accepts it."""
+"""Tags code of a unit that cannot be trusted, used only in memory. No tag has this code, and every
+tag filter accepts it."""
 
 BATCH_UNIT_SIZE: Final = 46
 BATCH_UNIT_DTYPE: Final = np.dtype(
@@ -104,14 +104,14 @@ def find_last_message(
     is_message: Callable[[int, int, int], bool],
 ) -> tuple[int, int] | None:
     """Find the last stored message with a queue offset in [first, until). Returns (queue offset +
-    1, commit log offset of its end), or None if there is no such message.
+    1, commit log offset of its end), or None.
 
-    Searches backwards. The first step reads only the last unit, because it nearly always locates a
+    Searches backwards. The first step reads only the last unit, which nearly always locates a
     message. Raises the errors of the functions.
 
-    `read_units`: of (queue offset, count). Returns UNIT_DTYPE[n], starting at that offset, or no
-    units. `find_candidates`: bool[n], the units whose bytes may exist. `is_message`: of (queue
-    offset, physical offset, size). Called for candidates only.
+    `read_units`: called with (queue offset, count). Returns UNIT_DTYPE[n] from that offset on, or
+    no units. `find_candidates`: returns bool[n], the units whose bytes may exist. `is_message`:
+    called for candidates, with (queue offset, physical offset, size).
     """
     count = 1
     while until > first:

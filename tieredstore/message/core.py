@@ -1,6 +1,6 @@
 """Detection of the compiled core (`docs/adr/0007-compiled-core.md`). Callers check `IS_COMPILED`,
-and use the Python version if a function of `_core` returns None. TIEREDSTORE_PURE=1 in the
-environment disables the core."""
+and use the Python version if a function of `_core` returns None. Set TIEREDSTORE_PURE=1 in the
+environment to disable the core."""
 
 from __future__ import annotations
 

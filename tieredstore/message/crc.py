@@ -1,8 +1,8 @@
 """CRC-32 as RocketMQ uses it, for bodies and whole records (`docs/formats/record.md`).
 
-A record may end in the `__CRC32#` property: the CRC of the rest of the record. This CRC includes
-the physical offset, so an upload, which rewrites the offset, invalidates it. `property_crc_matches`
-takes the original offset, and a record whose size was checked (`decode_record`).
+A record may end in the `__CRC32#` property, the CRC of the rest of the record. It covers the
+physical offset, so an upload, which rewrites the offset, invalidates it. `property_crc_matches`
+therefore takes the original offset. It expects a record whose size was checked (`decode_record`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LARGE_BYTES = 64 << 10
 
 def large_crc32(data: Buffer) -> int:
     """Return the unmasked CRC-32 of more than `RELEASING_BYTES`. Holds the GIL for some KiB, so
-    that a put does not switch threads. Releases the GIL for longer calls."""
+    that a put does not switch threads, and releases it for longer calls."""
     view = memoryview(data)
     if view.nbytes > _LARGE_BYTES:
         return _crc32(view)
@@ -50,18 +50,18 @@ def large_crc32(data: Buffer) -> int:
 
 def crc32(buffer: Buffer, value: int = 0) -> int:
     """Return the CRC-32 (IEEE) of a buffer without its top bit, or 0 for an empty buffer. `value`:
-    an *unmasked* CRC to continue from (see `raw_crc32`)."""
+    *unmasked* CRC to continue from (see `raw_crc32`)."""
     return _crc32(buffer, value) & CRC_MASK
 
 
 def crc_block(crc: int) -> bytes:
-    """Return the 20 bytes of a CRC block: a masked CRC as decimal digits, the least significant
+    """Return the 20 bytes of a CRC block: a masked CRC as decimal digits, least significant digit
     first."""
     return _NAME + (b"%010d" % crc)[::-1] + b"\x02"
 
 
 def stored_property_crc(buffer: Buffer, position: int, size: int) -> int | None:
-    """Return the CRC stored in a record, or None if the record does not end in a CRC block."""
+    """Return the CRC stored in a record, or None if it does not end in a CRC block."""
     block = bytes(memoryview(buffer)[position + size - CRC_BLOCK_SIZE : position + size])
     digits = block[len(_NAME) : -1]
     if not block.startswith(_NAME) or block[-1] != 2 or not digits.isdigit():
@@ -72,8 +72,8 @@ def stored_property_crc(buffer: Buffer, position: int, size: int) -> int | None:
 def property_crc(
     buffer: Buffer, position: int, size: int, *, physical_offset: int | None = None
 ) -> int:
-    """Return the masked CRC of all bytes of a record except the last 20. `physical_offset`: if
-    given, the CRC is computed as if the record contained this physical offset."""
+    """Return the masked CRC of all bytes of a record except the last 20. `physical_offset`:
+    physical offset to use instead of the record's own."""
     record = memoryview(buffer)[position : position + size - CRC_BLOCK_SIZE]
     if physical_offset is None:
         return raw_crc32(record) & CRC_MASK
@@ -85,7 +85,7 @@ def property_crc(
 def property_crc_matches(
     buffer: Buffer, position: int, size: int, *, physical_offset: int | None = None
 ) -> bool | None:
-    """Return whether the stored CRC of a record is correct, or None if the record has no CRC.
+    """Return whether the stored CRC of a record is correct, or None if it has none.
     `physical_offset`: offset of the record in its first log, if the record was uploaded."""
     stored = stored_property_crc(buffer, position, size)
     if stored is None:

@@ -1,7 +1,7 @@
-"""Messages to put, and their records (`docs/formats/record.md`).
+"""Messages to put and their records (`docs/formats/record.md`).
 
 The commit log calls `RecordEncoder.append` once per message, and copies the parts of many messages
-together. Each message costs one header struct, no dictionary and no copy of the body.
+together. A message costs one header struct, no dictionary and no copy of the body.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ def _join_keys(keys: str | Sequence[str]) -> str:
 class Message(msgspec.Struct, gc=False):
     """Message to put.
 
-    `properties`: encoded as in the record (`encode_properties`).
-    `born_host`: as in the record (`encode_host`).
-    `prepared_transaction_offset`: position in the commit log (bytes). The host bits of `sys_flag`
-    are set from the hosts when the record is made.
+    `properties`: encoded as in the record (`encode_properties`). `born_host`: as in the record
+    (`encode_host`). `prepared_transaction_offset`: position in the commit log (bytes). The host
+    bits of `sys_flag` are set from the hosts when the record is made.
     """
 
     topic: str
@@ -157,8 +156,8 @@ class Message(msgspec.Struct, gc=False):
 
 class OwnMessage(Message, gc=False):
     """Message that the broker itself puts: a delivery, a retry, a dead letter, a half or op
-    message, or a topic deletion. Producers' limits do not apply, because the message was accepted
-    before or no client sent it. Its topic may be a system topic."""
+    message, or a topic deletion. Limits of producers do not apply, because the message was accepted
+    before or does not come from a client. Its topic may be a system topic."""
 
 
 class DueMessage(Message, gc=False):
@@ -200,8 +199,8 @@ class PlainTemplate(NamedTuple):
     store_host: bytes
 
     def make_record(self, queue_id: int) -> bytes:
-        """Return the head and the topic field of a queue's records. The fields that differ between
-        messages are zeros here. The compiled core fills them in."""
+        """Return the head and the topic field of a queue's records. Fields that differ between
+        messages are zero, and the compiled core fills them in."""
         head = V4_HEADER.pack(
             0, self.magic, 0, queue_id, 0, 0, 0, 0, 0, b"", 0, self.store_host, 0, 0, 0
         )
@@ -209,8 +208,8 @@ class PlainTemplate(NamedTuple):
 
 
 def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
-    """Encode the magic of a topic's records and the topic field, including its length. Raises
-    Invalid for more than 127 bytes (32,767 with `auto_version`)."""
+    """Return the magic of a topic's records and the encoded topic field, including its length.
+    Raises Invalid for more than 127 bytes (32,767 with `auto_version`)."""
     encoded = topic.encode("utf-8", "replace")
     length = len(encoded)
     if length <= 127:
@@ -222,8 +221,7 @@ def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
 
 
 def find_unfit_number(*messages: Message) -> str:
-    """Return a text that names a numeric field whose value, in one of the messages, does not fit
-    into the record."""
+    """Describe a numeric field of one of the messages whose value does not fit into the record."""
     for message in messages:
         for name, bits in _NUMBERS:
             value = getattr(message, name)
@@ -236,12 +234,11 @@ def find_unfit_number(*messages: Message) -> str:
 
 
 class RecordEncoder:
-    """Encoder for the records of one store.
+    """Encoder for the records of one store. Threads that share it need a lock.
 
     `store_host`: address of this store as in the record. `append_prop_crc`: add the `__CRC32#`
     property. `auto_message_version`: write V2 records for topics of more than 127 bytes, instead of
-    raising Invalid. `max_body_bytes`: limit for clients' messages, not for an `OwnMessage`. Threads
-    that share an encoder need one lock.
+    raising Invalid. `max_body_bytes`: limit for messages of clients, not for an `OwnMessage`.
     """
 
     __slots__ = (
@@ -289,9 +286,9 @@ class RecordEncoder:
         self._max_record = max_body_bytes + RECORD_SLACK_BYTES
 
     def plain_template(self, topic: str) -> PlainTemplate | None:
-        """Return the template for a caller that encodes a topic's plain records in its own loop.
-        Return None if this encoder cannot use one (IPv6 store host, property CRC). Raises Invalid
-        for a bad topic."""
+        """Return the template for a caller that encodes a topic's plain records itself. Returns
+        None if this encoder cannot use one (IPv6 store host, property CRC). Raises Invalid for a
+        bad topic."""
         header, host_flags, fixed_bytes = self._headers[V4_SIZE]
         if host_flags or self._prop_crc:
             return None
@@ -309,7 +306,7 @@ class RecordEncoder:
         store_timestamp_ms: int,
     ) -> int:
         """Append the parts of a message's record to `parts`. Their concatenation is the record.
-        Returns its size in bytes. If a value is invalid, raises Invalid and leaves `parts`
+        Returns its size in bytes. Raises Invalid for an invalid value, and then leaves `parts`
         unchanged."""
         body = message.body
         properties = message.properties
@@ -402,7 +399,7 @@ def encode_record(
 
 
 def copy_parts(parts: Sequence[Buffer], target: memoryview, position: int) -> int:
-    """Write the concatenation of `parts` into `target`, starting at `position`. Large parts are not
+    """Copy the concatenation of `parts` to `target`, starting at `position`. Large parts are not
     joined first. Returns the end position. `target` must be large enough."""
     joined: list[Buffer] = []
     size = 0

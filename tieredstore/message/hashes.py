@@ -2,7 +2,7 @@
 
 The hash of n UTF-16 code units is sum(unit[i] * 31^(n-1-i)) modulo 2^32. The batch form computes
 prefix sums of unit[i] * 31^-i over all texts together. (31 is odd, so it has an inverse modulo
-2^32.) Each hash is the difference of two prefix sums, times one power of 31.
+2^32.) Each hash is the difference of two prefix sums, times a power of 31.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _to_signed(value: int) -> int:
 
 
 def java_string_hash(text: str, before: int = 0) -> int:
-    """Return the hash of a text by Java's String.hashCode: an i32. `before`: hash (modulo 2^32) of
-    a text to which `text` is appended."""
+    """Return Java's String.hashCode of a text: an i32. `before`: hash (modulo 2^32) of a text that
+    precedes it."""
     if text.isascii():
         units: Sequence[int] = text.encode("ascii")
     else:
@@ -79,7 +79,7 @@ def java_string_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def _hash_many(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return the hashes (modulo 2^32) of texts, and the lengths of the texts in code units."""
+    """Return the hashes (modulo 2^32) of texts, and their lengths in code units."""
     joined = "".join(texts)
     if joined.isascii():
         units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
@@ -142,8 +142,8 @@ def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def index_hash(java_hash: int) -> int:
-    """Return the value that an index file (local or tiered) stores: the absolute value of a hash,
-    or 0 for -2^31."""
+    """Return the absolute value of a hash, or 0 for -2^31, as stored in an index file (local or
+    tiered)."""
     return 0 if java_hash == _INT_MIN else abs(java_hash)
 
 
@@ -161,8 +161,8 @@ def local_key_hash(topic: str, key: str) -> int:
 
 def tiered_key_hash(topic: str, key: str) -> int:
     """Return the hash that a tiered index stores for a key of a topic: 0 to 2^31 - 1. For the hash
-    -2^31, this function returns 0, as the local index and later versions of Java do. Java 5.5.0
-    computes a negative slot from this hash, fails, and does not index the key."""
+    -2^31 this is 0, as in the local index and later versions of Java. Java 5.5.0 computes a
+    negative slot from it, fails, and does not index the key."""
     return local_key_hash(topic, key)
 
 
@@ -172,8 +172,8 @@ def tiered_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
-    """Return the hashes that a tiered index may store for a key, with the hash of this project
-    first. Versions after 5.5.0 may store `hash & 0x7fffffff`, which differs for a negative hash."""
+    """Return the hashes that a tiered index may store for a key, this project's hash first.
+    Versions after 5.5.0 may store `hash & 0x7fffffff`, which differs for a negative hash."""
     java_hash = java_string_hash(key, topic_prefix_hash(topic))
     ours, later = index_hash(java_hash), java_hash & 0x7FFFFFFF
     return (ours,) if ours == later else (ours, later)

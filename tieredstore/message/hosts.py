@@ -1,4 +1,4 @@
-"""Addresses in records: 4 or 16 bytes of IP, then the port as an i32. Also offset message ids,
+"""Addresses in records (4 or 16 bytes of IP, then the port as an i32), and offset message ids,
 which consist of an address and a position (`docs/formats/ids-and-hashes.md`)."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def encode_host(address: str, port: int) -> bytes:
 
 
 def decode_host(host: bytes) -> tuple[str, int]:
-    """Decode address and port. An IPv6 address has eight groups without `::`, as Java prints it.
-    Raises Corrupt."""
+    """Decode address and port. An IPv6 address has eight groups without `::`, as in Java. Raises
+    Corrupt."""
     if len(host) == V4_SIZE:
         packed, port = _V4.unpack(host)
         return "{}.{}.{}.{}".format(*packed), port
@@ -52,7 +52,7 @@ def format_host(host: bytes) -> str:
 
 
 def join_address(host: str, port: int) -> str:
-    """Join a host (name, or IP with or without brackets) and a port into the form that clients
+    """Join a host (name, or IP with or without brackets) and a port in the form that clients
     accept: IPv6 in brackets."""
     bare = strip_brackets(host)
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
@@ -64,7 +64,8 @@ def strip_brackets(host: str) -> str:
 
 
 def parse_host(text: str) -> bytes:
-    """Parse the output of `format_host`. A leading `/`, as in Java, is allowed. Raises Invalid."""
+    """Parse the output of `format_host`. A leading `/` is allowed, as Java writes it. Raises
+    Invalid."""
     address, separator, port = text.removeprefix("/").rpartition(":")
     if not separator or not port.isascii() or not port.isdigit():
         raise Invalid(f"host: expected ip:port, found {text!r}")
@@ -80,7 +81,7 @@ _LENGTHS = (2 * (V4_SIZE + 8), 2 * (V6_SIZE + 8))
 def offset_message_id(host: bytes, physical_offset: int) -> str:
     """Return an offset message id: 32 (IPv4) or 56 (IPv6) upper-case hex digits. `host`: the store
     host as in a record (IP and port, 8 or 20 bytes). `physical_offset`: position of the record in
-    the commit log of that host (bytes). Raises Invalid."""
+    that host's commit log (bytes). Raises Invalid."""
     if len(host) not in (V4_SIZE, V6_SIZE):
         raise Invalid(f"host: expected {V4_SIZE} or {V6_SIZE} bytes, found {len(host)}")
     try:
@@ -103,8 +104,8 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def is_offset_message_id(message_id: str) -> bool:
-    """Return whether `parse_offset_message_id` accepts a string. A UNIQ_KEY of 32 digits has the
-    same form, so an accepted string may be a UNIQ_KEY."""
+    """Return whether `parse_offset_message_id` accepts a string. It may also be a UNIQ_KEY, which
+    can have the same form."""
     try:
         parse_offset_message_id(message_id)
     except Invalid:

@@ -60,8 +60,7 @@ _I2 = struct.Struct(">h")
 
 
 class Sections(msgspec.Struct, gc=False, frozen=True):
-    """Positions and lengths (bytes) of a record's fields of variable length. Positions are those in
-    the buffer."""
+    """Positions (in the buffer) and lengths, in bytes, of a record's fields of variable length."""
 
     born_host_size: int
     store_host_size: int
@@ -90,7 +89,7 @@ def host_sizes(sys_flag: int) -> tuple[int, int]:
 
 
 def make_corrupt_error(position: int, field: str, expected: str, found: object) -> Corrupt:
-    """Return the error of a bad record, with its position in the buffer as `offset`."""
+    """Return the error for a bad record, with its position in the buffer as `offset`."""
     return Corrupt(
         f"record at {position}: {field}: expected {expected}, found {found}", offset=position
     )
@@ -107,8 +106,8 @@ def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def is_head_of_message(head: Buffer, size: int) -> bool:
-    """Return whether `head` is the beginning of a message record with this size. False for fewer
-    than 8 bytes."""
+    """Return whether `head` is the beginning of a message record of this size. False for fewer than
+    8 bytes."""
     return len(head) >= BLANK_SIZE and _SIZE_AND_MAGIC.unpack_from(head) in (
         (size, MAGIC_V1),
         (size, MAGIC_V2),
@@ -116,9 +115,9 @@ def is_head_of_message(head: Buffer, size: int) -> bool:
 
 
 def was_head_written(head: Buffer, size: int, position: int) -> bool:
-    """Return whether the first 8 bytes of a message record with this size were written. False if an
-    interrupted write may have left them: all zeros, or zeros on one side of a sector's border. Any
-    other bytes were written completely. If they are not the head of a record, they are damaged.
+    """Return whether the first 8 bytes of a message record of this size were written. False if an
+    interrupted write may have left them: all zeros, or zeros on one side of a sector boundary. Any
+    other bytes were written completely, and are damaged if they are not the head of a record.
     `position`: position of the record in its file (bytes)."""
     if is_head_of_message(head, size):
         return True
@@ -147,13 +146,14 @@ def names_place(head: Buffer, queue_offset: int, physical_offset: int) -> bool:
 
 
 def is_blank_record(buffer: Buffer, position: int) -> bool:
-    """Return whether a record that ends a commit log file begins at `position`. False at the
-    buffer's end."""
+    """Return whether the record that ends a commit log file begins at `position`. False at the end
+    of the buffer."""
     return bytes(buffer[position + MAGIC_POSITION : position + BLANK_SIZE]) == _BLANK_BYTES
 
 
 def check_size(buffer: Buffer, position: int, end: int) -> int:
-    """Check magic and bounds of the record at `position`, and return its size. Raises Corrupt."""
+    """Check the magic and the bounds of the record at `position`, and return its size. Raises
+    Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
     if magic not in MAGICS:
         raise make_corrupt_error(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")
@@ -168,7 +168,7 @@ def check_size(buffer: Buffer, position: int, end: int) -> int:
 
 def locate(buffer: Buffer, position: int, size: int) -> Sections:
     """Return the sections of a record whose size and magic were checked. Raises Corrupt if a length
-    exceeds the record, or if the lengths do not add up to `size`."""
+    exceeds the record, or the lengths do not add up to `size`."""
     end = position + size
     sys_flag = _I4.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
     born, store = host_sizes(sys_flag) if sys_flag & _HOSTS_V6 else (8, 8)

@@ -29,7 +29,7 @@ LITE_PREFIX: Final = LMQ_PREFIX + _SEPARATOR
 
 
 class LiteTopic(NamedTuple):
-    """A lite topic. `parent`: the topic to which its messages are sent."""
+    """Lite topic. `parent`: the topic that its messages are sent to."""
 
     parent: str
     name: str
@@ -41,8 +41,7 @@ class LiteTopic(NamedTuple):
 
 
 def parse_lite_topic(queue: str) -> LiteTopic | None:
-    """Return the lite topic of a light queue, or None if the queue's name is not that of a lite
-    topic."""
+    """Return the lite topic of a light queue, or None if its name is not that of a lite topic."""
     if not queue.startswith(LITE_PREFIX):
         return None
     parent, separator, name = queue.removeprefix(LITE_PREFIX).partition(_SEPARATOR)
@@ -52,19 +51,19 @@ def parse_lite_topic(queue: str) -> LiteTopic | None:
 
 
 def make_parent_prefix(parent: str) -> str:
-    """Return the common name prefix of the light queues of all lite topics of a parent."""
+    """Return the common prefix of the light queue names of a parent's lite topics."""
     return f"{LITE_PREFIX}{parent}{_SEPARATOR}"
 
 
 def find_parent(queue: str) -> str:
-    """Return the parent of a light queue's lite topic, or "" for a light queue without one."""
+    """Return the parent of a light queue's lite topic, or ""."""
     parts = queue.split(_SEPARATOR, 2)
     return parts[1] if queue.startswith(LITE_PREFIX) and len(parts) > 2 else ""
 
 
 def find_lite_fault(lite: LiteTopic) -> str | None:
-    """Return the reason why no message can be put in this lite topic, or None if messages can be
-    put. A `$` in its name would stop the dispatch of a Java broker."""
+    """Return why no message can be put in this lite topic, or None. A `$` in its name would stop
+    the dispatch of a Java broker."""
     if is_blank(lite.name):
         return "expected a name, found a blank one"
     for separator in (_SEPARATOR, ","):
@@ -79,8 +78,8 @@ def may_name_light_queues(topic: str) -> bool:
 
 
 def list_light_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
-    """Return (light queue, offset in it) for each light queue of a stored message. Empty for
-    invalid queue names, and for lists of different length."""
+    """Return (light queue, offset in it) for each light queue of a stored message. Empty if a name
+    is invalid or the lists differ in length."""
     names = find_text(properties, INNER_MULTI_DISPATCH.encode())
     offsets = find_text(properties, INNER_MULTI_QUEUE_OFFSET.encode())
     if names is None or offsets is None or not may_name_light_queues(topic):
@@ -97,7 +96,6 @@ def list_light_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
 
 
 def find_light_offset(queue: str, message: StoredMessage) -> int | None:
-    """Return the queue offset of a message in a light queue, or None if the message is not in the
-    queue."""
+    """Return the queue offset of a message in a light queue, or None if it is not in the queue."""
     offsets = list_light_offsets(message.topic, message.properties_bytes)
     return next((offset for name, offset in offsets if name == queue), None)

@@ -1,6 +1,6 @@
 """Runs of lite topics, as bytes (`docs/adr/0021-lite-topics-in-the-tier.md`). A run locates
-messages of light queues in the commit logs of their parents. Its units are sorted by the key of
-their light queue."""
+messages of light queues in the commit logs of their parents. Its units are sorted by the key of the
+light queue."""
 
 from __future__ import annotations
 
@@ -43,16 +43,15 @@ BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
 
 
 def make_queue_key(topic_id: int, queue: str) -> int:
-    """Return the key of a light queue: a hash of 64 bits of its name and of its parent's topic id.
-    A recreated parent has a new topic id, so its light queues have other keys."""
+    """Return the key of a light queue: a 64-bit hash of its name and its parent's topic id. A
+    recreated parent has a new topic id, so its light queues get other keys."""
     name = f"{topic_id}:{queue}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big")
 
 
 class CoveredRange(msgspec.Struct, frozen=True, array_like=True):
-    """Range [begin, end) of queue offsets in one queue of a parent. The run locates the messages of
-    this range. `log_end`: end of the last of these messages in the commit log of the queue
-    (bytes)."""
+    """Range [begin, end) of queue offsets in one queue of a parent, whose messages the run locates.
+    `log_end`: end of the last of them in the commit log of the queue (bytes)."""
 
     topic: str
     topic_id: int
@@ -63,7 +62,7 @@ class CoveredRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunNotes(msgspec.Struct, frozen=True):
-    """Description of a run. A run may consist of several objects. `parts`: number of these objects.
+    """Description of a run, which may consist of several objects. `parts`: number of objects.
     `part`: number of this object. `group`: name of the first object. `merged`: names of the objects
     that the run replaces."""
 
@@ -77,16 +76,16 @@ class RunNotes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RunContent:
-    """Content of a run or of one of its parts. `names`: NAME_DTYPE, ascending by key. `units`:
-    UNIT_DTYPE, in the order of the names, and then by offset."""
+    """Content of a run or a part of one. `names`: NAME_DTYPE, ascending by key. `units`:
+    UNIT_DTYPE, in the order of the names, then by offset."""
 
     names: Table
     units: Table
 
 
 class RunHead(NamedTuple):
-    """First part of a run's object. `names`: NAME_DTYPE. `checksums`: CRC-32 of each block of
-    units. `units_begin`: position of the first unit (bytes)."""
+    """Beginning of a run's object. `names`: NAME_DTYPE. `checksums`: CRC-32 of each block of units.
+    `units_begin`: position of the first unit (bytes)."""
 
     notes: RunNotes
     names: Table
@@ -142,12 +141,12 @@ def sort_units(
 
 
 def join_units(tables: Iterable[Table]) -> Table:
-    """Return all units of some tables, one after the other."""
+    """Concatenate the units of several tables."""
     return np.concatenate([np.zeros(0, UNIT_DTYPE), *tables])
 
 
 def merge_contents(contents: Sequence[RunContent]) -> RunContent:
-    """Merge contents of several runs, with all deletions, see `sort_units`."""
+    """Merge the contents of several runs, with all deletions. See `sort_units`."""
     keys = [np.repeat(one.names["key"].astype(np.uint64), one.names["count"]) for one in contents]
     return sort_units(
         np.concatenate([np.zeros(0, np.uint64), *keys]),
@@ -170,8 +169,8 @@ def drop_dead_units(
     content: RunContent, log_begins: Mapping[tuple[int, int], int], *, keeps_deleted: bool
 ) -> RunContent:
     """Remove the units whose messages are no longer in the tier. `log_begins`: first byte of the
-    commit log of each queue, by (topic id, queue id). A queue that is not in this table does not
-    exist. `keeps_deleted`: see `sort_units`."""
+    commit log of each existing queue, by (topic id, queue id). `keeps_deleted`: see
+    `sort_units`."""
     units = content.units
     queues = units["topic_id"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64)
     begins = np.full(len(units), np.iinfo(np.int64).max)
@@ -199,7 +198,7 @@ def encode_run(notes: RunNotes, content: RunContent) -> bytes:
 
 
 def measure_head(data: Buffer, origin: str) -> int:
-    """Return the number of bytes before the units of a run. `data`: at least its first HEADER_BYTES
+    """Return the number of bytes before the units of a run. `data`: at least the first HEADER_BYTES
     bytes. Raises Corrupt, and Invalid for a newer version."""
     _, text, names, units = _read_header(data, origin)
     blocks = -(-units // BLOCK_UNITS)
@@ -229,7 +228,7 @@ def decode_head(data: Buffer, origin: str) -> RunHead:
 def decode_units(
     data: Buffer, first_block: int, checksums: npt.NDArray[np.uint32], origin: str
 ) -> Table:
-    """Decode whole blocks of units, from block number `first_block` on. Raises Corrupt for damaged
+    """Decode whole blocks of units, starting with block `first_block`. Raises Corrupt for damaged
     blocks."""
     view = memoryview(data)
     for number, at in enumerate(range(0, len(view), BLOCK_BYTES), first_block):

@@ -1,5 +1,5 @@
 """RocketMQ's own topics and prefixes, and logical paths in a tier (`docs/formats/tier-layout.md`).
-The names of files are defined by the providers."""
+The providers define the file names."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def find_name_fault(name: str) -> str | None:
-    """Return the reason why a name cannot be a component of a path, in a local store or in a tier,
-    or None for a valid name. The reason is the end of a sentence that begins with the name: "is
-    empty", "starts with a dot", …"""
+    """Return why a name cannot be part of a path, in a local store or in a tier, or None. The text
+    continues a sentence that begins with the name: "is empty", "starts with a dot", …"""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -85,7 +84,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_closed_topic(topic: str) -> bool:
-    """Return whether only the broker itself may put messages in a topic. True for system topics,
+    """Return whether only the broker itself may put messages in a topic. True for system topics
     except the trace topics and the benchmark topic."""
     return (
         is_system_topic(topic)
@@ -110,8 +109,8 @@ MAX_QUEUE_ID: Final = 65_535
 
 
 def illegal_topic(topic: str, queue_id: int) -> str | None:
-    """Return the reason why no message may be put in this queue, or None for a valid queue. The
-    length limits are RocketMQ's. A topic is a folder's name, in the store and in a tier."""
+    """Return why no message may be put in this queue, or None. The length limits are RocketMQ's. A
+    topic is a folder name, in the store and in a tier."""
     try:
         length = len(topic.encode())
     except UnicodeEncodeError:

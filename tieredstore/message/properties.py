@@ -53,8 +53,8 @@ _JAVA_WHITESPACE = (
 
 def decode_properties(buffer: Buffer) -> dict[str, str]:
     """Decode all properties by Java's rules. A pair without a name, separator or value is dropped.
-    The last 0x02 may be missing. The last of equal names is used. Bytes that are not UTF-8 become
-    U+FFFD."""
+    The last 0x02 may be missing. If a name is repeated, its last value is used. Bytes that are not
+    UTF-8 become U+FFFD."""
     text = str(buffer, "utf-8", "replace")
     properties: dict[str, str] = {}
     for pair in text.split("\x02"):
@@ -65,9 +65,10 @@ def decode_properties(buffer: Buffer) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Encode properties, in the mapping's order, as the bytes that `decode_properties` reads. Empty
-    values are not written, because no reader would see them. Raises Invalid for a name or value
-    that would change the meaning of its neighbours, and for more than MAX_PROPERTIES_BYTES."""
+    """Encode properties in the mapping's order, as `decode_properties` reads them. Empty values are
+    not written, because no reader would see them. Raises Invalid for more than
+    MAX_PROPERTIES_BYTES, and for a name or value that would change the meaning of its
+    neighbours."""
     if IS_COMPILED:
         compiled = _core.encode_properties(properties)
         if compiled is not None:
@@ -89,8 +90,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def find_property(buffer: Buffer, name: bytes) -> bytes | None:
-    """Return the bytes of one value without decoding the other properties, or None if the value is
-    absent or empty."""
+    """Return the bytes of one value without decoding the other properties, or None if it is missing
+    or empty."""
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     marked = name + b"\x01"
     start = data.rfind(marked)
@@ -109,14 +110,14 @@ def find_property(buffer: Buffer, name: bytes) -> bytes | None:
 
 def find_integer(buffer: Buffer, name: bytes, bits: int = 64) -> int | None:
     """Return one value as a number, by the rules of Java's `parseInt` (32 bits) or `parseLong`
-    (64): a sign, decimal digits, and no other character. None if the value is absent or not such a
+    (64): an optional sign and decimal digits. Returns None if the value is missing or not such a
     number."""
     value = find_property(buffer, name)
     return None if value is None else parse_integer(value, bits)
 
 
 def parse_integer(value: bytes, bits: int = 64) -> int | None:
-    """Parse a number as `find_integer` does. Return None for any other text, of any length."""
+    """Parse a number like `find_integer`. Returns None for any other text, however long."""
     digits = value[1:] if value[:1] in (b"+", b"-") else value
     if not digits.isdigit() or len(digits) > _MAX_DIGITS:
         return None
@@ -125,8 +126,8 @@ def parse_integer(value: bytes, bits: int = 64) -> int | None:
 
 
 def parse_number(text: str | bytes | None, bits: int = 64) -> int | None:
-    """Parse a value that must be a number of digits only, not negative. Return None for any other
-    text of any length, because a client may have written the value."""
+    """Parse a nonnegative number that consists only of digits. Returns None for any other text,
+    however long, because the value may come from a client."""
     value = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if not value or not value.isdigit():
         return None
@@ -134,13 +135,13 @@ def parse_number(text: str | bytes | None, bits: int = 64) -> int | None:
 
 
 def find_text(buffer: Buffer, name: bytes) -> str | None:
-    """Return one value as text, as `find_property` does."""
+    """Return one value as text, like `find_property`."""
     value = find_property(buffer, name)
     return None if value is None else value.decode("utf-8", "replace")
 
 
 def remove_property(data: bytes, name: bytes) -> bytes:
-    """Remove every occurrence of a name from the properties. The other bytes do not change."""
+    """Remove every occurrence of a name from the properties, leaving the other bytes unchanged."""
     marked = name + b"\x01"
     if marked not in data:
         return data
@@ -148,8 +149,7 @@ def remove_property(data: bytes, name: bytes) -> bytes:
 
 
 def set_property(data: bytes, name: bytes, value: bytes) -> bytes:
-    """Set a name to one value, after the other properties. The bytes of the other properties do not
-    change."""
+    """Set a name to one value, after the other properties, whose bytes are unchanged."""
     data = remove_property(data, name)
     if data and not data.endswith(PROPERTY_SEPARATOR):
         data += PROPERTY_SEPARATOR
@@ -165,7 +165,7 @@ def _pairs_with_separator(data: bytes) -> list[bytes]:
 
 def split_keys(value: str | None) -> list[str]:
     """Split a KEYS value into its keys at single spaces, in order. Empty keys are dropped. A value
-    of white space only (by Java's rules) has no key."""
+    of only white space (by Java's rules) has no keys."""
     if value is None or is_blank(value):
         return []
     if KEY_SEPARATOR not in value:
@@ -174,8 +174,8 @@ def split_keys(value: str | None) -> list[str]:
 
 
 def has_empty_key(value: str) -> bool:
-    """Return whether Java's `split` of a KEYS value returns an empty key. It returns one for
-    additional spaces before a key, but not for spaces after the last key."""
+    """Return whether Java's `split` of a KEYS value returns an empty key. It does for extra spaces
+    before a key, but not after the last key."""
     return not is_blank(value) and "" in value.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR)
 
 

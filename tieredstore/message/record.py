@@ -1,4 +1,4 @@
-"""Decoding of one commit log record (`docs/formats/record.md`). For many records see `columns`."""
+"""Decodes one commit log record (`docs/formats/record.md`). For many records, see `columns`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _PREPARED_TRANSACTION_OFFSET = layout.PREPARED_TRANSACTION_OFFSET_POSITION - lay
 
 class StoredMessage(msgspec.Struct, gc=False, eq=False):
     """Record in a buffer, decoded lazily. `position`, `size`: bytes in `buffer`. `tags_code`: from
-    the consume queue unit, 0 without one.
+    the consume queue unit, or 0.
 
-    The object keeps the whole buffer alive. Use `copy_out()` to keep one message. `decode_record`
-    and `split_messages` create it, and check size, magic and bounds. The properties that need the
-    variable part raise Corrupt if its lengths are wrong.
+    The object keeps the whole buffer alive. Use `copy_out()` to keep a single message.
+    `decode_record` and `split_messages` create it, and check size, magic and bounds. Properties
+    that need the variable part raise Corrupt if its lengths are wrong.
     """
 
     buffer: Buffer
@@ -71,7 +71,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         return memoryview(self.buffer)[self.position : self.position + self.size]
 
     def copy_out(self) -> StoredMessage:
-        """Return the same message with a copy of its own bytes."""
+        """Return the same message with a copy of its bytes."""
         return StoredMessage(bytes(self.raw), 0, self.size, self.tags_code)
 
     @property
@@ -162,14 +162,14 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def body(self) -> memoryview:
-        """Stored body. Still compressed if the producer compressed it."""
+        """Stored body, still compressed if the producer compressed it."""
         sections = self.sections
         start = sections.body_offset
         return memoryview(self.buffer)[start : start + sections.body_length]
 
     def decode_body(self, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes | memoryview:
-        """Decompress the body. Raises Corrupt, for example for a body that decompresses to more
-        than `limit_bytes`."""
+        """Decompress the body. Raises Corrupt, for example if it decompresses to more than
+        `limit_bytes`."""
         sys_flag = self.sys_flag
         # Java does not decompress an empty body either.
         if not sys_flag & sysflag.COMPRESSED or not self.body_length:
@@ -229,8 +229,8 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> StoredMessage:
-    """Decode the record that starts at `position` in a buffer. Its CRCs are not checked. Raises
-    Corrupt, which names the position, for anything but a whole record."""
+    """Decode the record at `position` in a buffer without checking its CRCs. Raises Corrupt, naming
+    the position, for anything but a whole record."""
     size = check_size(buffer, position, len(buffer))
     sections = locate(buffer, position, size)
     return StoredMessage(buffer, position, size, tags_code, sections)
@@ -240,8 +240,8 @@ def copy_with_reconsume_times(
     message: StoredMessage, times: int, queue_id: int, queue_offset: int
 ) -> bytearray:
     """Return a copy of a record with another number of redeliveries, queue id and queue offset. The
-    CRC of the whole record is computed again. The CRC of the body stays, because it does not cover
-    these numbers."""
+    CRC of the whole record is recomputed. The CRC of the body does not cover these numbers and
+    stays."""
     record = bytearray(message.raw)
     position = message.sections.body_offset - message.position + _RECONSUME_TIMES
     _I4.pack_into(record, position, times)
@@ -253,6 +253,6 @@ def copy_with_reconsume_times(
 
 
 def blank_record(remaining_bytes: int) -> bytes:
-    """Return the 8 bytes that end a commit log file. `remaining_bytes`: free bytes of the file,
+    """Return the 8 bytes that end a commit log file. `remaining_bytes`: free bytes in the file,
     including these 8."""
     return _BLANK.pack(remaining_bytes, MAGIC_BLANK)

@@ -20,7 +20,7 @@ COMPRESSION_TYPE_SHIFT = 8
 
 
 class CompressionType(enum.IntEnum):
-    """Compression of a body. Producers before RocketMQ 5 left the field 0 for zlib."""
+    """Compression of a body. Producers before RocketMQ 5 left the field at 0 for zlib."""
 
     LZ4 = 1
     ZSTD = 2

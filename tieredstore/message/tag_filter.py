@@ -1,4 +1,4 @@
-"""Tag subscriptions over consume queues, by the hash of the tags."""
+"""Tag subscriptions on consume queues, by the hash of the tags."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ SUBSCRIBE_ALL = "*"
 
 
 def parse_tags(expression: str | None) -> frozenset[str]:
-    """Parse an expression such as `TagA || TagB` into its tags. The result is empty for `*`, an
-    empty string and None. An empty result means all messages."""
+    """Parse an expression such as `TagA || TagB` into its tags. Returns an empty set, meaning all
+    messages, for `*`, an empty string and None."""
     tags = frozenset(tag.strip() for tag in (expression or "").split("||")) - {""}
     return frozenset() if SUBSCRIBE_ALL in tags else tags
 
 
 class TagFilter:
-    """Filter that accepts the messages whose tags code is in `codes`. `None` accepts every message.
-    Two tags may share a hash, so a consumer compares the text itself, as Java's clients do. A tags
-    code has 64 bits. Only the low 32 bits are compared, because the other bits have other uses
+    """Filter that accepts messages whose tags code is in `codes` (None: all messages). Two tags may
+    share a hash, so a consumer compares the text itself, as Java's clients do. Only the low 32 bits
+    of the 64-bit code are compared, because the others have other uses
     (`docs/formats/consume-queue.md`)."""
 
     __slots__ = ("codes",)
@@ -42,8 +42,7 @@ class TagFilter:
         return ((tags_code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
 
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool:  # noqa: ARG002
-        """Return True, because the tags code in the unit has already been compared, and the record
-        contains nothing else that this filter compares."""
+        """Return True, because the tags code in the unit has already been compared."""
         return True
 
     def __repr__(self) -> str:

@@ -14,8 +14,8 @@ from tieredstore.message.crc import raw_crc32
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 HEAD_BYTES: Final = 80
-"""Number of bytes of the segment that a time record contains, to identify the segment: so many from
-the segment's beginning, and so many from the beginning of the last range."""
+"""Number of bytes that a time record has from the beginning of the segment, and from the beginning
+of the last range, to identify the segment."""
 _MAGIC: Final = b"TSTIMES\0"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct(">8sIIqqI4x80s80s")
@@ -25,9 +25,9 @@ _RISES: Final = 1
 
 
 class TimedRange(NamedTuple):
-    """Range of adjacent whole messages, and their times. [start, end): position in the queue's
+    """Range of adjacent whole messages and their times. [start, end): position in the queue's
     commit log (bytes). [first, until): queue offsets. `least_ms`, `most_ms`: smallest and largest
-    store time, epoch ms. `rises`: whether no time is smaller than the previous one."""
+    store time (epoch ms). `rises`: whether times never decrease."""
 
     start: int
     end: int
@@ -85,12 +85,12 @@ def encode_time_record(record: TimeRecord) -> bytes:
 
 
 def pack_ranges(ranges: Iterable[TimedRange]) -> bytes:
-    """Encode ranges as the bytes that a time record has for them."""
+    """Encode ranges as in a time record."""
     return b"".join(_ENTRY.pack(*one[:6], _RISES if one.rises else 0) for one in ranges)
 
 
 def unpack_ranges(data: bytes | bytearray) -> list[TimedRange]:
-    """Decode ranges from the bytes that a time record has for them."""
+    """Decode ranges from a time record."""
     return [
         TimedRange(start, end, first, until, least_ms, most_ms, bool(flags & _RISES))
         for start, end, first, until, least_ms, most_ms, flags in _ENTRY.iter_unpack(data)
@@ -98,7 +98,7 @@ def unpack_ranges(data: bytes | bytearray) -> list[TimedRange]:
 
 
 def decode_time_record(data: bytes) -> TimeRecord | None:
-    """Decode a record. Return None if it is damaged, of a later version or not a record. The times
+    """Decode a record. Returns None if it is damaged, of a later version or not a record. The times
     of its segment then count as not recorded."""
     if len(data) < _HEADER.size + _CRC.size:
         return None
@@ -128,7 +128,7 @@ RANGE_BYTES: Final = 1 << 20
 
 
 def cut_ranges(starts: Int64s, ends: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield each range of messages as [low, high). Messages are numbered from 0. `starts`, `ends`:
+    """Yield each range of messages as [low, high), with messages numbered from 0. `starts`, `ends`:
     see `make_ranges`."""
     low, count = 0, len(starts)
     while low < count:
@@ -139,9 +139,9 @@ def cut_ranges(starts: Int64s, ends: Int64s) -> Iterator[tuple[int, int]]:
 
 
 def make_ranges(starts: Int64s, ends: Int64s, first: int, times: Int64s) -> list[TimedRange]:
-    """Group messages into ranges. `starts`, `ends`: int64[n], bytes of the commit log. Each message
-    begins at the end of the previous one. `first`: queue offset of the first message. The other
-    messages have consecutive offsets after it. `times`: int64[n], epoch ms."""
+    """Group consecutive messages into ranges. `starts`, `ends`: int64[n], bytes of the commit log.
+    Each message begins where the previous one ends. `first`: queue offset of the first message.
+    `times`: int64[n], epoch ms."""
     ranges: list[TimedRange] = []
     for low, high in cut_ranges(starts, ends):
         part = times[low:high]
@@ -160,9 +160,8 @@ def make_ranges(starts: Int64s, ends: Int64s, first: int, times: Int64s) -> list
 
 
 def add_ranges(ranges: list[TimedRange], new: Iterable[TimedRange]) -> None:
-    """Append ranges of one segment. A range that begins at the end of the last range is merged with
-    it if the result is small enough. A range that begins before the end of the last range is left
-    out."""
+    """Append ranges of one segment. A range that begins where the last range ends is merged with it
+    if the result is small enough. A range that begins before that is skipped."""
     for one in new:
         last = ranges[-1] if ranges else None
         if last is not None and (one.start < last.end or one.first < last.until):

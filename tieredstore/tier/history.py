@@ -47,8 +47,8 @@ BYTES_PER_MS: Final = 1 << 20
 begins at this value times the current time (epoch ms). It therefore begins after the end of every
 earlier log that began in this way or at 0."""
 COMPARED_QUEUES: Final = 16
-"""Number of queues whose last message is compared at a start, if nothing else proves that store and
-tier belong to the same broker. The other queues are compared before their first upload."""
+"""Number of queues whose last message is compared at startup, if nothing else proves that store and
+tier belong to the same broker. The others are compared before their first upload."""
 LEAST_LOG_BEGIN: Final = 1 << 31
 """Minimum position at which a new log begins. In Java, a queue with only blank units seems to end
 at byte 2^31 - 1 of the log, so messages before that byte would count as dispatched."""

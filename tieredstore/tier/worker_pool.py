@@ -11,14 +11,14 @@ from typing import Final
 
 _LOOK_SECONDS: Final = 0.005
 _BUSY_SHARE: Final = 0.75
-"""If a thread computes or waits for a processor for more than this share of its time, further
-threads do not help, and the thread works alone."""
+"""Share of its time for which a thread must run or wait for a processor to count as busy. A busy
+thread works alone, because more threads would not help."""
 _LOOKS: Final = 20
-"""Number of times that the threads of a pool are checked for one measurement. One check is not
-enough, because a computing thread is sometimes interrupted."""
+"""Number of checks of the pool's threads per measurement. A single check is not enough, because a
+busy thread is sometimes interrupted."""
 _MOST_LOOKS: Final = 640
-"""Maximum number of checks for one measurement. The number starts at `_LOOKS`, and doubles each
-time that further threads have made the pool slower."""
+"""Maximum number of checks per measurement. The number starts at `_LOOKS`, and doubles each time
+that more threads made the pool slower."""
 _STEPS: Final = 20
 """Number of initial steps that measure the speed of a single thread."""
 

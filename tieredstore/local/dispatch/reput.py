@@ -31,7 +31,7 @@ MAX_BEHIND_BYTES: Final = 4 << 30
 """Maximum number of undispatched log bytes while the dispatch is blocked."""
 _GATHER_S: Final = 0.002
 """Pause (seconds) of the dispatch thread after each pass, so that the next pass has many rows. A
-pass for one row costs nearly as much as a pass for a hundred."""
+pass for one row costs nearly as much as one for a hundred."""
 _RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 1_000
 _log = logging.getLogger(__name__)

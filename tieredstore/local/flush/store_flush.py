@@ -23,8 +23,8 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
 
 _MAX_BACKOFF_MS: Final = 10_000
 _PAUSES_PER_SYNC: Final = 9
-"""Minimum pause after a flush of all queues, in multiples of the flush's duration. With this pause,
-flushes take at most a tenth of the time, even with many queues."""
+"""Minimum pause after a flush of all queues, in multiples of its duration. Flushes then take at
+most a tenth of the time, even with many queues."""
 _LAST_ATTEMPTS: Final = 10
 _LAST_PAUSE_S: Final = 0.1
 

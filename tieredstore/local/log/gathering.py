@@ -23,7 +23,7 @@ Run = tuple[int, int]
 """Bytes [start, end) of the commit log that are read together."""
 
 MAX_GAP_BYTES: Final = 16 << 10
-"""Maximum gap (bytes) between two byte ranges that are read together. To read such a gap costs less
+"""Maximum gap (bytes) between two byte ranges that are read together. Reading such a gap is cheaper
 than a second read."""
 
 _EDGE: Final = np.ones(1, np.bool_)
@@ -95,8 +95,8 @@ def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) 
 
 
 MAX_WASTE: Final = 4
-"""Maximum number of copied bytes per requested byte. To copy some unneeded bytes costs less than
-one call for each record."""
+"""Maximum number of copied bytes per requested byte. Copying some unneeded bytes is cheaper than
+one call per record."""
 MAX_JOINED_BYTES: Final = 1 << 20
 
 

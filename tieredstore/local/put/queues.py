@@ -25,8 +25,7 @@ from tieredstore.message.names import (
 from tieredstore.message.record import StoredMessage
 
 MAX_SAMPLED_QUEUES: Final = 1_024
-"""Maximum number of queues in a list from which samples are taken. At the end of the list, a new
-list of queues is made."""
+"""Maximum number of queues in a list of samples. A new list is made when it is used up."""
 
 
 class QueueState:
@@ -42,15 +41,15 @@ class QueueState:
 
 
 FORGOTTEN: Final = 1 << 63
-"""Value of `next_offset` in the state of a forgotten queue. A put that still uses this state fails
-to create a record, and then looks for the queue again."""
+"""Value of `next_offset` for a forgotten queue. A put that still uses this state fails to create a
+record, and then looks the queue up again."""
 _NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
 """Placeholder in `PutQueues.queues` for a number whose queue was removed."""
 
 
 Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes, bytes]
-"""Value that the plain path (the fast path of ordinary messages) keeps for each queue: the queue's
-state, and what `PlainTemplate` provides to encode the queue's records."""
+"""Cached values of the plain path (the fast path of ordinary messages) for each queue: its state,
+and the parts of `PlainTemplate` that encode its records."""
 
 
 class PutQueues(RowBuffer):

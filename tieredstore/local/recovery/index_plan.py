@@ -116,9 +116,9 @@ def _is_flushed(header: LocalIndexHeader, shape: IndexShape, flushed_timestamp_m
 def _count_credible(
     files: PositionalFiles, path: str, shape: IndexShape, sure_offset: int
 ) -> tuple[int, int, int]:
-    """Return how many items at the beginning of a file have possible values, how many of them
-    belong to the last message, and the position of that message in the log. Other items of the last
-    message may be missing."""
+    """Return how many items at the beginning of a file have possible values, and how many of them
+    belong to the last message. Also return the position of that message in the log. It may lack
+    further items."""
     kept, previous_offset, last, last_begins = 0, -1, -1, 0
     for first in range(1, shape.max_items, _READ_ITEMS):
         items = read_items(files, path, shape, first, min(_READ_ITEMS, shape.max_items - first))

@@ -52,8 +52,10 @@ def plan_recovery(
     stopped cleanly, if the caller knows this without the `abort` file. `with_index`: whether to
     include the index, which a reader of queues does not need. `compares`: whether to compare the
     queues with the whole log, which reads all units. `builds_unknown`: see `QueueComparison`.
+
     Raises Corrupt for damage that no recovery can repair (a missing file in the middle of the
-    commit log, files of another size than configured), and Invalid for queues without a log."""
+    commit log, files of another size than configured). Raises Invalid for queues without a log.
+    """
     files = PositionalFiles(writable=False)
     try:
         planner = _Planner(

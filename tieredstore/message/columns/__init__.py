@@ -1,1 +1,1 @@
-"""Decoding of many records of one buffer into columns."""
+"""Decodes many records of one buffer into columns."""

@@ -1,7 +1,7 @@
-"""Index keys of many messages. The results equal those of `columns.index_keys`, the scalar form.
+"""Index keys of many messages, equal to those of the scalar `columns.index_keys`.
 
-A batch is ordinary if all properties are ASCII and no value begins with white space. The keys of an
-ordinary batch are found by comparing columns. Other batches use the scalar form.
+A batch is ordinary if all properties are ASCII and no value begins with white space. Keys of an
+ordinary batch are found by comparing columns. Other batches use the scalar function.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 
 
 class _Values(NamedTuple):
-    """Values of one property of several records. `rows`: row of the record of each value,
-    ascending. `texts`: the values."""
+    """Values of one property of several records. `rows`: record of each value, ascending. `texts`:
+    the values."""
 
     rows: Int64s
     texts: list[str]
@@ -47,7 +47,7 @@ def key_hashes(
 ) -> tuple[Int64s, Int32s]:
     """Return the tier's index entries for a topic's records: (row of the record int64[k],
     `tiered_key_hash` int32[k]). `columns`: decoded columns of these records, if available. Raises
-    Corrupt, which names the first bad record."""
+    Corrupt, naming the first bad record."""
     if IS_COMPILED:
         compiled = _core.key_hashes(
             buffer, np.ascontiguousarray(positions, dtype=np.int64), topic_prefix_hash(topic)
@@ -98,7 +98,7 @@ def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[
 def _values(
     blob: bytes, begins: Int64s, ends: Int64s, name: int, dtype: str
 ) -> tuple[Int64s, Int64s]:
-    """Return begin and end of the values of the property `name`. Empty values are left out."""
+    """Return begin and end of the values of the property `name`. Empty values are omitted."""
     size = np.dtype(dtype).itemsize
     long_enough = ends - begins > size + 1
     begins, ends = begins[long_enough], ends[long_enough]
@@ -131,8 +131,8 @@ def _may_share_values(uniq_keys: _Values, key_values: _Values) -> bool:
 
 
 def _split_keys_values(key_values: _Values, uniq_keys: _Values) -> _Values:
-    """Split KEYS values into keys. In each row, repeated keys and keys that equal the row's
-    UNIQ_KEY are left out."""
+    """Split KEYS values into keys. Keys that are repeated in a row, or equal its UNIQ_KEY, are
+    omitted."""
     uniq_of = dict(zip(uniq_keys.rows.tolist(), uniq_keys.texts, strict=True))
     rows: list[int] = []
     texts: list[str] = []

@@ -61,13 +61,13 @@ _OFFSET: Final = struct.Struct(">q")
 _FLAG: Final = struct.Struct(">i")
 _COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
-"""Maximum number of different field lengths for which all fields of one length are read together.
-With more lengths, one slice for each record is faster."""
+"""Maximum number of different field lengths for which fields of equal length are read together.
+With more lengths, one slice per record is faster."""
 
 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
     """Read the headers of the records: HEADER_DTYPE[n]. Raises Corrupt if the buffer ends before
-    the end of the smallest possible record."""
+    the smallest possible record does."""
     positions = _check_positions(buffer, positions)
     # Gathering bytes without fields is ten times as fast.
     headers: npt.NDArray[np.void] = view_unaligned(buffer, _HEADER_BYTES)[positions].view(
@@ -88,7 +88,7 @@ def _check_positions(buffer: Buffer, positions: Positions) -> Positions:
 
 
 class _Fields(NamedTuple):
-    """Fields of a record that are at other positions than in HEADER_DTYPE if a host is IPv6."""
+    """Fields of a record whose position differs from HEADER_DTYPE if a host is IPv6."""
 
     store_timestamps: npt.NDArray[np.int64]
     reconsume_times: npt.NDArray[np.int32]
@@ -98,8 +98,8 @@ class _Fields(NamedTuple):
 def _read_header(
     name: str, dtype: type[_Int], field: str = ""
 ) -> cached_property[npt.NDArray[_Int]]:
-    """Return a Python property that reads the column `name` of the headers. `field`: the attribute
-    of `_Fields` that the property reads instead if any host is IPv6."""
+    """Return a property that reads the column `name` of the headers. `field`: attribute of
+    `_Fields` that it reads instead if any host is IPv6."""
 
     def read(columns: RecordColumns) -> npt.NDArray[_Int]:
         if field and columns.moved is not None:
@@ -112,7 +112,7 @@ def _read_header(
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """Fields of n records. All lengths are checked against the record sizes. Times are epoch ms.
+    """Fields of n records, whose lengths are checked against the record sizes. Times are epoch ms.
     `headers`: HEADER_DTYPE[n], copied out of the buffer. `moved`: columns of the fields whose
     position depends on the size of the hosts, or None if all hosts are IPv4. `is_v4`: whether all
     hosts are IPv4."""
@@ -133,7 +133,7 @@ class RecordColumns:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> RecordColumns:
-        """Return the columns of the rows that a mask, indices or a slice selects."""
+        """Return the columns of the rows selected by a mask, indices or a slice."""
         moved: Any = self.moved and [column[rows] for column in self.moved]
         columns: list[Any] = [getattr(self, name)[rows] for name in _COLUMNS]
         columns.append(moved and _Fields(*moved))
@@ -163,7 +163,7 @@ def record_columns(
     buffer: Buffer, positions: Positions, headers: npt.NDArray[np.void] | None = None
 ) -> RecordColumns:
     """Decode and check the records at these positions, except their CRCs. `headers`: from
-    `gather_headers`, if available. Raises Corrupt, which names the first bad record."""
+    `gather_headers`, if available. Raises Corrupt, naming the first bad record."""
     positions = _check_positions(buffer, positions)
     if headers is None:
         headers = gather_headers(buffer, positions)
@@ -227,8 +227,8 @@ def record_columns(
 
 
 def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) -> None:
-    """Raise the scalar decoder's error for the first bad row, if any row is bad. That decoder looks
-    for the row, because an earlier row may be bad for a reason that this check does not cover."""
+    """Raise the scalar decoder's error if any row is bad. The decoder searches the row itself,
+    because an earlier one may be bad for a reason that this check does not cover."""
     if not good.all():
         for position in positions[: int(good.argmin()) + 1].tolist():
             size = layout.check_size(buffer, position, len(buffer))
@@ -277,7 +277,7 @@ def _read_store_timestamp(buffer: Buffer, position: int) -> int:
 def rewrite_physical_offsets(
     buffer: bytearray | memoryview, positions: Positions, offsets: npt.ArrayLike
 ) -> None:
-    """Write new physical offsets in place: bytes 28 to 35 of each record."""
+    """Write new physical offsets in place (bytes 28 to 35 of each record)."""
     positions = _check_positions(buffer, positions)
     values = np.asarray(offsets, dtype=np.int64)
     if len(values) != len(positions):
@@ -303,8 +303,8 @@ def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_
 
 
 def check_text_ends(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Check that topic and properties do not end in zeros. Returns bool[n]. Zeros mean that the end
-    of the record was not written."""
+    """Check that topic and properties do not end in zeros, which mean that the end of the record
+    was not written. Returns bool[n]."""
     data = np.frombuffer(buffer, np.uint8)
     topic_ends = columns.topic_offsets + columns.topic_lengths - 1
     ends = columns.positions + columns.sizes - 1
@@ -329,7 +329,7 @@ def _fields(
     buffer: Buffer, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> list[bytes]:
     """Return one field of each record, as its bytes [offset, offset + length) in the buffer. Fields
-    of the same length are read together, unless there are too many different lengths."""
+    of equal length are read together, unless there are too many different lengths."""
     is_few = len(offsets) < SCALAR_LIMIT
     kinds, group = (lengths, lengths) if is_few else np.unique(lengths, return_inverse=True)
     if is_few or len(kinds) > _MAX_GATHERS:
@@ -351,8 +351,8 @@ def _fields(
 
 
 def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the keys that the tier indexes: (row of the record int64[k], key[k]). In each record
-    UNIQ_KEY is first, unless it is blank. The keys of KEYS follow, each once."""
+    """Return the keys that the tier indexes: (row of the record int64[k], key[k]). UNIQ_KEY comes
+    first in each record, unless it is blank. The keys of KEYS follow, without duplicates."""
     rows: list[int] = []
     keys: list[str] = []
     for row, data in enumerate(properties_of(buffer, columns)):
@@ -363,7 +363,7 @@ def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.i
 
 
 def keys_to_index(properties: Buffer) -> list[str]:
-    """Return the keys of one record, as `index_keys` does."""
+    """Return the keys of one record, like `index_keys`."""
     found: list[str] = []
     uniq_key = find_text(properties, b"UNIQ_KEY")
     if uniq_key is not None and not is_blank(uniq_key):
@@ -387,7 +387,7 @@ def have_property_crcs(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np
 
 
 def check_property_crcs(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Check the CRC of each whole record. Returns bool[n]. A record without such a CRC passes."""
+    """Check the CRC of each whole record. Returns bool[n]. A record without this CRC passes."""
     good = ~have_property_crcs(buffer, columns)
     for row in np.flatnonzero(~good).tolist():
         position, size = int(columns.positions[row]), int(columns.sizes[row])

@@ -1,4 +1,4 @@
-"""Messages decoded from consume queue units and the commit log bytes that the units point to
+"""Decodes messages from consume queue units and the commit log bytes that they point to
 (`docs/formats/consume-queue.md`)."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
 
 class SplitMessages(NamedTuple):
-    """Result of `split_messages`. `messages`: the decoded messages. `indexes`: row of the unit of
-    each message, int64[len(messages)]. `units_seen`: number of units that were checked before the
-    buffer ended. The messages of the other units need a further read of the commit log."""
+    """Result of `split_messages`. `messages`: the decoded messages. `indexes`: row of each
+    message's unit, int64[len(messages)]. `units_seen`: number of units that were checked before the
+    buffer ended. Messages of the other units need another read of the commit log."""
 
     messages: list[StoredMessage]
     indexes: npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ def split_messages(
 ) -> SplitMessages:
     """Decode the messages of `units` in `buffer`, whose first byte is at commit log offset
     `buffer_offset` (default: the offset of the first unit). A unit that does not point to a record
-    of its size is skipped. The indexes of the other units do not change. A coda before a record is
+    of its size is skipped, without a change of the other indexes. A coda before a record is
     skipped."""
     if not len(units) or not len(buffer):
         return SplitMessages([], np.zeros(0, dtype=np.int64), 0)

@@ -1,4 +1,4 @@
-"""Tags codes of many records, as consume queue units hold them."""
+"""Tags codes of many records, as stored in consume queue units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 def compute_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
-    """Return int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
+    """Return int64[n]: `hashes.tags_code` of the TAGS of each record, found like
     `properties.find_text`."""
     lengths = columns.properties_lengths
     if len(columns) < _FEW_ROWS:
@@ -50,8 +50,8 @@ def _one_by_one(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:
-    """Return the codes of properties that all have one length. The properties are joined into one
-    string, with a separator before, between and after them."""
+    """Return the codes of properties that all have the same length. They are joined into one
+    string, with separators before, between and after them."""
     count, width = len(starts), length + 1
     blob = np.empty(count * width + 1 + _WIDTH, np.uint8)
     blob[count * width :] = _PAIR_END

@@ -1,5 +1,4 @@
-"""Positions of the records of a buffer, found by following their sizes
-(`docs/formats/record.md`)."""
+"""Finds the records of a buffer by following their sizes (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ class Walk(NamedTuple):
 
 
 def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
-    """Follow the record sizes starting at `start`, while records end within [0, end). Only sizes
-    and magics are checked. To be fast, the function guesses that the next records have equal sizes,
-    and checks many of them at once. Records after the first wrong guess are not accepted."""
+    """Follow the record sizes from `start` on, as long as records end within [0, end). Only sizes
+    and magics are checked. For speed, the function guesses that the next records have equal sizes,
+    and checks many at once. Records after a wrong guess are not accepted."""
     limit = _find_limit(buffer, start, end)
     if IS_COMPILED:
         found, position = _core.walk_records(buffer, start, limit)

@@ -1,1 +1,1 @@
-"""SQL92 filters over the properties, or all fields, of messages."""
+"""SQL92 filters on the properties, or all fields, of messages."""

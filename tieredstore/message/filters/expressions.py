@@ -1,7 +1,7 @@
-"""Nodes of a SQL92 filter, and their values (RocketMQ's null semantics).
+"""Nodes of a SQL92 filter and their values (RocketMQ's null semantics).
 
-A node evaluates to a value, or to None for unknown: a missing property, or a result that depends on
-a missing property. A message matches if the whole expression is True.
+A node evaluates to a value, or to None if it depends on a missing property. A message matches if
+the whole expression is True.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Named(Protocol):
 
 
 class Message:
-    """Properties of a message, and the number of steps that a filter may still use for it."""
+    """Properties of a message, and the number of steps that a filter may still take for it."""
 
     __slots__ = ("properties", "steps_left")
 
@@ -37,14 +37,15 @@ class Message:
         self.steps_left = steps
 
     def charge(self, steps: int = 1) -> None:
-        """Subtract steps from those that are left. Raises EvaluationFailed if too few are left."""
+        """Subtract steps from the remaining ones. Raises EvaluationFailed if there are not
+        enough."""
         self.steps_left -= steps
         if self.steps_left < 0:
             raise EvaluationFailed("too many steps")
 
 
 class Expression(Protocol):
-    """Node of a filter. `is_boolean`: whether the node may appear where a boolean is required."""
+    """Node of a filter. `is_boolean`: whether the node may be used where a boolean is required."""
 
     is_boolean: bool
 
@@ -84,8 +85,8 @@ class _Boolean:
 
 
 class Cast(_Boolean):
-    """Property that is used as a boolean, for example as an operand of AND. Its value is never
-    True, because a property is text."""
+    """Property that is used as a boolean, for example as an operand of AND. It is never True,
+    because a property is text."""
 
     __slots__ = ("part",)
 
@@ -110,7 +111,7 @@ class Not(_Boolean):
 
 
 class Negation:
-    """Minus sign. It negates a number. For any other operand the result is unknown."""
+    """Minus sign, which negates a number. For any other operand, the result is unknown."""
 
     __slots__ = ("is_boolean", "part")
 
@@ -199,8 +200,8 @@ class In(_Boolean):
 
 
 class TextTest(_Boolean):
-    """CONTAINS, STARTSWITH or ENDSWITH, with or without NOT. Never unknown: False for a value that
-    is not text, and for an empty search text."""
+    """CONTAINS, STARTSWITH or ENDSWITH, with or without NOT. Never unknown: False if the value is
+    not text or the search text is empty."""
 
     __slots__ = ("is_not", "kind", "part", "search")
 

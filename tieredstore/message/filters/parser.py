@@ -1,4 +1,4 @@
-"""Parser of SQL92 filters by recursive descent (RocketMQ's grammar, `docs/filters.md`), and
+"""Recursive descent parser of SQL92 filters (RocketMQ's grammar, `docs/filters.md`), and
 `SqlFilter`."""
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Token(NamedTuple):
 
 def parse_expression(expression: str, *, has_prefix: bool = False) -> Expression:
     """Parse a SQL92 filter. `has_prefix`: also accept `properties.NAME`, which ends at a blank, a
-    comma, a parenthesis, a quote or a comparison. Raises Invalid, which names the position and the
-    expected token."""
+    comma, a parenthesis, a quote or a comparison. Raises Invalid with the position and the expected
+    token."""
     if len(expression) > MAX_EXPRESSION_CHARACTERS:
         raise Invalid(
             f"filter: expected at most {MAX_EXPRESSION_CHARACTERS} characters, found "
@@ -110,8 +110,8 @@ class _Parser:
             raise Invalid(f"filter: expected at most {MAX_PARTS} parts, found more")
 
     def _take(self, *texts: str) -> str | None:
-        """If the next token is one of the given symbols or keywords, return its text and move to
-        the token after it. Otherwise return None."""
+        """Consume the next token and return its text if it is one of these symbols or keywords.
+        Otherwise return None."""
         token = self._token
         if token.kind in ("symbol", "keyword") and token.text in texts:
             self._next += 1
@@ -300,7 +300,7 @@ class _Parser:
 
 
 class SqlFilter:
-    """Filter that accepts the messages for which an expression is True. Rejects a message whose
+    """Filter that accepts messages for which an expression is True. Rejects a message whose
     evaluation fails, because a string is not a number or the steps run out. Raises Invalid for a
     string that is not an expression."""
 

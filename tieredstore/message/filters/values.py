@@ -1,8 +1,8 @@
-"""Values of SQL92 filters, compared as RocketMQ compares them.
+"""Values of SQL92 filters, compared like RocketMQ does.
 
 A property is text. A constant is text, a number or a boolean. Numbers have Java's types, because
 the type decides how a text is converted: a text that is compared with an Integer must be an
-Integer. A field may have several texts, and one match is enough.
+Integer. A field may have several texts, of which one must match.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Value: TypeAlias = Known | Several | None
 
 
 class EvaluationFailed(Exception):
-    """Error of a filter: two values cannot be compared, or a message takes too many steps. The
-    message then does not match."""
+    """Raised if two values cannot be compared, or a message takes too many steps. The message then
+    does not match."""
 
 
 def is_equal(left: Known | Several, right: Known | Several) -> bool:
-    """Return whether two values are equal. A tuple of texts equals a value if one of its texts
-    equals the value. Raises EvaluationFailed."""
+    """Return whether two values are equal. A tuple of texts is equal if one of its texts is. Raises
+    EvaluationFailed."""
     if isinstance(left, tuple):
         return any(is_equal(one, right) for one in left)
     if isinstance(right, tuple):
@@ -88,8 +88,7 @@ def read_number(text: str, like: Number) -> Number:
 
 
 def read_double(text: str) -> float:
-    """Convert a text as Java's Double.valueOf does, without hexadecimal. Raises
-    EvaluationFailed."""
+    """Convert a text like Java's Double.valueOf, without hexadecimal. Raises EvaluationFailed."""
     text = text.strip(_JAVA_BLANKS)
     if _DECIMAL.match(text) is None:
         raise EvaluationFailed(f"{text[:32]!r} is no number")
@@ -100,7 +99,7 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
 def negate(number: Number) -> Number:
-    """Negate a number. The result has the same type."""
+    """Negate a number and keep its type."""
     return Long(-number) if isinstance(number, Long) else -number
 
 
@@ -122,6 +121,6 @@ def _compare_numbers(left: Number, right: Number) -> int:
 
 
 def _rank(number: float) -> tuple[bool, float]:
-    """Return the rank of a number in the order of Double.compareTo: NaN is the greatest, -0.0 is
-    less than 0.0."""
+    """Return the rank of a number in the order of Double.compareTo: NaN is the greatest, and -0.0
+    is less than 0.0."""
     return (True, 1.0) if math.isnan(number) else (False, math.copysign(1.0, number))

@@ -1,6 +1,6 @@
 """Hash chains of both index files: each item has the number of the previous item of its slot.
 
-Item numbers begin at 1. 0 ends a chain. A slot holds the number of its newest item.
+Item numbers begin at 1, and 0 ends a chain. A slot holds the number of its newest item.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ Int64s = npt.NDArray[np.int64]
 
 class Links(NamedTuple):
     """Links of a batch of items that are added to an index file. `previous`: int32[n], the previous
-    item of each item. `slots`: the slots to which items are added, each once. `heads`: the newest
-    item of each of these slots after the batch. `new_slots`: number of slots that were empty
-    before."""
+    item of each item. `slots`: the slots that get items, each once. `heads`: newest item of each of
+    these slots after the batch. `new_slots`: number of slots that were empty before."""
 
     previous: Int32s
     slots: Int64s
@@ -28,10 +27,10 @@ class Links(NamedTuple):
 
 def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> Links:
     """Compute the links of items `first_number`, `first_number + 1`, … in the slots `slot_ids`
-    (int64[n]). `heads`: the newest item of each slot so far. `heads` is a view of the file. This
-    function does not change it. The caller writes the items first, then `heads[links.slots] =
-    links.heads`, then the header. A head that is not below `first_number`, for example after a
-    crash, is treated as empty."""
+    (int64[n]). `heads`: the newest item of each slot so far, a view of the file that is not changed
+    here. The caller writes the items first, then `heads[links.slots] = links.heads`, then the
+    header. A head that is not below `first_number`, for example after a crash, is treated as
+    empty."""
     count = len(slot_ids)
     if count == 0:
         empty = np.zeros(0, dtype=np.int32)
@@ -59,8 +58,7 @@ def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> 
 
 def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) -> Int32s:
     """Return the previous item of each new item: int32[n]. `numbers`: numbers of the new items,
-    ascending. `slot_ids`: their slots. `heads`: the newest item of each slot before the new items
-    are added."""
+    ascending. `slot_ids`: their slots. `heads`: newest item of each slot before the new ones."""
     previous = np.empty(len(slot_ids), dtype=np.int32)
     if len(slot_ids):
         slots, order = _sort_by_slot(slot_ids)
@@ -75,8 +73,8 @@ def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) ->
 
 
 def _sort_by_slot(slot_ids: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the slots in ascending order, and the row of each in `slot_ids`. Rows of the same slot
-    keep their order."""
+    """Return the slots in ascending order, and the row of each in `slot_ids`. The sort is
+    stable."""
     # Sorting slot and row in one number is several times as fast as a stable argsort.
     bits = len(slot_ids).bit_length()
     keys = slot_ids << bits

@@ -1,7 +1,7 @@
-"""Compaction of a tiered index file: its items sorted by slot.
+"""Compaction of a tiered index file: sorts its items by slot.
 
-Slot and item are packed into one number, `slot << bits | (last - item)`. One plain sort then gives
-ascending slots, and the newest item first within a slot.
+Slot and item are packed into one number, `slot << bits | (last - item)`. A plain sort then gives
+ascending slots, with the newest item first in each slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def compact_items(
     memory_bytes: int,
 ) -> Iterator[bytes]:
     """Yield the slot table and then the items of a compacted file, as blocks of bytes. `items`: of
-    the unsealed file, item 1 first, with a field `hash` and the chain link last. `first_position`:
+    the unsealed file from item 1 on, with a field `hash` and the chain link last. `first_position`:
     position of the first item in the new file."""
     counts = _count(items["hash"], slots)
     yield _slot_table(counts, items.dtype.itemsize - 4, first_position)
@@ -38,8 +38,7 @@ def compact_items(
 
 
 def _view_without_link(items: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Return a view of the items without their last four bytes (the chain link), as rows of raw
-    bytes."""
+    """View the items without their last four bytes (the chain link), as rows of raw bytes."""
     view: npt.NDArray[np.void] = np.ndarray(
         items.shape,
         np.dtype((np.void, items.dtype.itemsize - 4)),
@@ -73,8 +72,8 @@ def _slot_table(counts: Int64s, item_size: int, first_position: int) -> bytes:
 def _orders(
     hashes: npt.NDArray[np.int32], slots: int, counts: Int64s, memory_bytes: int
 ) -> Iterator[Int64s]:
-    """Yield the row numbers of the items in the order in which the compacted file has the items,
-    one range of slots at a time."""
+    """Yield the row numbers of the items in the order of the compacted file, one range of slots at
+    a time."""
     total = len(hashes)
     if total == 0:
         return

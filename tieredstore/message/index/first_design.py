@@ -1,7 +1,7 @@
 """Unsealed index files of RocketMQ 5.1 and 5.2 (`docs/formats/tiered-index.md`).
 
-File `0000` accepts items, file `1111` is full. Items are numbered from 0. The last 4 bytes show
-whether a file is full. Times are milliseconds, and wrong for messages of IPv6 hosts.
+File `0000` accepts items, and file `1111` is full. Items are numbered from 0. The last 4 bytes show
+whether a file is full. Times are in milliseconds, and wrong for messages of IPv6 hosts.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ def first_design_size(slots: int, max_items: int) -> int:
 
 
 def view_first_design_items(buffer: Buffer, slots: int, count: int) -> npt.NDArray[np.void]:
-    """View items 0 to `count` - 1: ITEM_DTYPE[count], with milliseconds as `time_diff_seconds`."""
+    """View items 0 to `count` - 1: ITEM_DTYPE[count], with milliseconds in `time_diff_seconds`."""
     return np.frombuffer(buffer, ITEM_DTYPE, count=count, offset=HEADER_SIZE + slots * SLOT_SIZE)

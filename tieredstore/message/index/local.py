@@ -1,8 +1,8 @@
 """Index files of a local store (`docs/formats/local-index.md`).
 
-`slots` is the slot capacity S, `max_items` the item capacity N of a file. Item numbers run from 1
-to N - 1. Functions over the whole file take any buffer, even a mapped one, and drop their views
-before they return.
+`slots` is the slot capacity S of a file, and `max_items` its item capacity N. Item numbers run from
+1 to N - 1. Functions on the whole file take any buffer, including a mapped one, and drop their
+views before they return.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _FAR_MS: Final = 2**62
 @dataclass(slots=True)
 class LocalIndexHeader:
     """Header of a file. Times (epoch ms) and physical offsets (bytes) are those of the first and
-    the last item. `hash_slot_count`: number of slots that hold items. `index_count`: number of the
-    next item."""
+    last item. `hash_slot_count`: number of slots that hold items. `index_count`: number of the next
+    item."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -75,7 +75,7 @@ class LocalIndexHeader:
 
 class LocalIndexItem(NamedTuple):
     """Item of a file. `seconds`: seconds since the first item of the file. `previous`: item number,
-    0 for none."""
+    or 0."""
 
     number: int
     hash: int
@@ -85,8 +85,8 @@ class LocalIndexItem(NamedTuple):
 
 
 def file_size(slots: int, max_items: int) -> int:
-    """Return the size of a file in bytes. The defaults of 5,000,000 slots and 20,000,000 items give
-    420,000,040."""
+    """Return the size of a file in bytes: 420,000,040 for the defaults of 5,000,000 slots and
+    20,000,000 items."""
     return HEADER_SIZE + slots * SLOT_SIZE + max_items * ITEM_SIZE
 
 
@@ -151,8 +151,8 @@ def put_items(
     physical_offsets: Int64s,
     store_timestamps: Int64s,
 ) -> int:
-    """Put n rows of columns, with the same bytes as `put_item` for each. Returns the number of rows
-    that fitted."""
+    """Put n rows of columns, with the same bytes as `put_item`. Returns the number of rows that
+    fit."""
     if IS_COMPILED:
         compiled = _core.put_items(
             buffer,
@@ -209,9 +209,9 @@ def put_items(
 
 
 def time_range_ms(header: LocalIndexHeader, item: LocalIndexItem) -> tuple[int, int]:
-    """Return the range of store times (epoch ms, inclusive) that the time of an item stands for.
-    The item stores whole seconds, and 0 for a time before the file's first item. The time of the
-    first item is exact."""
+    """Return the range of store times (epoch ms, inclusive) that an item's time stands for. The
+    item stores whole seconds, and 0 for a time before the file's first item. The time of the first
+    item is exact."""
     if item.number == 1:
         return header.begin_timestamp_ms, header.begin_timestamp_ms
     start = header.begin_timestamp_ms + item.seconds * 1000

@@ -1,7 +1,7 @@
 """Index files of the tier, unsealed and compacted (`docs/formats/tiered-index.md`).
 
-`slots` is the capacity S of the file. Item numbers begin at 1. Functions over the whole file take
-any buffer, even a mapped one, and drop their views before they return.
+`slots` is the capacity S of the file. Item numbers begin at 1. Functions on the whole file take any
+buffer, including a mapped one, and drop their views before they return.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ _INT64_MIN: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Header of a file. `begin_timestamp_ms`: time that is the file's name. The times of items are
-    relative to it.
-    `end_timestamp_ms`: largest store time of the items, or 0 without items. `slots_used`: number of
-    slots that hold items. `items`: number of items."""
+    """Header of a file. `begin_timestamp_ms`: name of the file, a time that the times of items are
+    relative to. `end_timestamp_ms`: largest store time of the items, or 0 without items.
+    `slots_used`: number of slots that hold items. `items`: number of items."""
 
     begin_timestamp_ms: int
     end_timestamp_ms: int = 0
@@ -121,7 +120,7 @@ def compacted_size(slots: int, items: int) -> int:
 
 
 def check_capacity(slots: int, items: int) -> None:
-    """Raise Invalid for files that would be too large after compaction."""
+    """Raise Invalid if a file would be too large after compaction."""
     size = compacted_size(slots, items)
     if size >= 1 << 31:
         raise Invalid(
@@ -131,15 +130,15 @@ def check_capacity(slots: int, items: int) -> None:
 
 
 def infer_slots(file_size: int, items: int) -> int | None:
-    """Return the slot capacity S of a compacted file, from its size in bytes. Returns None if no S
-    fits, because the file is damaged."""
+    """Return the slot capacity S of a compacted file from its size in bytes, or None if no S fits,
+    because the file is damaged."""
     slots, rest = divmod(file_size - compacted_size(0, items), SLOT_SIZE)
     return slots if slots > 0 and rest == 0 and items >= 0 else None
 
 
 def find_trailer(file_size: int, items: int) -> int | None:
-    """Return the position of the trailer of a compacted file, or None if the file's size leaves no
-    room for a trailer. The caller checks with `is_trailer` that it exists."""
+    """Return the position of a compacted file's trailer, or None if its size leaves no room for
+    one. The caller must check with `is_trailer` that it exists."""
     if infer_slots(file_size, items) is not None:
         return None
     place = file_size - TRAILER_SIZE
@@ -152,8 +151,8 @@ def is_trailer(data: Buffer) -> bool:
 
 
 def find_content_end(file_size: int, items: int, read: Callable[[int, int], Buffer]) -> int:
-    """Return the end of the items of a compacted file, trailer excluded. `read`: returns bytes by
-    position and length."""
+    """Return the end of the items of a compacted file, without the trailer. `read`: returns bytes
+    by position and length."""
     place = find_trailer(file_size, items)
     if place is not None and is_trailer(read(place, TRAILER_SIZE)):
         return place
@@ -166,8 +165,8 @@ def item_position(slots: int, number: int) -> int:
 
 
 def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Unpack a slot: the position in the file and the length (bytes) of the slot's items. An empty
-    slot has length 0 and any position. Raises Corrupt for fewer than 8 bytes."""
+    """Unpack a slot: the position in the file and the length (bytes) of its items. An empty slot
+    has length 0 and any position. Raises Corrupt for fewer than 8 bytes."""
     if position < 0 or position + SLOT_SIZE > len(buffer):
         raise Corrupt(
             f"index slot at {position}: expected {SLOT_SIZE} bytes, "
@@ -179,8 +178,8 @@ def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 
 
 def time_diff_seconds(store_timestamps: npt.ArrayLike, begin_timestamp_ms: int) -> Int32s:
-    """Convert store times (epoch ms) to the form of items: whole seconds since the time that is the
-    file's name, rounded toward zero, clamped to an i32. Returns int32[n]."""
+    """Convert store times (epoch ms) to item times: whole seconds since the time in the file's
+    name, rounded toward zero and clamped to an i32. Returns int32[n]."""
     times = np.atleast_1d(np.asarray(store_timestamps, dtype=np.int64))
     farthest = -_INT32_MIN * 1000
     # Clamp near the begin before the subtraction, which could overflow an i64.
@@ -219,8 +218,7 @@ def put_few_items(
     rows: Sequence[tuple[int, int, int, int]],
 ) -> IndexHeader:
     """Put items of one queue one by one, and write the header once. `rows`: hash, offset, size and
-    store time of each item. If the file has no room for all items, raises Invalid and puts
-    nothing."""
+    store time of each item. Raises Invalid, and puts nothing, if there is no room for all items."""
     header = unpack_header(buffer)
     _check_room(buffer, slots, header, len(rows))
     number, new_slots, latest_ms = header.items, 0, 0
@@ -254,9 +252,9 @@ def put_items(
     sizes: npt.ArrayLike,
     store_timestamps: Int64s,
 ) -> IndexHeader:
-    """Put n rows of columns as items. The bytes equal those of items that are put one by one. A
-    single value applies to all rows. If the file has no room for all rows, raises Invalid and puts
-    nothing."""
+    """Put n rows of columns as items, with the same bytes as if they were put one by one. A single
+    value applies to all rows. Raises Invalid, and puts nothing, if there is no room for all
+    rows."""
     if IS_COMPILED and isinstance(topic_ids, int) and isinstance(queue_ids, int):
         compiled = _core.put_tiered_items(
             buffer,
@@ -327,7 +325,7 @@ def compact(
 ) -> Iterator[bytes]:
     """Yield the compacted form of an unsealed file in consecutive blocks: header, slots, then items
     in blocks of at most `block_items`, newest first within a slot. `memory_bytes`: approximate
-    limit for sorting. Raises Corrupt if the buffer does not hold the items that its header names,
+    memory limit for sorting. Raises Corrupt if the buffer lacks items that its header names, and
     Invalid if positions would exceed 2^31."""
     header = unpack_header(buffer)
     if item_position(slots, header.items + 1) > len(buffer):

@@ -32,9 +32,8 @@ READS_AROUND: Final = 32
 """Maximum number of concurrent uncached reads. Each may hold the messages of a whole get."""
 
 SLOW_MS: Final = 5
-"""Duration in ms above which a read of the tier counts as slow. After a slow read, the next blocks
-are fetched before a reader asks for them. The time for processing the bytes is not included,
-because fetching ahead does not shorten it."""
+"""Duration (ms) from which a read of the tier counts as slow. After a slow read, the next blocks
+are fetched ahead. Processing time is not included, because fetching ahead does not shorten it."""
 
 _log = logging.getLogger(__name__)
 

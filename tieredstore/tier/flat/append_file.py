@@ -36,7 +36,7 @@ from tieredstore.tier.flat.segments import FlatSegment, FlatSegments, open_segme
 DEFAULTS: Final = StoreConfig()
 _MAX_GIVEN_UP = 4
 """Maximum number of segments that one commit ends because they have bytes of another writer, or
-have lost bytes. After that, the remaining bytes wait for the next commit."""
+have lost bytes. The remaining bytes then wait for the next commit."""
 _log = logging.getLogger(__name__)
 
 

@@ -45,14 +45,14 @@ from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
 _MOST_THREADS = 128
-"""Maximum number of threads that open queues at the start."""
+"""Maximum number of threads that open queues at startup."""
 _DESTROYED_TOGETHER = 256
 """Number of queues or segments that are deleted between two updates of the metadata."""
 _MAX_DESTROYED = 10_000
-"""Maximum number of deleted queues that are remembered, because the listing that was made at the
-start is outdated for them."""
+"""Maximum number of deleted queues to remember. The listing made at startup is outdated for
+them."""
 _FIRST_SWEEP_MS = 5_000
-"""Maximum time (ms) for which a start continues unfinished deletions. Expiry continues the rest."""
+"""Maximum time (ms) that a start spends on unfinished deletions. Expiry finishes the rest."""
 _log = logging.getLogger(__name__)
 
 

@@ -33,8 +33,8 @@ from tieredstore.tier.flat.time_tracker import TimeTracker, take_heads
 
 _LOOK_SECONDS = 0.001
 _MOST_LOOKS = 5_000
-"""Maximum number of times that an upload checks whether another thread still waits for the lock of
-the queue. After that the upload continues, even if the thread still waits."""
+"""Maximum number of checks whether another thread still waits for the lock of the queue. The upload
+then continues anyway."""
 
 
 class Turns:

@@ -100,7 +100,7 @@ caller of a put, if there is no loop). The number grows by one for each MARKS_A_
 because each write includes all watermarks."""
 MARKS_A_BATCH = 8
 MAX_CHECKPOINT_FACTOR = 4
-"""After the minimum number of batches times this factor, the caller of a put writes the watermarks
+"""Multiple of the minimum number of batches after which the caller of a put writes the watermarks
 itself, because the loop is busy with an upload."""
 
 _HOUR_MS = 3_600_000

@@ -33,7 +33,7 @@ from tieredstore.message.lite_runs import (
 FIRST_READ_BYTES: Final = 256 << 10
 """Number of bytes of the first read of a run. They include the whole head of most runs."""
 _MOST_LISTINGS: Final = 3
-"""Number of listings after which a listed object that does not exist is left out."""
+"""Number of listings after which a listed object that does not exist is skipped."""
 _log = logging.getLogger(__name__)
 
 

@@ -30,14 +30,14 @@ from tieredstore.tier.worker_pool import run_worker_pool
 ROUND_BYTES = 64 << 20
 """Approximate number of bytes that one upload round uploads before the next queue."""
 FINISH_MS = 3_000
-"""Maximum time (ms) for which the upload of waiting messages delays a shutdown."""
+"""Maximum time (ms) that uploads of waiting messages may delay a shutdown."""
 
 BEHIND_METRIC = "rocketmq_tiered_store_dispatch_behind"
 LATENCY_METRIC = "rocketmq_tiered_store_dispatch_latency"
 FAILURES_METRIC = "rocketmq_tiered_store_x_dispatch_failures_total"
 
 _DELETION_MS = 5_000
-"""Maximum time (ms) for which a scan continues unfinished deletions. Expiry continues the rest."""
+"""Maximum time (ms) that a scan spends on unfinished deletions. Expiry finishes the rest."""
 _NEVER_MS = 2**63 - 1
 _log = logging.getLogger(__name__)
 

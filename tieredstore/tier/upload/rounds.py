@@ -18,7 +18,7 @@ from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, QueueState
 
 GIVE_UP_AFTER = 16
-"""Number of consecutive upload rounds that find the backend unavailable after which a scan ends."""
+"""Number of consecutive upload rounds with an unavailable backend after which a scan ends."""
 FAILING_MS = 5_000
 """Maximum time (ms) that a scan spends on queues whose last round failed, after the backend has
 answered again."""
@@ -26,7 +26,7 @@ STORED_TOGETHER = 16
 """Maximum number of small uploads that share one fence check, and wait for it in memory. Uploads
 that share one object wait until the object is full."""
 ROLL_WAIT_MS = 5_000
-"""Time for which a queue waits for other queues that need new segments too, ms."""
+"""Time (ms) for which a queue waits for other queues that also need new segments."""
 
 
 class _Need(enum.Enum):
