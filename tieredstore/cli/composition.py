@@ -1,4 +1,4 @@
-"""Opens or locates the tier that is given by a verb's options."""
+"""Open or locate the tier named by a verb's options."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def open_tier(options: TierOptions) -> AbstractContextManager[OpenTier]:
-    """Open a tier for reading. See `scan.opening.open_location`. Raises Invalid, Unavailable."""
+    """Open a tier for reading (see `scan.opening.open_location`). Raises Invalid or Unavailable."""
     from tieredstore.scan.opening import open_location
 
     return open_location(locate_tier(options))
 
 
 def locate_tier(options: TierOptions) -> location.TierLocation:
-    """Return the location of a tier that a job will read. Does not connect to the tier. Raises
-    Invalid, Unavailable."""
+    """Return the location of a tier that a job will read, without connecting to it. Raises Invalid
+    or Unavailable."""
     log_to_stderr()
     location.refuse_memory(options.tier)
     return location.locate(
@@ -36,6 +36,6 @@ def locate_tier(options: TierOptions) -> location.TierLocation:
 
 
 def check_target(options: TierOptions) -> None:
-    """Raise Invalid for a tier that a verb cannot write to. The tier need not exist yet."""
+    """Raise Invalid for a tier that a verb cannot write to. The tier may not exist yet."""
     log_to_stderr()
     location.refuse_memory(options.tier)

@@ -1,4 +1,4 @@
-"""Settings in a broker.conf, checked by all parts that read the file: the store, the broker, the
+"""Settings in a broker.conf, checked by all parts that read it: the store, the broker and
 plugins."""
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NAMES: Mapping[str, Callable[[str], object]] = {
     "tieredMetadataServiceProvider": registry.check_metadata_store,
     "messageStorePlugIn": lambda names: [registry.store_plugin(n) for n in names.split(",") if n],
 }
-"""Keys of a broker.conf whose values name plugins. Each key has a function that raises Invalid for
-an unknown plugin."""
+"""Keys of a broker.conf whose values name plugins, with a function that raises Invalid for an
+unknown plugin."""
 _UNKNOWN: Final = "unknown"
 _LOGGED_PREFIXES: Final = ("tiered", "readAhead")
 
 
 class Level(enum.StrEnum):
-    """Severity of a finding. A note reports a key of Java that this project ignores."""
+    """Severity of a finding. A note is about a key of Java's that this project ignores."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -36,14 +36,14 @@ class Level(enum.StrEnum):
 
 
 class Given(NamedTuple):
-    """Value that replaces the value of a key in the file. `origin`: source of the new value."""
+    """Value that overrides a key of the file. `origin`: source of the value."""
 
     value: str | None
     origin: str
 
 
 class Finding(NamedTuple):
-    """Finding about one line of a file."""
+    """Finding about a line of a file."""
 
     level: Level
     line: int
@@ -52,8 +52,8 @@ class Finding(NamedTuple):
 
 
 def read_with_findings(path: Path) -> tuple[list[ConfLine], list[Finding]]:
-    """Read the lines of a broker.conf, and return them with the findings in the order of the lines.
-    Raises Invalid if the file is not a broker.conf."""
+    """Read the lines of a broker.conf. Returns them with the findings, in line order. Raises
+    Invalid if the file is not a broker.conf."""
     lines = read_conf_lines(path)
     last = {line.key: line.number for line in lines}
     plugin_fields = find_plugin_fields(lines)
@@ -71,8 +71,8 @@ def read_with_findings(path: Path) -> tuple[list[ConfLine], list[Finding]]:
 
 
 def find_plugin_fields(lines: Sequence[ConfLine]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Return the settings of all providers of this project, and of the provider that the
-    broker.conf names."""
+    """Return the settings of this project's providers and of the provider named in the
+    broker.conf."""
     named = [line.value for line in lines if line.key == "tieredBackendServiceProvider"]
     fields: dict[str, msgspec.structs.FieldInfo] = {}
     for name in (*registry.PROVIDERS, *named):
@@ -91,9 +91,9 @@ def list_effective(
     origin: str,
     given: Mapping[str, Given],
 ) -> Iterator[dict[str, object]]:
-    """Yield each setting with its effective value, the value's source, and its findings. Settings
-    with unknown keys follow without their values, because a misspelt setting may be a secret.
-    `origin`: name of the file. `given`: settings that replace those of the file."""
+    """Yield each setting with its effective value, its source and its findings. Settings with
+    unknown keys follow without values, because a misspelt setting may be a secret. `origin`: name
+    of the file. `given`: settings that override those of the file."""
     plugin_fields = find_plugin_fields(lines)
     of_file = {line.key: line for line in lines}
     said = {(finding.key, finding.line): finding.problem for finding in findings}
@@ -163,7 +163,7 @@ def _find_error(
 
 
 def list_unknown(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings about unknown keys that a broker does not log when it starts."""
+    """Yield the findings about unknown keys that a broker does not log at startup."""
     for finding in findings:
         if finding.problem.startswith(_UNKNOWN) and not finding.key.startswith(_LOGGED_PREFIXES):
             yield finding

@@ -1,4 +1,4 @@
-"""Exit codes, and the conversion of errors into a line on stderr."""
+"""Exit codes, and conversion of errors to one line on stderr."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _OF_STORES: Final = frozenset(
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit code for an error that ends a verb."""
+    """Return the exit code for an error that ended a verb."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -99,7 +99,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one line: what failed, on which object, and what to do."""
+    """Describe an error in one line: what failed, on which object, and what to do."""
     text = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         text = "interrupted"
@@ -125,13 +125,13 @@ _about: list[Path] = []
 
 
 def note_store(store: Path | None) -> None:
-    """Set the store to which a damage error without a path refers. None means that such an error
-    refers to a tier."""
+    """Set the store that a damage error without a path is about. With None, such an error is about
+    a tier."""
     _about[:] = [] if store is None else [store]
 
 
 def _find_store(error: Corrupt) -> Path | None:
-    """Return the root of the damaged store, or None if a tier is damaged."""
+    """Return the root of the damaged store, or None if the damage is in a tier."""
     if error.path is None:
         return _about[0] if _about else None
     path = Path(error.path)
@@ -149,8 +149,8 @@ def say_notes(error: BaseException | None, choice: LogChoice | None = None) -> N
 
 
 def end_of_stopped(received: Sequence[int], hint: str = "run it again to continue") -> ExitCode:
-    """Print that a signal stopped a run in an orderly way, and return the exit code for the first
-    signal. `received`: numbers of the received signals. `hint`: what to do next."""
+    """Print that a signal stopped the run cleanly, and return the exit code for the first signal.
+    `received`: numbers of the signals received. `hint`: what to do next."""
     say(f"stopped: {hint}")
     return ExitCode(128 + (received[0] if received else signal.SIGINT))
 
@@ -159,8 +159,8 @@ def end_of_run(
     *, stopped: bool, received: Sequence[int], failures: Sequence[TieredStoreError]
 ) -> ExitCode:
     """Return the exit code of `copy` or `offload`, after the report was printed. `received`:
-    numbers of the signals that stopped the run. Raises the first error in `failures`, and prints
-    the other errors."""
+    numbers of the signals that stopped the run. Raises the first of `failures` and prints the
+    others."""
     if stopped:
         return end_of_stopped(received)
     for error in failures[1:]:
@@ -171,8 +171,8 @@ def end_of_run(
 
 
 def close_stdout_quietly() -> None:
-    """Replace stdout by the null device after a broken pipe, so that Python reports no other error
-    on exit."""
+    """Redirect stdout to the null device after a broken pipe, so that Python reports no error at
+    exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

@@ -1,5 +1,4 @@
-"""Escaping of texts and JSON from any source, so that the text cannot control a terminal or a
-spreadsheet."""
+"""Escape untrusted text and JSON, so that it cannot control a terminal or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ _FORMULA: Final = re.compile(r"[=+\-@\t\r\n\0\uff0b\uff0d\uff1d\uff20]")
 
 def make_harmless(text: str) -> str:
     r"""Escape control characters, and characters that change the direction of text, as `\u001b`.
-    Tab and line feed stay. A JSON text keeps its value."""
+    Tabs and line feeds are kept. The value of a JSON text does not change."""
     return _HOSTILE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def make_harmless_bytes(data: bytes, *, keeps_styles: bool = False) -> bytes:
-    """Escape UTF-8 bytes as `make_harmless` escapes text. Bytes that are not UTF-8 are escaped too.
-    `keeps_styles`: whether colours are kept, for lines whose values are already escaped."""
+    """Escape UTF-8 bytes like `make_harmless`. Invalid UTF-8 is escaped too. `keeps_styles`: True
+    to keep colours, for lines whose values are already escaped."""
     text = data.decode(errors="backslashreplace")
     if not _HOSTILE.search(text):
         return text.encode(errors="backslashreplace")
@@ -38,13 +37,12 @@ def make_harmless_bytes(data: bytes, *, keeps_styles: bool = False) -> bytes:
 
 
 def defuse_formula(text: str) -> str:
-    """Put an apostrophe before a string that a spreadsheet would otherwise interpret as a
-    formula."""
+    """Prefix an apostrophe to text that a spreadsheet would interpret as a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def encode(value: object) -> bytes:
-    """Encode a value as JSON. Strings of invalid Unicode (foreign file names) are escaped."""
+    """Encode a value as JSON. Invalid Unicode in strings (foreign file names) is escaped."""
     try:
         return orjson.dumps(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Groups of commands. Their commands are imported only when they run."""
+"""Command groups that import their commands only when they run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _EXAMPLE_CELLS: Final = 74
-"""Width of an example line in characters: 80, minus the indent of the help and the backslash at the
-end of a line."""
+"""Width of an example line in characters: 80, minus the help's indent and the backslash at the
+end."""
 
 
 class VerbGroup(click.Group):
-    """Group of commands. Each command gets the log options, and examples in its help."""
+    """Command group that adds the log options, and examples in the help, to each command."""
 
     def find_full_name(self, name: str) -> str:
-        """Return the words that a user types to call a command of this group: `tier delete`."""
+        """Return what a user types to run a command of this group, such as `tier delete`."""
         return f"{self.name} {name}"
 
     def list_lines(self) -> Mapping[str, str]:
-        """Return the line of each command in the `--help` of the group, by the command's name."""
+        """Return the line for each command in the `--help` of the group, by command name."""
         return {name: command.short_help or "" for name, command in self.commands.items()}
 
     def find_command(self, name: str) -> click.Command:
@@ -51,7 +51,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name. Raises a usage error with suggestions for an
+        """Return the command named by the arguments. Raises a usage error with suggestions for an
         unknown command."""
         name = args[0]
         if name not in self.list_lines() and not ctx.resilient_parsing and not name.startswith("-"):
@@ -61,7 +61,7 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete an option of the group, or the name of a command. Does not import the
+        """Complete an option of the group or the name of a command, without importing the
         commands."""
         from click.shell_completion import CompletionItem
 
@@ -89,7 +89,8 @@ def _show_examples(verb: str) -> str | None:
 
 
 def _break(example: str) -> list[str]:
-    """Break a command line into lines that fit into the help. A shell reads them as one line."""
+    """Break a command line into lines that fit into the help. A shell reads them as a single
+    line."""
     lines = [""]
     for word in example.replace(" --", "\0--").split("\0"):
         if lines[-1] and len(f"{lines[-1]} {word}") > _EXAMPLE_CELLS:

@@ -1,5 +1,5 @@
-"""The `tieredstore` command. The module of a verb is imported only when the verb runs, so that the
-command starts fast."""
+"""The `tieredstore` command. Modules of verbs are imported on demand, so that the command starts
+fast."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tieredstore.cli.output.rows import OutputClosed
 
 
 class Verb(NamedTuple):
-    """Verb of the command. `module`: module in `verbs/` that defines the verb under its name.
-    `line`: the verb's line in `--help`."""
+    """Verb of the command. `module`: module in `verbs/` that defines the verb. `line`: its line in
+    `--help`."""
 
     module: str
     line: str
@@ -62,12 +62,12 @@ VERBS = {
 """Verbs in the order of `--help`."""
 
 NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Error of a group that was called without a verb. The text of the error is the whole help. Newer
-versions of click raise such an error, older versions print the help."""
+"""Error for a group that is called without a verb. Its text is the whole help. Newer versions of
+click raise such an error, older ones print the help."""
 
 
 class Verbs(VerbGroup):
-    """Command group that imports only the module of the called verb."""
+    """Command group that imports only the module of the verb that runs."""
 
     def list_lines(self) -> Mapping[str, str]:
         return {name: verb.line for name, verb in VERBS.items()}
@@ -110,7 +110,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code. An error is printed as one line on stderr."""
+    """Run a command line and return its exit code. Errors are printed as one line on stderr."""
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     choice = LogChoice()
@@ -147,8 +147,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams on the null device, because a service manager may start the
-    command with closed streams."""
+    """Redirect closed standard streams to the null device. A service manager may start the command
+    with closed streams."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

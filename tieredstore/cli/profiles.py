@@ -1,5 +1,5 @@
-"""Named profiles in a file of the user. A profile has the location of a tier. Profiles contain no
-secrets, only the names of environment variables that hold secrets."""
+"""Named profiles in a file of the user. A profile has the location of a tier. It contains no
+secrets, only the names of environment variables that hold them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A named profile. `places`: values of the options in `PLACES` that the profile sets.
-    `variables`: for settings of a broker.conf, by key, the name of the environment variable that
-    holds the value."""
+    """Named profile. `places`: values for the options in `PLACES`. `variables`: name of the
+    environment variable that holds the value, by broker.conf key."""
 
     name: str
     places: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def read_settings(self) -> dict[str, str]:
-        """Return the settings of the profile whose values are in environment variables. Raises
-        Invalid for a variable that is not set."""
+        """Return the settings whose values are in environment variables. Raises Invalid if a
+        variable is not set."""
         for key, variable in self.variables.items():
             if not os.environ.get(variable):
                 raise Invalid(
@@ -44,15 +43,15 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFile:
-    """The user's profiles. The file may be missing. `default`: name of the profile that is used if
-    the user names none, or None."""
+    """The user's profiles, empty if there is no file. `default`: name of the default profile, or
+    None."""
 
     path: Path
     profiles: Mapping[str, Profile]
     default: str | None = None
 
     def find(self, name: str) -> Profile:
-        """Return a profile by name. Raises Invalid for an unknown name, with suggestions."""
+        """Return a profile by name. Raises Invalid with suggestions for an unknown name."""
         found = self.profiles.get(name)
         if found is None:
             from tieredstore.cli.help.suggesting import hint_at
@@ -64,14 +63,14 @@ class ProfileFile:
 
 
 def profile_path() -> Path:
-    """Return the path of the profile file. Raises Invalid without a home folder."""
+    """Return the path of the profile file. Raises Invalid if there is no home folder."""
     folder = require_user_folder("XDG_CONFIG_HOME", ".config")
     return folder / "tieredstore" / "config.toml"
 
 
 def load_profiles() -> ProfileFile:
-    """Load the user's profiles. Without a home folder there are no profiles. Raises Invalid for a
-    malformed file, Unavailable."""
+    """Load the user's profiles. Empty without a home folder. Raises Invalid for a malformed file,
+    or Unavailable."""
     if find_user_folder("XDG_CONFIG_HOME", ".config") is None:
         return ProfileFile(Path("config.toml"), {})
     path = profile_path()
@@ -132,8 +131,8 @@ def _are_texts(values: list[object]) -> bool:
 
 
 def _absolute(where: str, key: str, text: str) -> str:
-    """Return the text as an absolute path, so that it means the same in any working directory.
-    Raises Invalid for a relative path."""
+    """Return the text as an absolute path, which does not depend on the working directory. Raises
+    Invalid for a relative path."""
     path = Path(text).expanduser()
     if not path.is_absolute():
         raise Invalid(f"{where}: {key} {text!r}: expected an absolute path, or one from ~/")
@@ -141,8 +140,8 @@ def _absolute(where: str, key: str, text: str) -> str:
 
 
 def write_profile(name: str, places: Mapping[str, str], variables: Mapping[str, str]) -> Path:
-    """Write or replace a profile and return the file. The rest of the file stays unchanged. Raises
-    Invalid, Unavailable."""
+    """Write or replace a profile, and return the path of the file. The rest of the file is
+    unchanged. Raises Invalid or Unavailable."""
     if not _NAME.fullmatch(name):
         raise Invalid(f"profile {name!r}: expected up to 64 letters, digits, - and _")
     lines = [f"[profiles.{name}]", *_settings(places)]
@@ -156,7 +155,7 @@ def write_profile(name: str, places: Mapping[str, str], variables: Mapping[str, 
 
 
 def delete_profile(name: str) -> Path:
-    """Delete a profile and return the file. Raises Invalid, Unavailable."""
+    """Delete a profile, and return the path of the file. Raises Invalid or Unavailable."""
     path = profile_path()
     with _hold(path):
         text = _read(path)
@@ -201,8 +200,7 @@ def _read(path: Path) -> str:
 
 @contextmanager
 def _hold(path: Path) -> Iterator[None]:
-    """Create the folder of the profile file, and lock the file against other processes in the
-    block."""
+    """Create the folder of the profile file, and lock the file for the block."""
     from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
     from tieredstore.disk.locks import hold_lock
 

@@ -1,6 +1,5 @@
-"""Read-only broker that serves the history of a tier. It has the broker name and the offsets of the
-tier, and writes nothing to the tier. It may run at the same time as the broker that writes the
-tier."""
+"""Read-only broker that serves the history of a tier, with the tier's broker name and offsets. It
+writes nothing to the tier, and may run at the same time as the broker that does."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ from tieredstore.scan.location import METADATA_FILE, TierLocation, locate, place
 from tieredstore.tier.store import TieredMessageStore
 
 MARK: Final = "read-only-broker"
-"""File that marks the state directory of a read-only broker. A directory with other files but
-without this mark is refused."""
+"""File that marks the state directory of a read-only broker. Other directories that are not empty
+are refused."""
 PERM_READ: Final = 4
 
 
 def make_reading_broker(
     tier: str, state: Path, *, config: Path | None, cluster: str | None, broker: str | None
 ) -> Broker:
-    """Create a read-only broker. It loads the tier, and refreshes it while it runs. `state`:
-    directory for the consumer offsets of groups, created if missing. `config`: a broker.conf, for
-    ports, names and times. Raises Invalid, Unavailable."""
+    """Create a read-only broker, which loads the tier and refreshes it while running. `state`:
+    directory for consumer offsets, created if missing. `config`: a broker.conf with ports, names
+    and times. Raises Invalid or Unavailable."""
     location = locate(tier, cluster=cluster, broker=broker, config=config)
     _prepare(state)
     follower = TierFollower.open(location, state)
@@ -49,8 +48,8 @@ def make_reading_broker(
 
 
 def _prepare(state: Path) -> None:
-    """Create the state directory, and remove metadata files that an earlier run of the read-only
-    broker left in it. Raises Invalid for a directory with other files."""
+    """Create the state directory, and remove metadata files left by an earlier run. Raises Invalid
+    for a directory with other files."""
     mark = state / MARK
     if state.exists() and any(state.iterdir()) and not mark.exists():
         raise Invalid(
@@ -66,8 +65,8 @@ def _prepare(state: Path) -> None:
 
 
 def _load(location: TierLocation, state: Path, broker_name: str) -> LoadedConfig:
-    """Return the configuration of the store. Reads come from the tier, and the local store is empty
-    and receives no messages."""
+    """Return the configuration of a store that reads from the tier. Its local store is empty and
+    accepts no messages."""
     config = msgspec.structs.replace(
         place_tier(location.config, location.url, state=state),
         broker_name=broker_name,

@@ -1,4 +1,4 @@
-"""BrokerClient: requests that verbs send to a broker over remoting, and their credentials."""
+"""BrokerClient: a remoting client for verbs, with credentials."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class Sent(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Messages of one queue, and the queue offset at which the next pull begins."""
+    """Messages of a queue, with the offset of the next pull."""
 
     messages: list[StoredMessage]
     next_offset: int
 
 
 class BrokerClient:
-    """Connection to a broker, used as a context manager. `credentials`: they sign the requests.
-    Each call raises Unavailable if the broker does not answer, Busy if the broker currently cannot
-    accept requests, and Invalid if the broker refuses the request."""
+    """Connection to a broker, used as a context manager. `credentials`: sign the requests. Calls
+    raise Unavailable if the broker does not respond, Busy if it cannot accept requests at the
+    moment, and Invalid if it refuses the request."""
 
     def __init__(self, address: str, credentials: SessionCredentials | None = None) -> None:
         self._address = address
@@ -170,14 +170,14 @@ class BrokerClient:
         return Sent(msg_id, found["msgId"], int(found["queueId"]), int(found["queueOffset"]))
 
     def find_offset(self, code: RequestCode, topic: str, queue_id: int) -> int:
-        """Return the minimum or the maximum offset of a queue (GET_MIN_OFFSET, GET_MAX_OFFSET)."""
+        """Return the minimum or maximum offset of a queue (GET_MIN_OFFSET, GET_MAX_OFFSET)."""
         answer = self._require(code, {"topic": topic, "queueId": queue_id})
         return int(answer.ext_fields["offset"])
 
     def pull(
         self, topic: str, queue_id: int, offset: int, *, expression: str = "*", wait_ms: int = 0
     ) -> Pulled:
-        """Pull messages of a queue. If no message is available, wait for at most `wait_ms`."""
+        """Pull messages of a queue, waiting up to `wait_ms` if none are available."""
         flags = _SUBSCRIPTION_IN_REQUEST | (_MAY_WAIT if wait_ms else 0)
         answer = self._ask(
             RequestCode.PULL_MESSAGE,
@@ -226,9 +226,9 @@ SECRET_KEY_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - a name
 
 
 def find_credentials(path: Path | None) -> SessionCredentials | None:
-    """Read credentials from a file like mqadmin's `tools.yml`, or without a file from the
-    environment variables ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY. Returns None without a file
-    if the variables are not set. Raises Invalid, Unavailable."""
+    """Read credentials from a file like mqadmin's `tools.yml` or, without a file, from the
+    environment variables ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY. Returns None if they are not
+    set. Raises Invalid or Unavailable."""
     if path is not None:
         return _read_file(path)
     access_key = os.environ.get(ACCESS_KEY_VARIABLE)

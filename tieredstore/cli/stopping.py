@@ -1,4 +1,4 @@
-"""Orderly stop of a run. SIGINT, SIGTERM and SIGHUP request a stop. A second SIGINT or SIGTERM
+"""Clean stop of a run. SIGINT, SIGTERM and SIGHUP request a stop. A second SIGINT or SIGTERM
 interrupts the run, which then waits only for its current requests. A third signal ends the
 process."""
 
@@ -25,11 +25,12 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stop_on_signals(stop: Stoppable, received: list[int] | None = None) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP set `stop`. A second signal raises KeyboardInterrupt. The run
-    then closes its resources, which takes long if a backend does not answer. A third signal
-    therefore ends the process at once, and the run can be resumed as after a crash. A second SIGHUP
-    has no effect, because a closed terminal sends SIGHUP twice. Under `nohup`, SIGHUP stays
-    ignored. `received`: list to which the signal numbers are added."""
+    """Set `stop` on SIGINT, SIGTERM or SIGHUP. A second signal raises KeyboardInterrupt. Closing
+    resources may then take long if a backend does not respond, so a third signal ends the process
+    immediately. The run can be resumed as after a crash.
+
+    A second SIGHUP has no effect, because a closed terminal sends two. Under `nohup`, SIGHUP is
+    ignored. `received`: list to which the signal numbers are appended."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
@@ -58,8 +59,8 @@ def stop_on_signals(stop: Stoppable, received: list[int] | None = None) -> Itera
 
 
 def _leave_closed_terminal() -> None:
-    """Redirect the standard streams of a closed terminal to the null device. Writing to a closed
-    terminal would raise an error that ends the run."""
+    """Redirect the standard streams of a closed terminal to the null device. Writing to them would
+    raise an error that ends the run."""
     for descriptor in (0, 1, 2):
         with suppress(OSError):
             is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)

@@ -1,5 +1,4 @@
-"""Health of a long-running job: over HTTP as in the broker (`/health`, `/metrics`), or in a
-file."""
+"""Health of a long-running job, over HTTP as in the broker (`/health`, `/metrics`) or in a file."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serve_watch(host: str, port: int, watch: OffloadWatch) -> Iterator[int]:
-    """Serve the health of a job within the block, in a separate thread. Yields the port. For port 0
-    the system chooses the port. Raises Invalid without the extra `broker`, Unavailable if the port
-    is in use."""
+    """Serve the health of a job in a separate thread while the block runs. Yields the port. With
+    port 0, the system chooses one. Raises Invalid without the extra `broker`, Unavailable if the
+    port is in use."""
     try:
         from tieredstore.broker.operations.exporter import MetricsExporter
         from tieredstore.broker.operations.health import describe_health
@@ -54,9 +53,9 @@ def serve_watch(host: str, port: int, watch: OffloadWatch) -> Iterator[int]:
 def write_health(
     path: Path, watch: OffloadWatch, every_seconds: float = HEALTH_FILE_SECONDS
 ) -> Iterator[None]:
-    """Within the block, keep the content of `/health` in a file, for health checks without HTTP.
-    The content is one line of JSON that is replaced atomically. `written_ms` is the time of the
-    last write. The file is deleted at the end of the block, but not if the process is killed.
+    """Write the content of `/health` to a file while the block runs, for health checks without
+    HTTP. The file has one line of JSON, with the time of the last write as `written_ms`, and is
+    replaced atomically. It is deleted at the end of the block, but not if the process is killed.
     Raises Invalid or Unavailable if the first write fails."""
     import orjson
 

@@ -1,1 +1,1 @@
-"""Help: examples, manual, completion, suggestions."""
+"""Help: examples, manual page, completion and suggestions."""

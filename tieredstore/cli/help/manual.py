@@ -1,4 +1,4 @@
-"""Manual page: the `--help` of each verb in roff, the language of man pages."""
+"""Manual page: the `--help` text of each verb in roff."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def manual_page(root: click.Context) -> str:
 
 
 def walk_commands(context: click.Context) -> Iterator[click.Context]:
-    """Yield the context of each verb and of its subcommands, in the order of the help."""
+    """Yield the context of each verb and its subcommands, in the order of the help."""
     group = context.command
     if not isinstance(group, click.Group):
         return
@@ -78,8 +78,8 @@ def _paragraphs(command: click.Command) -> list[str]:
 
 
 def _body(paragraphs: list[str]) -> Iterator[str]:
-    """Yield the paragraphs as roff. A paragraph that begins with a backspace character keeps its
-    line breaks, as in `--help`."""
+    """Convert paragraphs to roff. Line breaks are kept in a paragraph that starts with a backspace
+    character, as in `--help`."""
     for paragraph in paragraphs:
         yield ".PP"
         kept = paragraph.removeprefix("\b\n")
@@ -90,7 +90,7 @@ def _body(paragraphs: list[str]) -> Iterator[str]:
 
 
 def _escape(text: str) -> str:
-    """Escape plain text for roff."""
+    """Escape text for roff."""
     plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
     plain = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in plain)
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain

@@ -1,4 +1,4 @@
-"""Suggestions for an unknown word, such as a misspelt option."""
+"""Suggestions for misspelt words, such as options."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LEAST_LIKENESS = 0.65
 
 
 def hint_at(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean …?` with the most likely words, the likeliest first. Empty if no word
-    is likely."""
+    """Return the suffix "did you mean …?" with the most likely words, likeliest first. Empty if no
+    word is likely."""
     likely = find_likely(word, known)
     return f"; did you mean {' or '.join(map(repr, likely))}?" if likely else ""
 
 
 def find_likely(word: str, known: Iterable[str]) -> list[str]:
-    """Return the known words that the user may have meant: those that begin with `word`, shortest
-    first. If there are none, words with a similar spelling."""
+    """Return the known words that the user may have meant. These are the words that start with
+    `word`, shortest first, or else words with a similar spelling."""
     import difflib
 
     names = {name.casefold(): name for name in known}
@@ -35,8 +35,8 @@ def find_likely(word: str, known: Iterable[str]) -> list[str]:
 
 
 def describe_option(error: click.NoSuchOption) -> str:
-    """Return the text of click's error with the likely options, the likeliest first. Click sorts
-    its own suggestions alphabetically."""
+    """Return the message of click's error with the likely options, likeliest first. Click would
+    sort them alphabetically."""
     context = error.ctx
     if context is None:
         return error.format_message()
@@ -51,8 +51,8 @@ def describe_option(error: click.NoSuchOption) -> str:
 
 
 def offer_conf(callback: Callable[..., object]) -> Callable[..., object]:
-    """Decorate a command so that its errors about a missing tier, folder or file get a hint at a
-    broker.conf that may name it. The command receives all options as keyword arguments."""
+    """Decorate a command so that errors about a missing tier, folder or file point to a broker.conf
+    that may name it. The command receives all options as keyword arguments."""
 
     @wraps(callback)
     def call(*args: object, **given: object) -> object:
@@ -69,12 +69,12 @@ def offer_conf(callback: Callable[..., object]) -> Callable[..., object]:
 
 
 class UnnamedOption(click.UsageError):
-    """Error for a missing required option that names a tier, a folder or a file."""
+    """Raised if a required option for a tier, a folder or a file is missing."""
 
 
 def hint_at_conf(given: Mapping[str, object], option: str) -> str:
-    """Return a hint that the missing value may be in a broker.conf. Empty if a configuration is
-    given, or if none exists next to the store or the state directory. `given`: options and their
+    """Return a hint at a broker.conf that may name the missing value. Empty if a configuration is
+    given, or if the store or state directory has no broker.conf nearby. `given`: options and their
     values. `option`: the missing option."""
     from tieredstore.scan.location import find_conf_beside
 

@@ -1,1 +1,1 @@
-"""Lines on standard error: their levels and their format."""
+"""Lines on standard error: levels and formats."""

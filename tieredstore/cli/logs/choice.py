@@ -1,4 +1,4 @@
-"""Level and format of the lines on standard error: log records, and messages that a verb prints."""
+"""Level and format of lines on standard error: log records and messages printed by verbs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LogFormat(enum.StrEnum):
 
 
 class LogChoice:
-    """Log options of one command line, stored as the `obj` of its click contexts. `named_level`:
-    level of --log-level. `more`: number of times that -v was given. `shown`: printed lines that
-    must not be printed a second time."""
+    """Log options of a command line, stored as the `obj` of its click contexts. `named_level`:
+    level from --log-level. `more`: number of -v options. `shown`: printed lines that must not be
+    repeated."""
 
     def __init__(self) -> None:
         self.named_level: str | None = None
@@ -32,15 +32,16 @@ class LogChoice:
         self.shown: set[str] = set()
 
     def find_level(self, default: str = DEFAULT_LEVEL) -> str:
-        """Return the chosen log level. `default`: the verb's default level. Each -v makes the
-        output one level more detailed."""
+        """Return the log level. `default`: default level of the verb. Each -v increases the
+        verbosity by one level."""
         if self.named_level is not None:
             return self.named_level
         return LEVELS[min(LEVELS.index(default) + self.more, len(LEVELS) - 1)]
 
 
 def log_options() -> list[click.Option]:
-    """Return the options -v, --log-level and --log-format. They may precede or follow a verb."""
+    """Return the options -v, --log-level and --log-format, which may come before or after a
+    verb."""
     return [
         click.Option(
             ["-v", "--verbose"],
@@ -67,7 +68,7 @@ def log_options() -> list[click.Option]:
 
 
 def find_choice() -> LogChoice:
-    """Return the log options of the running command line, or the default."""
+    """Return the log options of the current command line, or the defaults."""
     context = click.get_current_context(silent=True)
     return LogChoice() if context is None else context.ensure_object(LogChoice)
 
@@ -87,8 +88,8 @@ def _choose_format(context: click.Context, _option: click.Parameter, form: str |
 
 
 def say(text: str, level: str = "info", choice: LogChoice | None = None) -> None:
-    """Print one line on stderr. At level warning or above, the line contains the name of the level.
-    `choice`: the log options, for a caller without a click context."""
+    """Print a line on stderr. From level warning up, it includes the name of the level. `choice`:
+    log options, for callers without a click context."""
     click.echo(make_line(text, level, choice), err=True)
 
 

@@ -19,8 +19,8 @@ _ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})
 
 
 def log_to_stderr() -> None:
-    """Print log records at or above the chosen level as lines on stderr, without tracebacks. Lines
-    begin with the time if a level was chosen, or if the verb follows new messages."""
+    """Print log records from the chosen level up as lines on stderr, without tracebacks. Lines
+    start with the time if a level was chosen or if the verb follows new messages."""
     logger = logging.getLogger(_PROJECT)
     for handler in list(logger.handlers):
         if isinstance(handler, _Lines):
@@ -37,16 +37,16 @@ def log_to_stderr() -> None:
 def make_json_line(
     logger: str, level: str, text: str, fields: Mapping[str, object] | None = None
 ) -> str:
-    """Return a string that is not a log record as a JSON line in the format of log records.
-    `fields`: further fields of the line."""
+    """Format a message that is not a log record as a JSON line, like a log record. `fields`:
+    additional fields of the line."""
     record = logging.LogRecord(logger, logging.getLevelName(level.upper()), "", 0, text, (), None)
     record.fields = fields or {}
     return JsonLines().format(record)
 
 
 class JsonLines(logging.Formatter):
-    """Formats each record as a JSON line with `time` (ISO 8601, UTC), `level`, `logger` and
-    `message`, and with the record's `fields` and `traceback` if it has them."""
+    """Formats a record as a JSON line with `time` (ISO 8601, UTC), `level`, `logger` and `message`,
+    and with `fields` and `traceback` if present."""
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, object] = {
@@ -62,12 +62,12 @@ class JsonLines(logging.Formatter):
 
 
 def stamp() -> str:
-    """Return the current time, followed by a blank, as the start of a log line."""
+    """Return the current time and a space, as the start of a log line."""
     return f"{format_time(SYSTEM_CLOCK.now_ms())} "
 
 
 class _Lines(logging.Handler):
-    """Handler that writes records to stderr according to the log options."""
+    """Handler that prints records on stderr according to the log options."""
 
     def __init__(self, level: int, choice: LogChoice, *, has_time: bool) -> None:
         super().__init__(level)
@@ -89,7 +89,6 @@ class _Lines(logging.Handler):
 
 
 def _is_following() -> bool:
-    """Return whether the verb follows new messages: it has --follow, or it is an export with
-    --every."""
+    """Return whether the verb follows new messages, with --follow or as an export with --every."""
     context = click.get_current_context(silent=True)
     return context is not None and any(context.params.get(name) for name in ("follow", "every"))

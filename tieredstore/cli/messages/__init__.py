@@ -1,1 +1,1 @@
-"""Messages for output: selection, order, rows."""
+"""Messages for output: selection, order and rows."""

@@ -1,4 +1,4 @@
-"""Selection of messages in some topics, and the format of their rows."""
+"""Selection of messages from topics, and the format of their rows."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageChoice:
-    """Selection of messages in a queue. `tags`: values of TAGS, empty for all messages. `where`: a
-    further condition, or None."""
+    """Filter for the messages of a queue. `tags`: accepted tags, empty for all. `where`: additional
+    condition, or None."""
 
     tags: frozenset[str] = frozenset()
     where: WhereFilter | None = None
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """Tags codes that a selected message can have, as an argument for `read_batches`. None
-        means any tags code."""
+        """Return the tags codes of matching messages, as an argument for `read_batches`. None means
+        any."""
         from tieredstore.message.hashes import tags_code
 
         return frozenset(map(tags_code, self.tags)) if self.tags else None
 
     def takes(self, message: StoredMessage) -> bool:
-        """Return whether a message is selected. The text of the tags is compared, because a unit
+        """Return whether a message matches. The text of the tags is compared, because a unit
         contains only their hash."""
         if self.tags and message.tags not in self.tags:
             return False
@@ -52,7 +52,7 @@ class MessageChoice:
         return batch.select(np.fromiter(map(self.takes, batch.messages()), np.bool_, len(batch)))
 
     def explain_nothing(self) -> str:
-        """Return an explanation of an empty result, or an empty string."""
+        """Explain an empty result, or return an empty string."""
         from tieredstore.cli.help.suggesting import hint_at
         from tieredstore.cli.messages.where import FIELDS
 
@@ -63,7 +63,7 @@ class MessageChoice:
 
 
 def names_one_topic(topics: Sequence[str]) -> bool:
-    """Return whether `topics` (names and shell patterns) is exactly one name."""
+    """Return whether `topics` (names and shell patterns) is a single name."""
     from tieredstore.scan.selection import is_pattern
 
     return len(topics) == 1 and not is_pattern(topics[0])
@@ -77,9 +77,9 @@ def choose_queues(
     *,
     may_be_gone: bool = False,
 ) -> list[QueueFiles]:
-    """Return the queues of topics. `topics`: names and shell patterns. `may_be_gone`: whether
-    missing topics and queues are allowed. Otherwise raises Invalid for a name or pattern that no
-    topic has, and if no queue remains."""
+    """Return the queues of topics. `topics`: names and shell patterns. `may_be_gone`: True to allow
+    missing topics and queues. Otherwise raises Invalid if a name or pattern matches no topic, or if
+    no queue remains."""
     from tieredstore.scan.selection import Selection, require_topics, split_topics
 
     if may_be_gone:
@@ -107,9 +107,8 @@ def choose_queues(
 @dataclass(frozen=True, slots=True)
 class MessageRequest:
     """Selection of messages and format of their rows. `topics`: names and shell patterns.
-    `queue_id`: None for all queues. `names`: fields that rows must have. `on_finding`: function
-    that is called for each damage. If it returns, the damage is ignored. If it raises an error, the
-    read ends."""
+    `queue_id`: None for all queues. `names`: required fields of rows. `on_finding`: function called
+    for each damage. The read ignores the damage if it returns, and ends if it raises."""
 
     topics: Sequence[str]
     queue_id: int | None

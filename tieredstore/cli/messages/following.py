@@ -1,4 +1,4 @@
-"""Messages as they arrive. Each round of reads continues at the end of the previous round."""
+"""Messages as they arrive. Each round of reads continues where the previous one ended."""
 
 from __future__ import annotations
 
@@ -23,31 +23,30 @@ _log = logging.getLogger(__name__)
 
 Row: TypeAlias = dict[str, object]
 _Mark: TypeAlias = tuple[int, int, int]
-"""Mark of a message: its store time, physical offset and body CRC. If the message at a queue offset
-has another mark than before, the queue was recreated."""
+"""Mark of a message: its store time, physical offset and body CRC. If the mark at a queue offset
+changes, the queue was recreated."""
 _SLEEP_SECONDS: Final = 0.1
 
 
 class Feed(Protocol):
-    """Source of messages that remembers its position in each queue. `lacks_messages`: whether some
-    stored messages are not read, because the store was not stopped cleanly, or because damage in
-    its log hides the queue of a message. `failure`: error for damage among the latest messages,
-    raised after their rows."""
+    """Source of messages that remembers its position in each queue. `lacks_messages`: True if some
+    stored messages are not read, because the store was not stopped cleanly or damage hides the
+    queue of a message. `failure`: error for damage among the latest messages, raised after their
+    rows."""
 
     lacks_messages: bool
     failure: Corrupt | None
 
     def read_last(self, count: int) -> list[Row]:
-        """Return the rows of the `count` selected messages with the latest store times. Later reads
-        begin after all existing messages."""
+        """Return the rows of the `count` matching messages with the latest store times. Later reads
+        start after all existing messages."""
 
     def read_next(self) -> Iterator[Row]:
-        """Yield the rows of the selected messages that arrived since the last read, queue by
-        queue."""
+        """Yield the rows of matching messages that arrived since the last read, queue by queue."""
 
 
 class StopFlag:
-    """Flag that a signal handler sets to stop a feed."""
+    """Flag set by a signal handler to stop a feed."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -59,7 +58,7 @@ class StopFlag:
         return self._is_set
 
     def wait(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the flag is set."""
+        """Wait for `seconds` or until the flag is set."""
         end = time.monotonic() + seconds
         while not self._is_set and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _SLEEP_SECONDS))
@@ -67,7 +66,7 @@ class StopFlag:
 
 def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
     """Yield the rows of existing and new messages of a feed until `stop` is set. Temporary errors
-    are retried, except in the first read. Raises lasting errors of reads."""
+    are retried, except in the first read. Raises permanent errors."""
     has_begun = False
     while not stop.is_set():
         try:
@@ -85,10 +84,9 @@ def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
 
 @dataclass(slots=True)
 class _Position:
-    """Position in a queue. `end`: queue offset after the last message that was read. `mark`: queue
-    offset and `_Mark` of that message, or of an earlier one. `stamps`, `log_start`: change stamps
-    of the segments and start of the queue's commit log (bytes), as they were when the mark was last
-    compared."""
+    """Position in a queue. `end`: queue offset after the last message read. `mark`: queue offset
+    and `_Mark` of that message or of an earlier one. `stamps`, `log_start`: change stamps of the
+    segments and start of the commit log (bytes) when the mark was last compared."""
 
     end: int = 0
     mark: tuple[int, _Mark] | None = None
@@ -97,7 +95,7 @@ class _Position:
 
 
 class TierFeed:
-    """Messages of a tier to which a writer may be adding messages. Each round lists the tier."""
+    """Messages of a tier that a writer may be extending. Each round lists the tier."""
 
     def __init__(self, opened: OpenTier, request: MessageRequest) -> None:
         self._opened = opened
@@ -148,8 +146,8 @@ class TierFeed:
             position.end = end
 
     def _choose(self) -> list[QueueFiles]:
-        """Return the queues to read. After the first round, requested queues may be missing,
-        because they were deleted or all their messages have expired."""
+        """Return the queues to read. After the first round, requested queues may be missing because
+        they were deleted or have expired."""
         from tieredstore.cli.messages.choice import choose_queues
 
         asked, opened, before = self._request, self._opened, self._there
@@ -166,9 +164,9 @@ class TierFeed:
         return found
 
     def _find_end(self, queue: QueueFiles, position: _Position) -> tuple[QueueFiles, int, int]:
-        """Return the queue, the offset at which reading continues, and the end of the queue's
-        complete messages. The last units may have no message yet. If an offset that was read before
-        has a different message now, the queue was recreated, and is read from its start."""
+        """Return the queue, the offset at which to continue, and the end of its complete messages.
+        The last units may have no message yet. If the message at an offset has changed since it was
+        read, the queue was recreated and is read from its start."""
         from tieredstore.scan.expired import open_queue
         from tieredstore.scan.read.tail import find_committed_end, read_message
 

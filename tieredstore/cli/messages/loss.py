@@ -1,4 +1,4 @@
-"""Warning of messages that expired before they were read."""
+"""Warning about messages that expired before they were read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _log = logging.getLogger(__name__)
 
 
 def warn_of_loss(queue: str, first: int, least: int) -> None:
-    """Warn if a queue begins at offset `least`, after the offset `first` from which it should be
-    read."""
+    """Warn if a queue starts at offset `least`, after the offset `first` at which reading should
+    continue."""
     if first < least:
         _log.warning(
             "%s: %d messages expired before they were read, %d to %d",

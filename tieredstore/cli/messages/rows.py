@@ -1,4 +1,4 @@
-"""Messages of a tier as rows: all messages of some ranges, or the last messages of some queues."""
+"""Messages of a tier as rows: all messages in ranges, or the last messages of queues."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from tieredstore.scan.catalogue import QueueFiles
 
     Placed: TypeAlias = tuple[int, int, int, dict[str, object]]
-    """A row with the values by which rows are sorted: store time (epoch ms), index of the queue,
-    queue offset, row."""
+    """Row with its sort key: store time (epoch ms), index of the queue, queue offset, row."""
 
 
 MESSAGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
 """Columns of a table of messages. JSON output has every field."""
 _FEW = 4096
-"""Number of messages below which the import of pyarrow takes more time than pyarrow saves."""
+"""Number of messages below which importing pyarrow takes longer than it saves."""
 
 
 def message_rows(
@@ -46,11 +45,10 @@ def message_rows(
     *,
     reverse: bool = False,
 ) -> Generator[dict[str, object]]:
-    """Yield the rows of the selected messages in the given ranges of queues. Each row has at least
-    the given fields. The first rows are made one by one. If pyarrow is installed, the later rows
-    are made from whole batches, which is faster. `reverse`: read the ranges of each queue from
-    their ends, the last range first. Raises Corrupt, Unavailable, and Expired for messages that
-    expire during the read."""
+    """Yield the rows of matching messages in ranges of queues. Each row has at least the given
+    fields. The first rows are built one at a time, and later ones from whole batches if pyarrow is
+    installed, which is faster. `reverse`: read the ranges of each queue backwards. Raises Corrupt,
+    Unavailable, and Expired if messages expire during the read."""
     from tieredstore.scan.read.batches import read_batches, read_batches_backwards
     from tieredstore.scan.read.small_ranges import read_small_ahead
 
@@ -107,8 +105,8 @@ def _choose_rows_of() -> RowsOf:
 MOST_MESSAGES = 10_000
 """Maximum number of messages that `last_rows` can return, because it holds them in memory."""
 _FEW_LAST = 100
-"""Maximum number of messages per queue for which `last_rows` reads several queues concurrently over
-a network."""
+"""Maximum number of messages per queue for which `last_rows` reads queues concurrently over a
+network."""
 
 
 def last_rows(
@@ -117,12 +115,13 @@ def last_rows(
     asked: MessageRequest,
     count: int,
 ) -> tuple[list[dict[str, object]], Corrupt | None]:
-    """Return the rows of the `count` selected messages with the latest store times, ordered by
-    store time. Also returns the first error for damage among these messages, or None. If there is
-    damage, only rows of messages after it are returned. Each queue is read backwards from its end
-    until `count` messages are found. A message further back is not found, even if its store time is
-    later because a clock was set back. Memory: twice `count` messages, or a bounded multiple for
-    few messages. Raises Unavailable."""
+    """Return the rows of the `count` matching messages with the latest store times, ordered by
+    store time. Also returns the first error for damage among them, or None. Only rows after the
+    damage are returned.
+
+    Each queue is read backwards until `count` messages are found. An earlier message is not found
+    even if it has a later store time, because a clock was set back. Memory: twice `count` messages,
+    or a bounded multiple if `count` is small. Raises Unavailable."""
     from tieredstore.scan.ahead import map_ahead
 
     def read(numbered: tuple[int, QueueFiles]) -> tuple[list[Placed], Corrupt | None]:

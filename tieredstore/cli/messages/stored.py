@@ -1,4 +1,4 @@
-"""Messages of a local store (of this project or of Java). The owner of the store may be writing."""
+"""Messages of a local store (of this project or Java), whose owner may be writing."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 _BATCH: Final = 512
 _log = logging.getLogger(__name__)
 _MORE: Final = 4
-"""Factor by which each read of a queue, backwards from its end, is larger than the read before.
-Reads end when enough messages match."""
+"""Factor by which each backward read of a queue is larger than the previous one, until enough
+messages match."""
 _MOST: Final = 16_384
 """Maximum number of messages in one backward read of a queue."""
 
 
 class StoreFeed:
-    """Messages of a store that is read while its owner may be running. Messages that the owner has
-    not flushed are not visible. `broker`: name of the broker in rows."""
+    """Messages of a store whose owner may be running. Messages not flushed by the owner are not
+    visible. `broker`: broker name in rows."""
 
     def __init__(
         self, store: ReadOnlyMessageStore, request: MessageRequest, broker: str = ""
@@ -53,9 +53,9 @@ class StoreFeed:
         self.failure: Corrupt | None = None
 
     def read_last(self, count: int) -> list[Row]:
-        """Return the rows of the `count` selected messages with the latest store times. Later reads
-        begin after all existing messages. If a queue has damage (`failure`), only its messages
-        after the damage are returned. Raises Unavailable."""
+        """Return the rows of the `count` matching messages with the latest store times. Later reads
+        start after all existing messages. If a queue is damaged (`failure`), only messages after
+        the damage are returned. Raises Unavailable."""
         found: list[Placed] = []
         for key in self._choose():
             begin, end = self._find_begin(key), self._find_end(key)
@@ -69,8 +69,8 @@ class StoreFeed:
         return [row for _, _, _, row in reversed(found)]
 
     def _read_backwards(self, key: QueueKey, begin: int, end: int, count: int) -> Iterator[Placed]:
-        """Yield the selected messages with queue offsets in [begin, end), the last message first.
-        Damage is reported at its place in this order."""
+        """Yield the matching messages with queue offsets in [begin, end), last message first.
+        Damage is reported at its position in this order."""
         while end > begin:
             low = max(begin, end - count)
             found: list[Placed | Finding] = []
@@ -86,8 +86,8 @@ class StoreFeed:
             end, count = low, min(count * _MORE, max(count, _MOST))
 
     def read_next(self) -> Iterator[Row]:
-        """Yield the rows of the selected messages that arrived since the last read. Raises Invalid
-        for a topic that is not in the store, Corrupt, Unavailable."""
+        """Yield the rows of matching messages that arrived since the last read. Raises Corrupt or
+        Unavailable, and Invalid for a topic that is not in the store."""
         if self.failure is not None:
             raise self.failure
         for key in self._choose():
@@ -135,8 +135,8 @@ class StoreFeed:
         ]
 
     def _find_held_back(self) -> set[str]:
-        """If the store was not stopped cleanly, return the topics that have messages after the
-        checkpoint, and log a warning about these messages. Otherwise return an empty set."""
+        """Return the topics with messages after the checkpoint of a store that was not stopped
+        cleanly, and log a warning. Returns an empty set for other stores."""
         if not self._store.is_unclean:
             return set()
         asked = self._request
@@ -161,8 +161,8 @@ class StoreFeed:
         return {key.topic for key in counts}
 
     def _name_left_out(self, pattern: str, topics: list[str]) -> None:
-        """Log a warning that topics with batch consume queues are left out. Raises Invalid if such
-        a topic is requested by name."""
+        """Warn that topics with batch consume queues are omitted. Raises Invalid if such a topic is
+        requested by name."""
         text = f"{', '.join(topics)}: batch consume queues (BatchCQ), which are not read here"
         if pattern in topics:
             raise Invalid(f"{self._store.root}: {text}", path=str(self._store.root))
@@ -210,8 +210,7 @@ class StoreFeed:
             offset = max(offset, reached)
 
     def _check_skipped(self, key: QueueKey, begin: int, end: int, tell: OnFinding) -> None:
-        """Report damage if a unit in [begin, end) has no record in the commit log, unless the unit
-        has expired."""
+        """Report damage if an unexpired unit in [begin, end) has no record in the commit log."""
         if begin >= end:
             return
         self._store.refresh()
@@ -227,8 +226,8 @@ class StoreFeed:
         tell(damage("record-missing", text, queue_offset=begin, messages=end - begin))
 
     def _was_recreated(self, key: QueueKey) -> bool:
-        """Return whether the unit of a message that was read earlier now locates a later byte of
-        the log. If so, the queue was recreated."""
+        """Return whether the queue was recreated. The unit of a message that was read earlier then
+        points to a later byte of the log."""
         offset, position = self._seen.get(key, (-1, 0))
         queue = None if offset < 0 else self._store.find_queue(*key)
         unit = None if queue is None else queue.unit(min(offset, queue.max_offset - 1))
@@ -248,8 +247,8 @@ class StoreFeed:
 
 
 def _matches(topic: str, pattern: str) -> bool:
-    """Return whether a name or shell pattern selects a topic. A pattern selects a light queue only
-    if the pattern begins with the prefix of light queues. Light queues have messages of other
-    topics, so `*` would otherwise read these messages twice."""
+    """Return whether a name or shell pattern matches a topic. Light queues match only patterns that
+    start with their prefix. They contain messages of other topics, which `*` would otherwise read
+    twice."""
     is_meant = pattern.startswith(LMQ_PREFIX) or not topic.startswith(LMQ_PREFIX)
     return is_meant and fnmatchcase(topic, pattern)

@@ -1,4 +1,4 @@
-"""`--where`: selection of messages by an SQL92 expression over their fields."""
+"""`--where`: filter for messages by an SQL92 expression over their fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX: Final = "properties."
 def _map_body(
     message: StoredMessage, function: Callable[[bytes | memoryview], str | int]
 ) -> str | int | None:
-    """Return the result of `function` for the body of a message, or None if the body cannot be
+    """Apply a function to the body of a message. Returns None if the body cannot be
     decompressed."""
     try:
         return function(message.decode_body())
@@ -64,8 +64,8 @@ _MAX_STEPS: Final = 10_000_000
 
 
 class WhereFilter:
-    """Selects the messages for which an expression is True. The constructor raises Invalid for a
-    string that is not an expression."""
+    """Accepts the messages for which an expression is True. The constructor raises Invalid for an
+    invalid expression."""
 
     def __init__(self, expression: str) -> None:
         try:
@@ -83,7 +83,7 @@ class WhereFilter:
             return False
 
     def find_strangers(self) -> list[str]:
-        """Return the properties that the expression names and that no examined message had."""
+        """Return the properties used in the expression that no examined message had."""
         return sorted(self._missed - self._met)
 
     def _note(self, name: str, *, is_there: bool) -> None:
@@ -91,7 +91,7 @@ class WhereFilter:
 
 
 class _Fields:
-    """Fields of one message by name, computed when they are read."""
+    """Fields of a message by name, computed on demand."""
 
     __slots__ = ("_message", "_note")
 

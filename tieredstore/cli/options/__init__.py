@@ -1,1 +1,1 @@
-"""Options that verbs share, each declared once, and completion of their values."""
+"""Options shared by verbs, each declared once, and completion of their values."""

@@ -1,4 +1,4 @@
-"""Options for the broker that a verb uses, and for the credentials of the verb."""
+"""Options for the broker to connect to, and for credentials."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class Place(NamedTuple):
-    """Address of a broker, and the file with the credentials, or None."""
+    """Address of a broker, with the credentials file or None."""
 
     address: str
     credentials: Path | None
 
 
 def broker_option(command: _Command) -> _Command:
-    """Add --at and --credentials. The command receives both as `broker`."""
+    """Add --at and --credentials, passed to the command as `broker`."""
 
     @functools.wraps(command)
     def run(*args: object, address: str, credentials: Path | None, **kwargs: object) -> object:
@@ -48,7 +48,7 @@ def broker_option(command: _Command) -> _Command:
 
 @contextmanager
 def talk_to(broker: Place) -> Iterator[BrokerClient]:
-    """Connect to a broker for a `with` block. Raises Unavailable, and Invalid without the extra
+    """Connect to a broker in a `with` block. Raises Unavailable, and Invalid without the extra
     `broker`."""
     log_to_stderr()
     try:

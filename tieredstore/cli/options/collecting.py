@@ -1,4 +1,4 @@
-"""Functions that declare options. A command may receive several options together as one value."""
+"""Functions that declare options. Several options can be passed to a command as one value."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def collect(
     name: str, kind: Callable[..., object], options: Mapping[str, Settings]
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command. The command receives `kind(field=value,
-    …)` as the keyword argument `name`. `options`: for each field, the settings of its option, in
-    the order of `--help`."""
+    …)` as the keyword argument `name`. `options`: settings of the option for each field, in the
+    order of `--help`."""
     names = {f"{name}__{field}": field for field in options}
 
     def decorate(command: Command) -> Command:
@@ -40,8 +40,8 @@ def collect(
 def value(
     flag: str, metavar: str | None, help: str, *, name: str = "", **settings: Any
 ) -> Callable[[Command], Command]:
-    """Add an option with a value. Its help shows the default. `name`: keyword argument of the
-    command, or short form of the option. `settings`: arguments of `click.option`."""
+    """Add an option with a value, whose default is shown in the help. `name`: keyword argument of
+    the command, or short form of the option. `settings`: arguments of `click.option`."""
     settings = {"show_default": "default" in settings, **settings}
     return click.option(flag, *filter(None, [name]), metavar=metavar, help=help, **settings)
 
@@ -54,7 +54,7 @@ def switch(flag: str, help: str, *, name: str = "") -> Callable[[Command], Comma
 def choice(
     flag: str, values: Sequence[str], help: str, **settings: Any
 ) -> Callable[[Command], Command]:
-    """Add an option whose value is one of several words. `settings`: as in `value`."""
+    """Add an option that accepts one of several words. `settings`: as in `value`."""
     return value(flag, None, help, type=click.Choice(values), **settings)
 
 

@@ -1,6 +1,6 @@
-"""Completion of topic names as values of options. The topics come from the tier that the command
-line names before the cursor. The user waits after pressing Tab, so the search for topics has a time
-limit, and errors are not shown."""
+"""Completion of topic names in option values. The topics come from the tier named before the
+cursor. The user waits after pressing Tab, so the search has a time limit and errors are not
+shown."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def complete_topics(
     parameter: click.Parameter,
     incomplete: str,
 ) -> list[str]:
-    """Return the topics that begin with the last name in `incomplete`. If the option takes a list,
-    `incomplete` is a comma-separated list."""
+    """Return the topics that start with the last name in `incomplete`. If the option takes a list,
+    names are separated by commas."""
     taken, comma, begun = incomplete.rpartition(",") if parameter.multiple else ("", "", incomplete)
     tier = _given_tier(context)
     if tier is None:
@@ -55,8 +55,8 @@ def complete_profiles(
 
 
 def _given_tier(context: click.Context) -> TierOptions | None:
-    """Return the tier that a verb reads, as given by the options before the cursor. The verb `copy`
-    reads the tier of --from. Returns None if no tier is given."""
+    """Return the tier named by the options before the cursor, or None. For the verb `copy` this is
+    the tier of --from."""
     from tieredstore.cli.options.defaults import add_defaults
     from tieredstore.cli.options.tier import TierOptions
 
@@ -76,8 +76,8 @@ def _given_tier(context: click.Context) -> TierOptions | None:
 
 
 def look_in_time(look: Callable[[], Iterable[str]]) -> list[str]:
-    """Return the sorted result of `look`. Return an empty list if `look` raises an error, or if no
-    time is left to call it. If `look` takes too long, the process ends without an answer."""
+    """Return the sorted result of `look`. Returns an empty list if it raises an error or if no time
+    is left. If `look` takes too long, the process ends without an answer."""
     seconds = LIMIT_SECONDS - _measure_age()
     if seconds <= 0:
         return []
@@ -93,8 +93,8 @@ def look_in_time(look: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _measure_age() -> float:
-    """Return the seconds since the process started. If the system does not report the start, return
-    the process's CPU time."""
+    """Return the seconds since the process started. If the system does not report this, return the
+    CPU time of the process."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         begin = ticks / os.sysconf("SC_CLK_TCK")
@@ -104,9 +104,8 @@ def _measure_age() -> float:
 
 
 def find_topics(tier: TierOptions) -> Iterator[str]:
-    """Yield the topics of a tier. They come from the state directory if one is given, otherwise
-    from the folders of a tier in files, otherwise from a listing. Raises the errors of these
-    reads."""
+    """Yield the topics of a tier. They are read from the state directory if given, from the folders
+    of a tier in files, or else from a listing. Raises the errors of these reads."""
     from tieredstore.tier_url import as_url, parse_tier_url
 
     if tier.state is not None:
@@ -149,8 +148,7 @@ def _topics_of_state(state: Path) -> Iterator[str]:
 
 
 def shell_script(shell: str, command: click.Command) -> str:
-    """Return the script that enables completion in a shell. Raises click.UsageError for an unknown
-    shell."""
+    """Return the completion script for a shell. Raises click.UsageError for an unknown shell."""
     from click.shell_completion import ShellComplete, get_completion_class
 
     kind = get_completion_class(shell)

@@ -1,5 +1,5 @@
-"""Defaults for the options of a tier, its state and its configuration. They come from the
-environment and from profiles."""
+"""Default values for the options of a tier, its state and its configuration, from the environment
+and from profiles."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PATHS: Final = frozenset({"state", "config"})
 
 
 class Source(NamedTuple):
-    """Values of options from one source (environment or profile). `origins`: for each value, the
-    name of its source, for messages. `read_settings`: function that returns the settings of a
-    broker.conf whose values are in environment variables."""
+    """Option values from one source (environment or profile). `origins`: name of the source of each
+    value, for messages. `read_settings`: returns the broker.conf settings whose values are in
+    environment variables."""
 
     values: Mapping[str, str]
     origins: Mapping[str, str]
@@ -35,12 +35,14 @@ class Source(NamedTuple):
 def add_defaults(
     given: Mapping[str, Any], on_problem: Callable[[TieredStoreError], None]
 ) -> dict[str, Any]:
-    """Return the options of the command line. Missing options are taken from the environment or a
-    profile. In the result, `origins` has the source of each such value, and `properties` has the
-    settings from a profile. A source that names a different tier is ignored, because its state and
-    configuration belong to that tier. If the tier is known without the default profile, an
-    unreadable default profile is only reported to `on_problem`. Raises Invalid and Unavailable for
-    any other unreadable profile, and Invalid if --profile names a profile for a different tier."""
+    """Return the command line's options, with missing ones taken from the environment or a profile.
+    `origins` in the result has the source of each such value, and `properties` the settings from a
+    profile. A source that names another tier is ignored, because its state and configuration belong
+    to that tier.
+
+    An unreadable default profile is only reported to `on_problem` if the tier is already known.
+    Raises Invalid and Unavailable for other unreadable profiles, and Invalid if --profile names a
+    profile of another tier."""
     properties: Mapping[str, str] = {}
     found, origins = dict(given), dict[str, str]()
     profile = found.pop("profile", None)

@@ -1,4 +1,4 @@
-"""Options of jobs: workers, journal, report."""
+"""Options of jobs: workers, journal and report."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ _QUIET: Settings = {"flag": "--quiet", "is_flag": True, "help": "No progress on 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """Options that set how a job runs. `spark_conf`: `key=value` settings of the Spark session,
-    valid only with --spark. `received`: numbers of the signals that were received during the
-    run."""
+    """Options for running a job. `spark_conf`: `key=value` settings of the Spark session, valid
+    only with --spark. `received`: numbers of the signals received during the run."""
 
     workers: int | None = None
     spark: bool = False
@@ -51,8 +50,8 @@ class JobOptions:
     received: list[int] = field(default_factory=list)
 
     def require_staging(self, staging: str | None) -> None:
-        """Raise Invalid if the tasks run on Spark and no staging location is given, because workers
-        on other machines need a location that all of them can reach."""
+        """Raise Invalid if tasks run on Spark without a staging location, which all workers must be
+        able to reach."""
         if self.spark and staging is None:
             raise Invalid("--spark needs --staging: a place that all its workers reach")
 
@@ -95,12 +94,12 @@ job_options = collect(
         "quiet": _QUIET,
     },
 )
-"""Adds the options of a job whose tasks can run in other processes or on Spark. The command
-receives the `JobOptions` as `job`."""
+"""Adds the options of a job whose tasks can run in other processes or on Spark, passed to the
+command as a `JobOptions` named `job`."""
 
 
 def thread_options(**workers: object) -> Callable[[Command], Command]:
-    """Add the options of a job that uses threads of this process. `workers`: settings of
+    """Add the options of a job that uses threads in this process. `workers`: settings of
     --workers."""
     options = {"workers": {**_WORKERS, **workers}, "report": _REPORT, "quiet": _QUIET}
     return collect("job", JobOptions, options)
@@ -118,9 +117,9 @@ staging_option = value(
 def task_keywords(
     verb: str, job: JobOptions, *, has_journal: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a `tieredstore.jobs` call from the options of `job_options`. A signal
-    ends the run after the current tasks, and the verb ends with the exit code for that signal.
-    `has_journal`: whether a second run would continue the work of this one. Raises Invalid."""
+    """Yield the arguments of a `tieredstore.jobs` call for the options of `job_options`. After a
+    signal, current tasks finish and the verb ends with the exit code for that signal.
+    `has_journal`: True if a second run would continue this one. Raises Invalid."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import Stopped, StopSignal
@@ -155,7 +154,7 @@ def run_task(
     *args: object,
     **options: object,
 ) -> dict[str, object]:
-    """Call a function of `tieredstore.jobs`, write and print its report, and return the report."""
+    """Call a function of `tieredstore.jobs`. Writes, prints and returns its report."""
     with task_keywords(verb, job) as how:
         report = task(*args, **{**options, **how})
     job.write_report(report)
@@ -164,8 +163,8 @@ def run_task(
 
 
 def _make_stop_sayer() -> Callable[[], None]:
-    """Return a function that prints that the run stops. A signal handler can call the function
-    safely, because it uses no code that the signal may have interrupted."""
+    """Return a function that prints that the run is stopping. It is safe to call in a signal
+    handler, because it uses no code that the signal may have interrupted."""
     line = make_line("it stops after the current tasks, a second signal interrupts them")
 
     def say_that_it_stops() -> None:
@@ -176,9 +175,8 @@ def _make_stop_sayer() -> Callable[[], None]:
 
 @contextmanager
 def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a `tieredstore.jobs` call from the options of `thread_options`. A
-    signal stops a run in an orderly way. With `only_plan`, a signal interrupts the run
-    immediately."""
+    """Yield the arguments of a `tieredstore.jobs` call for the options of `thread_options`. A
+    signal stops the run cleanly, or immediately with `only_plan`."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import StopSignal
@@ -193,8 +191,8 @@ def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[
 
 @contextmanager
 def _runner(job: JobOptions) -> Iterator[Runner | None]:
-    """Yield the runner that --spark requests. Without --spark yield None, which means processes of
-    this machine."""
+    """Yield the runner for --spark. Without --spark, yield None, which means processes on this
+    machine."""
     if not job.spark:
         if job.spark_conf:
             raise Invalid("--spark-conf needs --spark")

@@ -1,4 +1,4 @@
-"""Options that select messages, and options for damage."""
+"""Options that select messages, and options for handling damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_LIMIT: Final = 2**63 - 1
 
 
 def time_options(command: Command) -> Command:
-    """Add --since and --until, which limit store times."""
+    """Add --since and --until, which filter by store time."""
     command = value("--until", "TIME", "Stored before this time.")(command)
     return value("--since", "TIME", "Stored at this time or later.")(command)
 
@@ -36,7 +36,8 @@ def search_times_option(command: Command) -> Command:
 
 
 def tag_option(**settings: Any) -> Callable[[Command], Command]:
-    """Add --tag, an expression as in subscriptions. `settings`: arguments of `click.option`."""
+    """Add --tag, an expression like those in subscriptions. `settings`: arguments of
+    `click.option`."""
     return click.option(
         "--tag",
         metavar="T",
@@ -51,21 +52,21 @@ def _require_tags(
     option: click.Parameter,  # noqa: ARG001
     given: str | None,
 ) -> str | None:
-    """Raise a usage error, as Java's clients do, for an expression that has only empty parts. Such
-    an expression would select all messages."""
+    """Raise a usage error, like Java's clients, for an expression without any tag. It would select
+    all messages."""
     if given is not None and not any(part.strip() for part in given.split("||")):
         raise click.UsageError(f"--tag {given!r}: no tag in it: expected T, `A || B`, or * for all")
     return given
 
 
 def topic_option(**settings: Any) -> Callable[[Command], Command]:
-    """Add --topic. Shells complete its value with the topics of the tier. `settings`: arguments of
-    `click.option`."""
+    """Add --topic, whose value shells complete with the topics of the tier. `settings`: arguments
+    of `click.option`."""
     return click.option("--topic", metavar="T", shell_complete=complete_topics, **settings)
 
 
 def topics_option(command: Command) -> Command:
-    """Add --topics, a list of shell patterns. An empty list selects all topics."""
+    """Add --topics, a list of shell patterns. Without patterns, all topics are selected."""
     return click.option(
         "--topics",
         metavar="T,…",
@@ -77,8 +78,7 @@ def topics_option(command: Command) -> Command:
 
 
 def required_topics_option(command: Command) -> Command:
-    """Add --topic, a list of shell patterns with at least one entry. The command receives the list
-    as `topics`."""
+    """Add --topic, a list of one or more shell patterns, passed to the command as `topics`."""
     return click.option(
         "--topic",
         "--topics",
@@ -93,8 +93,8 @@ def required_topics_option(command: Command) -> Command:
 
 
 def _split(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    """Split comma-separated lists of topics. Raises a usage error if the option is given without
-    any name, because an empty list would select all topics."""
+    """Split comma-separated lists of topics. Raises a usage error for a list without names, which
+    would select all topics."""
     names = [name for text in given for name in text.split(",") if name]
     if given and not names and not context.resilient_parsing:
         raise click.BadParameter("expected a topic", context, option)
@@ -102,7 +102,7 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
 
 
 def split_pair(option: str, text: str) -> tuple[str, str]:
-    """Split `KEY=VALUE`. Raises a usage error for any other text."""
+    """Split `KEY=VALUE`. Raises a usage error for other text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.UsageError(f"{option} {key!r}: expected KEY=VALUE")
@@ -119,7 +119,7 @@ on_damage_option = choice(
 
 
 def end_with(left_out: LeftOut) -> ExitCode:
-    """Print how many messages were left out because of damage, and return the exit code."""
+    """Print how many messages were omitted because of damage, and return the exit code."""
     if not left_out.count:
         return ExitCode.OK
     say(left_out.describe(), "warning")

@@ -40,7 +40,7 @@ output_option = collect(
         },
     },
 )
-"""Adds --output, --wide and --all-rows. The command receives the `Output` as `out`."""
+"""Adds --output, --wide and --all-rows, passed to the command as an `Output` named `out`."""
 
 
 def _make_message_output(*, wide: bool, defuse_formulas: bool, **given: str | None) -> object:
@@ -81,8 +81,8 @@ message_output_options = collect(
         "defuse_formulas": _DEFUSE,
     },
 )
-"""Adds --body, --columns, --format, --output, --wide and --defuse-formulas. The command receives
-the `MessageOutput` as `out`."""
+"""Adds --body, --columns, --format, --output, --wide and --defuse-formulas, passed to the command
+as a `MessageOutput` named `out`."""
 
 body_option = choice(
     "--body",

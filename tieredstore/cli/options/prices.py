@@ -21,7 +21,7 @@ _MEANINGS: Final = {
 
 
 def price_option(names: Sequence[str]) -> Callable[[Command], Command]:
-    """Add --price. The command receives a dictionary as `prices`."""
+    """Add --price, passed to the command as a dictionary `prices`."""
     requests = ", ".join(name for name in names if name not in _MEANINGS)
     others = ", ".join(_MEANINGS[name] for name in names if name in _MEANINGS)
 
@@ -40,8 +40,7 @@ def price_option(names: Sequence[str]) -> Callable[[Command], Command]:
 
 
 def read_prices(path: Path, names: Sequence[str]) -> dict[str, float]:
-    """Read a TOML file with lines such as `write = 5.0`. Raises a usage error for any other
-    content."""
+    """Read a TOML file with lines such as `write = 5.0`. Raises a usage error for other content."""
     import tomllib
 
     try:

@@ -1,4 +1,4 @@
-"""Options for the tier of a verb."""
+"""Options for the tier a verb uses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class TierOptions:
-    """Tier that a verb uses. `cluster` and `broker` may be omitted if the tier has only one.
-    `origins`: sources of the values that are not from the command line. `properties`: settings of a
-    broker.conf, from a profile."""
+    """Tier that a verb uses. `cluster` and `broker` are optional if the tier has only one.
+    `origins`: sources of values that are not from the command line. `properties`: broker.conf
+    settings from a profile."""
 
     tier: str
     state: Path | None = None
@@ -34,7 +34,7 @@ class TierOptions:
 
     @property
     def required_state(self) -> Path:
-        """State directory. Use this property only in verbs that require a state directory."""
+        """State directory, for verbs that require one."""
         assert self.state is not None
         return self.state
 
@@ -54,13 +54,12 @@ def tier_options(
     cluster: str | None = "Cluster name (brokerClusterName).",
     broker: str | None = "Broker name (brokerName).",
 ) -> Callable[[Command], Command]:
-    """Add --tier, --state, --config, --cluster and --broker. The command receives them as one
-    `TierOptions`, the keyword argument `name`. `flag`: name of the tier's option. For example,
-    `from` gives --from, --from-state and --from-config. `has_defaults`: whether the environment or
-    a profile may name the tier (`defaults.py`). If so, --profile is added. Verbs that delete or
-    restore do not allow defaults. `needs_tier`: whether a tier is required. `needs_state`: whether
-    a state directory is required. The other arguments are help texts of options, or None if the
-    verb does not have the option."""
+    """Add --tier, --state, --config, --cluster and --broker, passed to the command as one
+    `TierOptions` named `name`. `flag`: name of the tier's option. For example, `from` adds --from,
+    --from-state and --from-config. `has_defaults`: True if the environment or a profile may name
+    the tier (`defaults.py`), which also adds --profile. Verbs that delete or restore allow no
+    defaults. `needs_tier`, `needs_state`: True if a tier or a state directory is required. The
+    other arguments are help texts of options, or None to omit the option."""
     prefix = f"--{flag}-" if flag else "--"
     options: dict[str, Settings] = {
         "tier": {
@@ -101,8 +100,8 @@ def tier_options(
 
 
 def _complete(given: dict[str, object], required: Sequence[str]) -> TierOptions:
-    """Fill missing options from the environment or a profile. Raises a usage error for a required
-    option that still has no value."""
+    """Fill in missing options from the environment or a profile. Raises a usage error if a required
+    option is still missing."""
     found = add_defaults(given, lambda error: say(f"no default profile: {error}", "warning"))
     for name in required:
         if found.get(name) is None:

@@ -1,1 +1,1 @@
-"""Output of verbs: rows, records, progress."""
+"""Output of verbs: rows, records and progress."""

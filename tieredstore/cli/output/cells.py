@@ -1,5 +1,5 @@
-"""Converts values of a row to text on one line, shortened to the available width, and finds the
-width and colours of the terminal."""
+"""Formatting of row values as text on one line, and detection of the terminal's width and
+colours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_CHARACTERS: Final = 1000
 
 
 def cell(name: str, value: object, most: int | None = CELL_CHARACTERS) -> str:
-    """Return a value on one line with at most `most` characters (None: no limit). Times are in ISO
+    """Return a value on one line, shortened to `most` characters (None: no limit). Times are in ISO
     8601, and control characters are escaped."""
     text = plain_text(name, value)
     if not text.isprintable():
@@ -28,7 +28,7 @@ def cell(name: str, value: object, most: int | None = CELL_CHARACTERS) -> str:
 
 
 def human_cell(name: str, value: object) -> str:
-    """Return a value on one line as people read it: sizes with units, times in seconds."""
+    """Return a value on one line in human-readable form: sizes with units, times to the second."""
     if isinstance(value, int) and not isinstance(value, bool):
         if is_size(name):
             return human_size(value)
@@ -38,7 +38,7 @@ def human_cell(name: str, value: object) -> str:
 
 
 def plain_text(name: str, value: object) -> str:
-    """Return a value as text. Times are in ISO 8601, items of a list are separated by blanks."""
+    """Return a value as text. Times are in ISO 8601, and list items are separated by spaces."""
     if value is None:
         return ""
     if is_time(name) and isinstance(value, int):
@@ -55,14 +55,14 @@ def plain_text(name: str, value: object) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a string with its control characters escaped as in Python."""
+    """Escape control characters as in Python."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def measure(text: str) -> int:
-    """Return the number of terminal cells of a string."""
+    """Return the width of a string in terminal cells."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -71,15 +71,15 @@ def measure(text: str) -> int:
 
 
 def pad(text: str, width: int, size: Callable[[str], int], *, to_right: bool = False) -> str:
-    """Return a string padded with blanks to `width`. `size`: measures a string. `to_right`: whether
-    the blanks come first."""
+    """Pad a string with spaces to `width`. `size`: returns the width of a string. `to_right`: True
+    to put the spaces first."""
     blanks = " " * (width - size(text))
     return blanks + text if to_right else text + blanks
 
 
 def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
-    """Shorten a string to `width` terminal cells. `in_the_middle`: whether both ends are kept, as
-    for ids. Otherwise only the beginning is kept."""
+    """Shorten a string to `width` terminal cells. `in_the_middle`: True to keep both ends, as for
+    ids. Otherwise only the start is kept."""
     if measure(text) <= width:
         return text
     last = (width - 1) // 2 if in_the_middle else 0
@@ -88,7 +88,7 @@ def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Split a string into lines of at most `width` terminal cells (2 or more), at blanks if
+    """Wrap a string into lines of at most `width` terminal cells (2 or more), at spaces if
     possible."""
     lines = []
     while len(text) > width or measure(text) > width:
@@ -123,17 +123,17 @@ _FEWEST_CELLS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Terminal. `width`: number of cells in a line. A Chinese character takes two cells."""
+    """Terminal. `width`: number of cells per line. A Chinese character takes two cells."""
 
     width: int
     has_colours: bool = False
 
     def show_head(self, text: str) -> str:
-        """Return the head of a table in bold."""
+        """Return the header of a table in bold."""
         return self._style(text, _BOLD)
 
     def show_cell(self, name: str, text: str, padded: str) -> str:
-        """Return a padded cell. In a coloured column (`name`), its text determines its colour."""
+        """Return a padded cell, coloured by its text if the column (`name`) has colours."""
         style = _STYLES.get(text) if name in _COLOURED else None
         return padded if style is None else self._style(padded, style)
 

@@ -1,4 +1,4 @@
-"""Formats of rows: tables, JSON, lines of CSV and TSV, and blocks with one line per field."""
+"""Row formats: tables, JSON, CSV, TSV, and blocks with one line per field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TSV_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"
 
 
 class Form(enum.StrEnum):
-    """Values of `--output` for verbs that print messages, or rows derived from messages."""
+    """Values of `--output` for verbs that print messages or rows derived from them."""
 
     TABLE = "table"
     JSON = "json"
@@ -43,9 +43,9 @@ def write_form(
     is_live: bool = False,
     defuses: bool = False,
 ) -> int:
-    """Write rows in any format except RAW. Returns the number of rows. `keeps_all`, `is_live`: as
-    in `Output.rows`. `defuses`: whether texts in CSV and TSV are changed so that a spreadsheet does
-    not interpret them as formulas."""
+    """Write rows in any format except RAW, and return how many were written. `keeps_all`,
+    `is_live`: as in `Output.rows`. `defuses`: True to change text in CSV and TSV that a spreadsheet
+    would interpret as a formula."""
     match form:
         case Form.CSV:
             return out.lines(csv_lines(columns, rows, defuses=defuses), heads=1, is_live=is_live)
@@ -58,25 +58,25 @@ def write_form(
 
 
 def show_value(name: str, value: object) -> str:
-    """Return a value as text for a template: times in ISO 8601, properties as JSON."""
+    """Format a value for a template: times in ISO 8601, properties as JSON."""
     return encode(value).decode() if isinstance(value, Mapping) else plain_text(name, value)
 
 
 def _show_exactly(value: object) -> str:
-    """Return a value as text for CSV and TSV. Times stay numbers, as in JSON."""
+    """Format a value for CSV and TSV. Times stay numbers, as in JSON."""
     return show_value("", value)
 
 
 def _show_defused(value: object) -> str:
-    """Return a value as text for a spreadsheet. Texts that look like formulas are escaped, numbers
-    stay unchanged."""
+    """Format a value for a spreadsheet. Text that looks like a formula is escaped, numbers are
+    unchanged."""
     text = _show_exactly(value)
     return text if isinstance(value, int | float) else defuse_formula(text)
 
 
 class _Echo:
-    """File object for `csv.writer`. Its `write` returns the text, so that `writerow` of the csv
-    writer returns the line."""
+    """File object for `csv.writer` whose `write` returns the text, so that `writerow` returns the
+    line."""
 
     def write(self, text: str) -> str:
         return text
@@ -85,8 +85,8 @@ class _Echo:
 def csv_lines(
     columns: Sequence[str], rows: Iterable[Row], *, defuses: bool = False
 ) -> Iterator[bytes]:
-    """Yield the column names and one record for each row, as in RFC 4180. A line break within a
-    value is quoted."""
+    """Yield the header and a record for each row, as in RFC 4180. Values with line breaks are
+    quoted."""
     # The writer quotes a value with a line break only if its own lines end with that one.
     writer = csv.writer(_Echo(), lineterminator=_LINE_ENDS)
     show = _show_defused if defuses else _show_exactly
@@ -99,7 +99,7 @@ def csv_lines(
 def tsv_lines(
     columns: Sequence[str], rows: Iterable[Row], *, defuses: bool = False
 ) -> Iterator[bytes]:
-    """Yield the column names and one line for each row. Tabs and line breaks are escaped."""
+    """Yield the header and a line for each row. Tabs and line breaks are escaped."""
     show = _show_defused if defuses else _show_exactly
     yield to_bytes("\t".join(show(name) for name in columns))
     for row in rows:
@@ -108,8 +108,8 @@ def tsv_lines(
 
 
 def blocks(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield each row as lines, one per field. Continuation lines of a value are indented below its
-    first line."""
+    """Yield the fields of each row on separate lines. Continuation lines of a value are
+    indented."""
     width = max(map(len, columns))
     for number, row in enumerate(rows, 1):
         lines = [f"-[ {number} ]".ljust(width + 20, "-")]
@@ -121,5 +121,5 @@ def blocks(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return a string as UTF-8. Invalid Unicode is escaped."""
+    """Encode a string as UTF-8. Invalid Unicode is escaped."""
     return text.encode(errors="backslashreplace")

@@ -18,9 +18,9 @@ PROPERTY = "properties."
 
 class MessageOutput:
     """Writes messages to standard output as they arrive, with bounded memory. `columns`:
-    comma-separated fields, or None for the default fields of the format. `template`: text of
-    `--format`, which replaces a format. `defuses`: as in `write_form`. Raises Invalid for a field
-    that messages do not have, and for options that exclude each other."""
+    comma-separated fields, or None for the defaults of the format. `template`: `--format` text to
+    use instead of a format. `defuses`: as in `write_form`. Raises Invalid for an unknown field, and
+    for options that exclude each other."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class MessageOutput:
         self._out = make_output(self.form, stream, is_wide=is_wide)
 
     def fields(self, table_columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the fields of `scan.rows.COLUMNS` that rows must have. `table_columns`: columns of
-        a table, used if no columns are requested."""
+        """Return the fields of `scan.rows.COLUMNS` that rows need. `table_columns`: default columns
+        of a table."""
         if self._template is not None:
             names: Sequence[str] = self._template.names or ("queue_offset",)
         elif self.form is Form.RAW:
@@ -59,8 +59,7 @@ class MessageOutput:
         return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
     def require_live(self) -> None:
-        """Raise Invalid for JSON, because messages that arrive without end cannot be one JSON
-        array."""
+        """Raise Invalid for JSON, because an endless stream of messages cannot be a JSON array."""
         if self.form is Form.JSON:
             raise Invalid(
                 "--output json is one array, which has no end here; ndjson is a line each"
@@ -69,8 +68,8 @@ class MessageOutput:
     def write(
         self, table_columns: Sequence[str], rows: Iterable[Row], *, is_live: bool = False
     ) -> int:
-        """Write the rows of messages, and return the number of rows. `is_live`: whether each row is
-        flushed when it arrives."""
+        """Write the rows of messages, and return how many were written. `is_live`: True to flush
+        each row as it arrives."""
         columns = self._columns_of(table_columns)
         if self._template is not None:
             return self._out.lines(self._fill(self._template, rows), is_live=is_live)

@@ -1,5 +1,4 @@
-"""Progress of a long-running verb: a live bar on a terminal, otherwise plain lines or JSON
-lines."""
+"""Progress of a long-running verb: a live bar on a terminal, otherwise plain or JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _FIELDS: Final = ("stage", "unit", "done", "total", "done_bytes", "total_bytes",
 
 
 def rate_text(size_bytes: int, seconds: float) -> str:
-    """Return the rate in megabytes per second as text."""
+    """Format a rate in megabytes per second."""
     return f"{size_bytes / seconds / 1e6 if seconds else 0.0:,.1f} MB/s"
 
 
@@ -48,8 +47,8 @@ class Display:
             self._bar.stop()
 
     def show_progress(self, progress: JobProgress) -> None:
-        """Show the progress of a job, not more often than a person can read. A job without a known
-        end prints one line per call, with the time."""
+        """Show the progress of a job, at a readable rate. For a job without a known end, print a
+        line with the time for each call."""
         if self._quiet:
             return
         if progress.total is None:

@@ -28,9 +28,9 @@ QUEUE_COLUMNS = (
 
 
 def queue_rows(provider: SegmentProvider, queues: list[QueueFiles]) -> Iterator[dict[str, object]]:
-    """Yield one row per queue. Over a network, several queues are read concurrently. The end of a
-    queue is the offset after the last message that readers can read. The times are those of the
-    first and last message. The times and `min_offset` are null if damage hides them."""
+    """Yield a row for each queue. Over a network, several queues are read concurrently. A queue
+    ends after the last message that readers can read. The times are those of the first and last
+    message. The times and `min_offset` are null if damage hides them."""
     return map_ahead(provider, lambda queue: _make_row(provider, queue), queues)
 
 

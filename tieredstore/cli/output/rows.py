@@ -1,4 +1,4 @@
-"""Output of rows or one record, as a table, JSON or newline-delimited JSON."""
+"""Output of rows or a record as a table, JSON, or newline-delimited JSON."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ USAGE_TABLE: Tables = {
 
 MOST_ROWS: Final = 50
 """Maximum number of rows in a table that lists the queues of a tier. If there are more, a last line
-reports the number of omitted rows."""
+gives the number of omitted rows."""
 _WIDTH_SAMPLE_ROWS = 200
 
 
 class OutputClosed(Exception):
-    """Raised if the reader of the output has stopped (`| head`). It is no error of the verb."""
+    """Raised if the reader of the output has stopped (`| head`). This is not an error."""
 
 
 class OutputFormat(enum.StrEnum):
@@ -49,8 +49,8 @@ class OutputFormat(enum.StrEnum):
 
 class Output:
     """Writer to standard output. Rows are written as they arrive, with bounded memory. On a
-    terminal, control characters are escaped in every format. `is_wide`: whether tables may exceed
-    the width of the terminal, so that nothing is shortened. `has_all_rows`: whether tables show all
+    terminal, control characters are escaped in every format. `is_wide`: True if tables may be wider
+    than the terminal, so that nothing is shortened. `has_all_rows`: True if tables show all
     rows."""
 
     def __init__(
@@ -77,10 +77,10 @@ class Output:
         is_live: bool = False,
         total: int | None = None,
     ) -> int:
-        """Write all rows, and return the number of rows. A table shows only `columns`, JSON shows
-        every field. `keeps_all`: whether all columns are kept even if space is short. `is_live`:
-        whether each row is flushed immediately. `total`: number of all rows. If it is given, a
-        table may show only the first MOST_ROWS."""
+        """Write rows, and return how many were written. A table shows only `columns`, JSON shows
+        every field. `keeps_all`: True to keep all columns even if there is not enough space.
+        `is_live`: True to flush each row. `total`: number of all rows. If given, a table may show
+        only the first MOST_ROWS."""
         match self.format:
             case OutputFormat.TABLE:
                 return self._table(columns, rows, keeps_all=keeps_all, is_live=is_live, total=total)
@@ -90,8 +90,8 @@ class Output:
                 return self._write_each(rows, b"[\n", b",\n", b"\n]\n")
 
     def record(self, record: Row, lists: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Write one record. A table shows one line per field. `lists`: fields that are lists of
-        rows, each with the columns of its table."""
+        """Write a record, as a table with one line per field or as JSON. `lists`: fields that are
+        lists of rows, with the columns of their tables."""
         if self.format is not OutputFormat.TABLE:
             self._write(encode(record) + b"\n")
             self.flush()
@@ -108,7 +108,7 @@ class Output:
         self.flush()
 
     def lines(self, lines: Iterable[bytes], *, heads: int = 0, is_live: bool = False) -> int:
-        """Write lines. Returns the number of lines, not counting the first `heads`."""
+        """Write lines. Returns how many were written, excluding the first `heads`."""
         count = -heads
         for line in lines:
             self._write(line + b"\n")

@@ -1,4 +1,4 @@
-"""Tables and records as lines that fit into a terminal."""
+"""Tables and records as lines that fit the terminal."""
 
 from __future__ import annotations
 
@@ -32,26 +32,24 @@ _USUAL_WIDTHS: Final = {
     "msg_id": 32,
     "body": 60,
 }
-"""Default widths of columns, used if the head of a table is written before any row is known."""
+"""Default widths of columns, used if the header is written before any row is known."""
 _EXACT_TIME: Final = 24
 _LONG_TEXTS: Final = frozenset(
     {"body", "found", "meaning", "problem", "problems", "error", "message", "value", "target"}
 )
-"""Columns whose texts may be shortened. In a table, the last of these columns gets the width that
-the other columns leave."""
+"""Columns whose text may be shortened. The last of them in a table gets the remaining width."""
 _LEAST_OF_LONG: Final = 20
 _STEPS: Final = (
     (12, (None, "segments", "min_store_timestamp", "msg_id", "begin_timestamp")),
     (8, (None, "max_store_timestamp", "end_timestamp")),
 )
-"""Steps by which a table is narrowed, in order. Each step has a minimum width for ids and names,
-and the columns that are omitted one by one at this width (None: no column yet)."""
+"""Steps that narrow a table, in order. Each has a minimum width for ids and names, and the columns
+to omit at this width (None: no column yet)."""
 
 
 class _Column(NamedTuple):
     """Column of a table. `place`: position in the row. `width`: number of terminal cells.
-    `is_right`: whether values are aligned to the right. `is_text`: whether values may be
-    shortened."""
+    `is_right`: True to align values to the right. `is_text`: True if values may be shortened."""
 
     place: int
     name: str
@@ -61,8 +59,8 @@ class _Column(NamedTuple):
     head: tuple[str, ...] = ()
 
     def with_head(self, *, is_broken: bool) -> _Column:
-        """Return a copy of the column that has a head. `is_broken`: whether a head that is wider
-        than the values is broken into two lines."""
+        """Return a copy of the column with a header. `is_broken`: True to break a header that is
+        wider than the values into two lines."""
         head: tuple[str, ...] = (self.name,)
         if is_broken and len(self.name) > self.width:
             words = self.name.split("_")
@@ -71,16 +69,16 @@ class _Column(NamedTuple):
         return self._replace(head=head, width=max(self.width, *map(len, head)))
 
     def narrow(self, cells: int, least: int) -> _Column:
-        """Return the column narrowed by a number of cells, as far as its head and its minimum width
-        (`least`) allow."""
+        """Return the column narrowed by up to `cells`, but not below its header and its minimum
+        width (`least`)."""
         least = max(min(least, self.width), *map(len, self.head))
         return self._replace(width=max(self.width - max(cells, 0), least))
 
 
 class Table:
-    """Table whose columns are fitted into a terminal. If the output is not a terminal, times and
-    sizes are exact, and cells are shortened to `CELL_CHARACTERS` unless `is_whole`. `left_out`:
-    columns that did not fit. `is_too_wide`: whether lines are wider than the terminal."""
+    """Table fitted to the terminal. If the output is not a terminal, times and sizes are exact, and
+    cells are shortened to `CELL_CHARACTERS` unless `is_whole`. `left_out`: columns that did not
+    fit. `is_too_wide`: True if lines are wider than the terminal."""
 
     def __init__(
         self,
@@ -100,8 +98,8 @@ class Table:
         self.is_too_wide = False
 
     def lines(self, rows: Iterable[Row], *, sample_rows: int) -> Iterator[str]:
-        """Yield the head and a line for each row. Without rows, yields nothing. `sample_rows`:
-        number of first rows from which the widths are chosen. 0 means default widths."""
+        """Yield the header and a line for each row, or nothing if there are no rows. `sample_rows`:
+        number of rows used to choose the widths, or 0 for default widths."""
         rows = iter(rows)
         first = list(islice(rows, max(sample_rows, 1)))
         if not first:
@@ -151,10 +149,9 @@ class Table:
         return _EXACT_TIME if is_long else _USUAL_WIDTHS.get(name, 0)
 
     def _fit(self, columns: Sequence[_Column]) -> list[_Column]:
-        """Return the columns that fit, with their widths. The following steps are taken in this
-        order, until the table fits: break heads into two lines, shorten the last long text, shorten
-        the widest texts, omit some columns. Numbers and times are never shortened, so a table may
-        still be too wide."""
+        """Return the columns that fit, with their widths. To make the table fit, breaks headers
+        into two lines, then shortens the last long text, then the widest texts, and finally omits
+        columns. Numbers and times are never shortened, so a table may still be too wide."""
         whole = [column.with_head(is_broken=False) for column in columns]
         if self._screen is None or _measure_line(whole) <= self._screen.width:
             return whole
@@ -204,8 +201,8 @@ def _shrink(columns: Sequence[_Column], room: int, least: int) -> list[_Column]:
 
 
 def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -> Iterator[str]:
-    """Yield a line for each field of a record. On a terminal a long value continues on the next
-    lines, and a null or an empty list is omitted."""
+    """Yield a line for each field of a record. On a terminal, long values continue on the next
+    lines, and null and empty lists are omitted."""
     head = max(map(len, fields), default=0)
     for name, value in fields.items():
         if screen is None:

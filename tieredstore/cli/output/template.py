@@ -1,4 +1,4 @@
-"""Templates of `--format`: text with field names in braces."""
+"""Templates for `--format`: text with field names in braces."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from string import Formatter
 from tieredstore.errors import Invalid
 
 _WIDTH = re.compile(r"\d{5,}")
-"""Pattern of a width or precision of 10,000 or more. Such a format is refused, because its result
-might exceed the memory."""
+"""Matches a width or precision of 10,000 or more. Such a format is refused, because its result
+might exhaust the memory."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class Template:
-    r"""A text such as `{queue_id}@{queue_offset}\t{body}`. `\n`, `\t`, `\r`, `\0` and `\\` mean the
-    same characters as in Python. `{{` and `}}` mean braces. `names`: the fields in the order of the
-    text. Raises Invalid for a text that is not a template."""
+    r"""Template such as `{queue_id}@{queue_offset}\t{body}`. `\n`, `\t`, `\r`, `\0` and `\\` are
+    escapes as in Python. `{{` and `}}` are literal braces. `names`: fields in order of appearance.
+    Raises Invalid for an invalid template."""
 
     def __init__(self, text: str) -> None:
         self._parts: list[tuple[str, str | None, str]] = []
@@ -33,9 +33,8 @@ class Template:
         self.names = tuple(name for _, name, _ in self._parts if name is not None)
 
     def fill(self, values: Mapping[str, object], show: Callable[[str, object], str]) -> str:
-        """Return the text of the template with the values of one message. `show`: function that
-        converts a field and its value to text, for fields to which the template gives no format.
-        Raises Invalid for a format that does not suit the value."""
+        """Return the text of the template for one message. `show`: formats a field for which the
+        template has no format. Raises Invalid for a format that does not suit the value."""
         found = []
         for literal, name, spec in self._parts:
             found.append(literal)

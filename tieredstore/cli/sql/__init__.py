@@ -1,1 +1,1 @@
-"""SQL over the topics of a tier, by DuckDB."""
+"""SQL queries over the topics of a tier, with DuckDB."""

@@ -1,4 +1,4 @@
-"""SQL over the topics of a tier, by DuckDB: the session and its values."""
+"""SQL queries over the topics of a tier, with DuckDB: the session and its values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SETTINGS: Final = (
 
 
 class SqlSession:
-    """Runs SQL statements over a tier. Each statement reads the tier again. `search_times`:
+    """Runs SQL statements over a tier, reading it again for each statement. `search_times`:
     argument of `Tier.scan`. The constructor raises Invalid without the extra `duckdb`."""
 
     def __init__(self, tier: Tier, search_times: str = "exact", on_damage: str = "fail") -> None:
@@ -60,7 +60,7 @@ class SqlSession:
         self._connection.close()
 
     def list_tables(self) -> Iterator[dict[str, object]]:
-        """Yield a row for each topic. Raises Unavailable, Corrupt."""
+        """Yield a row for each topic. Raises Unavailable or Corrupt."""
         catalogue = self._tier.catalogue()
         keywords = self._find_keywords()
         for topic in catalogue.topic_names():
@@ -74,9 +74,9 @@ class SqlSession:
             }
 
     def run(self, query: str) -> tuple[Sequence[str], Iterator[tuple[object, ...]]]:
-        """Run a SELECT and return its columns and rows. Data beyond the memory limit is written to
-        a temporary folder. Raises Invalid for an invalid statement, and the errors of reads from
-        the tier."""
+        """Run a SELECT and return its columns and rows. Data above the memory limit spills to a
+        temporary folder. Raises Invalid for an invalid statement, and the errors of reads from the
+        tier."""
         try:
             query.encode()
         except UnicodeEncodeError:
@@ -107,8 +107,7 @@ class SqlSession:
         return names, self._fetch(found, datasets)
 
     def _cut_end(self, query: str) -> str:
-        """Return the statement without its final semicolon, because DuckDB's relations do not allow
-        a semicolon."""
+        """Remove the final semicolon, which DuckDB's relations do not accept."""
         import duckdb
 
         data = query.encode()  # the places are those of bytes
@@ -120,7 +119,7 @@ class SqlSession:
         return data.decode()
 
     def _find_keywords(self) -> frozenset[str]:
-        """Return the words that must be quoted if they are used as table names."""
+        """Return the words that must be quoted when used as table names."""
         query = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved'"
         return frozenset(str(name) for (name,) in self._connection.execute(query).fetchall())
 
@@ -143,8 +142,8 @@ class SqlSession:
         tables: Iterable[str] = (),
         catalogue: TierCatalogue | None = None,
     ) -> BaseException:
-        """Return the error to raise for a failed statement: the error of a read from the tier, or
-        DuckDB's error with suggested topics."""
+        """Return the error to raise for a failed statement. This is the error of a read from the
+        tier, or DuckDB's error with suggested topics."""
         for dataset in datasets:
             if dataset.failure is not None:
                 return dataset.failure
@@ -167,7 +166,8 @@ class SqlSession:
 
 
 def _find_temporary_folder() -> str:
-    """Return DuckDB's temporary folder as SQL text, or an empty string if no folder is writable."""
+    """Return DuckDB's temporary folder as an SQL string, or an empty string if no folder is
+    writable."""
     try:
         folder = Path(tempfile.gettempdir()) / f"tieredstore-sql-{os.getpid()}"
     except FileNotFoundError:
@@ -176,10 +176,9 @@ def _find_temporary_folder() -> str:
 
 
 def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, str]:
-    """Return the topics that the statement uses as tables, by table name. A topic whose name equals
-    the table name exactly is preferred. Otherwise case is ignored, as in SQL. Names that differ
-    only in case are the same table in DuckDB, so only one of them is returned. Raises Invalid if a
-    name is ambiguous."""
+    """Return the topics used as tables in a statement, by table name. An exact match is preferred.
+    Otherwise case is ignored, as in SQL. Names that differ only in case are the same table in
+    DuckDB, so only one of them is returned. Raises Invalid if a name is ambiguous."""
     topics = catalogue.topic_names()
     found: dict[str, tuple[str, str]] = {}
     for name in sorted(tables):
@@ -197,8 +196,8 @@ def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, s
 
 
 def _make_distinct(names: Iterable[str]) -> list[str]:
-    """Make column names unique by adding numbers to equal names. Each row is a mapping by column
-    name, so equal names would collide."""
+    """Make column names unique by appending numbers, because each row is a mapping by column
+    name."""
     found: list[str] = []
     for name in names:
         number, distinct = 1, name
@@ -210,8 +209,8 @@ def _make_distinct(names: Iterable[str]) -> list[str]:
 
 
 def plain_value(value: object, body: BodyForm, *, is_json: bool) -> object:
-    """Return a value for JSON. Without `is_json`, values of some types become text, which is more
-    exact: times in ISO 8601, numbers with all their digits, bytes in the format of bodies."""
+    """Convert a value for JSON. Without `is_json`, some types become text, which is more exact:
+    times in ISO 8601, numbers with all digits, bytes in the format of bodies."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -238,8 +237,8 @@ def plain_value(value: object, body: BodyForm, *, is_json: bool) -> object:
 
 
 def _show_moment(moment: datetime) -> str:
-    """Format a time with milliseconds, or with microseconds if needed. `Z` is added if the value
-    has a time zone."""
+    """Format a time with milliseconds, or microseconds if needed, and with `Z` if it has a time
+    zone."""
     precision = "microseconds" if moment.microsecond % 1000 else "milliseconds"
     if moment.tzinfo is None:
         return moment.isoformat(timespec=precision)

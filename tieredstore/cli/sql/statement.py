@@ -1,7 +1,6 @@
-"""Tables of a SQL statement, and the message keys to which its conditions restrict the result.
-DuckDB describes the statement as JSON, whose structure differs between DuckDB's releases.
-Conditions of unknown structure are ignored here. The read then returns more messages, and DuckDB
-drops the unwanted rows."""
+"""Tables of a SQL statement, and the message keys in its conditions. DuckDB describes a statement
+as JSON, whose structure changes between releases. Conditions with an unknown structure are ignored.
+The read then returns more messages, and DuckDB drops the unwanted rows."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _CONTAINS: Final = frozenset(
 
 
 class Statement(NamedTuple):
-    """Parsed SELECT. `tables`: names as written, including names defined by WITH. `keys`: for each
-    table that a condition restricts by key, the keys that its messages must have."""
+    """Parsed SELECT. `tables`: names as written, including those defined by WITH. `keys`: keys that
+    a table's messages must have, for each table with such a condition."""
 
     tables: frozenset[str]
     keys: Mapping[str, tuple[str, ...]]
@@ -67,8 +66,8 @@ def _walk(value: object) -> Iterator[_Node]:
 
 
 def _find_keys(select: _Node) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """If a SELECT reads only one table, yield the table's name and a key that every row of the
-    result must have. Yield nothing without such a key."""
+    """Yield the table of a SELECT with a key that every row of the result must have. Yields nothing
+    if the SELECT has several tables or no such key."""
     table, condition = select.get("from_table"), select.get("where_clause")
     if not isinstance(table, dict) or not isinstance(condition, dict):
         return

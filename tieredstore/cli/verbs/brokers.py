@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def serve(properties: Mapping[str, str], *, origin: str) -> None:
-    """Run a broker with the settings of a broker.conf, as `serve_broker` does."""
+    """Run a broker with broker.conf settings, like `serve_broker`."""
 
     def make_broker() -> Broker:
         from tieredstore.broker.broker import Broker
@@ -41,8 +41,8 @@ def serve(properties: Mapping[str, str], *, origin: str) -> None:
 
 
 def serve_broker(make_broker: Callable[[], Broker]) -> None:
-    """Run a broker until a signal ends it. When the broker serves, prints its addresses as a line
-    of JSON to stdout. Raises Invalid without the extra `broker`, and the errors of the start."""
+    """Run a broker until a signal. Once it serves, its addresses are printed as a line of JSON on
+    stdout. Raises Invalid without the extra `broker`, and the errors of the start."""
     import logging
 
     from tieredstore.cli.logs.choice import LogFormat, find_choice
@@ -60,7 +60,7 @@ def serve_broker(make_broker: Callable[[], Broker]) -> None:
 
 
 def announce(broker: Broker) -> None:
-    """Print the addresses of a broker as one line of JSON."""
+    """Print the addresses of a broker as a line of JSON."""
     import orjson
 
     click.echo(orjson.dumps(broker.addresses).decode())
@@ -190,7 +190,7 @@ def _split(pair: str) -> tuple[str, str]:
 
 PAUSE_S = 0.25
 LOOK_S = 2.0
-"""Time (seconds) between two searches of `tail` for new queues."""
+"""Interval at which `tail` searches for new queues, in seconds."""
 
 
 @click.command("tail")

@@ -216,8 +216,8 @@ def _open_feed(tier: TierOptions, store: Path | None, request: MessageRequest) -
 
 @contextmanager
 def _follow(feed: Feed, tail: int | None, every_ms: int) -> Iterator[Iterable[Row]]:
-    """Yield the rows of new messages until a signal stops the verb in an orderly way. With `tail`,
-    the last messages come first."""
+    """Yield the rows of new messages until a signal stops the verb cleanly. With `tail`, the last
+    messages come first."""
     from tieredstore.cli.messages.following import StopFlag, follow
     from tieredstore.cli.stopping import stop_on_signals
 

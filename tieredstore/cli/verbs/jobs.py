@@ -138,7 +138,7 @@ def _split_pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _schema_of(given: str | None) -> str | Path | None:
-    """Return the text itself, or the path of the file for `@FILE`."""
+    """Return the text, or the path of the file for `@FILE`."""
     return Path(given[1:]) if given is not None and given.startswith("@") else given
 
 
@@ -279,8 +279,8 @@ JOURNAL_COLUMNS = ("journal", "age", "bytes", "steps", "running", "expires", "ta
 
 
 def journal_rows(journals: Sequence[KeptJournal], *, is_users: bool) -> Iterator[dict[str, object]]:
-    """Yield a row for each journal. `is_users`: whether the journals are in the state directory of
-    the user. Old journals expire only there."""
+    """Yield a row for each journal. `is_users`: True if the journals are in the user's state
+    directory, the only place where old journals expire."""
     from tieredstore.clock import SYSTEM_CLOCK
     from tieredstore.jobs.journals import keep_days
 

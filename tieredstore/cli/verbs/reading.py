@@ -261,7 +261,7 @@ def query(
 
 
 def _merge(hits: list[Hit], more: list[Hit]) -> list[Hit]:
-    """Merge search results, ordered by queue and offset. Each message appears once."""
+    """Merge search results without duplicates, ordered by queue and offset."""
     found = {(hit.queue.path, hit.message.queue_offset): hit for hit in (*hits, *more)}
     return sorted(
         found.values(),

@@ -208,7 +208,7 @@ def show_config(keys: tuple[str, ...], tier: TierOptions, every: bool, out: Outp
 
 
 def list_places(tier: TierOptions) -> Iterator[dict[str, object]]:
-    """Yield a row each for the tier, its state directory and its configuration."""
+    """Yield a row for the tier, its state directory and its configuration."""
     places = {"tier": show_url(tier.tier) if tier.tier else None}
     places |= {name: _text(getattr(tier, name)) for name in ("state", "config")}
     for name, given in places.items():

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class LocalStoreOptions:
     """Options for a local store. `config`: broker.conf with the layout of the store. `rebuild`:
-    whether queues and index are rebuilt from the log."""
+    True to rebuild queues and index from the log."""
 
     config: Path | None = None
     rebuild: bool = False
 
     def load_config(self, directory: Path) -> StoreConfig:
-        """Return the configuration of a store, loaded from the given file or inferred from the
-        store's files. Raises Invalid."""
+        """Return the configuration of a store, from the given file or inferred from the store's
+        files. Raises Invalid."""
         import msgspec
 
         from tieredstore.local.recovery.inferring import infer_config
@@ -49,9 +49,9 @@ class LocalStoreOptions:
         return msgspec.structs.replace(found, store_path_root_dir=str(directory))
 
     def plan_recovery(self, directory: Path) -> tuple[StoreConfig, RecoveryPlan]:
-        """Return the configuration and the recovery plan of a store that no process uses. Raises
-        Fenced if a process uses the store, Invalid, and Corrupt for damage that an ordinary
-        recovery cannot repair."""
+        """Return the configuration and recovery plan of a store that no process is using. Raises
+        Fenced if one is, Invalid, and Corrupt for damage that an ordinary recovery cannot
+        repair."""
         from tieredstore.local.recovery.planning import plan_recovery
         from tieredstore.local.recovery.store_lock import refuse_owned
 
@@ -103,8 +103,7 @@ local_store_options = collect(
         },
     },
 )
-"""Adds --config and --rebuild. The command receives them as the `LocalStoreOptions` named
-`local`."""
+"""Adds --config and --rebuild, passed to the command as a `LocalStoreOptions` named `local`."""
 
 
 _PLAN_TABLES: Tables = {
@@ -117,7 +116,7 @@ _HIDDEN = frozenset({"warnings", "needs_consent", "wipe", "records_behind"})
 
 
 def write_plan(out: Output, plan: RecoveryPlan) -> None:
-    """Write a recovery plan: all its fields as JSON, or the most important fields as a table."""
+    """Write a recovery plan, completely as JSON or with the most important fields as a table."""
     fields = plan.fields()
     if out.format is not OutputFormat.TABLE:
         out.record(fields)
@@ -264,7 +263,7 @@ def _describe(store: ReadOnlyMessageStore) -> dict[str, object]:
 
 
 def _describe_statistics(root: Path) -> dict[str, object]:
-    """Return the statistics that the store's owner has saved. Empty if no statistics were saved."""
+    """Return the statistics saved by the store's owner, if any."""
     from tieredstore.local.statistics import read_statistics
 
     try:
@@ -299,8 +298,7 @@ def _describe_statistics(root: Path) -> dict[str, object]:
 
 
 def _measure_records(queue: ConsumeQueueReader) -> int:
-    """Return the size of a queue's messages in the commit log (bytes), from the sizes in its
-    units."""
+    """Return the size of a queue's messages in the commit log (bytes), computed from its units."""
     offset, size = queue.min_offset, 0
     while len(units := queue.read_units(offset, _UNITS)):
         size += int(units["size"].sum(dtype="int64"))

@@ -42,8 +42,7 @@ def operating_options(command: Command) -> Command:
 
 
 def show(report: dict[str, object], out: Output, tables: Tables = OPERATION_TABLES) -> int:
-    """Print a report, and the note that a run without --yes changed nothing. Returns the exit
-    code."""
+    """Print a report, with a note if nothing was changed. Returns the exit code."""
     out.record(report, tables)
     if not report["done"]:
         say("nothing was changed, pass --yes to do it")
