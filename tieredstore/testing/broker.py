@@ -1,5 +1,4 @@
-"""A broker for the tests of an application: in this process, on free ports, with a tier, and with a
-clock that tests move.
+"""In-process broker for application tests, with free ports, a tier, and a clock that tests control.
 
     with Broker() as broker:
         producer = MyProducer(broker.namesrv)
@@ -7,7 +6,8 @@ clock that tests move.
         broker.flush_tier()
         broker.advance(seconds=60)
 
-As a pytest fixture: `pytest_plugins = ["tieredstore.testing.pytest_plugin"]` in a `conftest.py`.
+For a pytest fixture, put `pytest_plugins = ["tieredstore.testing.pytest_plugin"]` into a
+`conftest.py`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tieredstore.testing.moving_time import MovingClock, MovingLoop
 START_SECONDS: Final = 60
 """Time limit of a start, in seconds. A shared disk may be slow."""
 STOP_SECONDS: Final = 60
-"""Seconds that the parts of a broker get to stop after a start that took too long. Parts that do
-not stop in this time are abandoned."""
+"""Time limit for stopping the parts of a broker whose start took too long, in seconds. Parts that
+do not stop in time are abandoned."""
 _NEVER_MS: Final = 1000 * 365 * 86_400_000
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ class _Served(served.Broker):
     limits = RemotingLimits(idle_timeout_ms=_NEVER_MS)
 
     async def remove_silent(self) -> None:
-        """Remove no client."""
+        """Do nothing."""
 
 
 class Broker:
@@ -152,7 +152,7 @@ class Broker:
 
     @property
     def broker(self) -> served.Broker:
-        """Running broker. Use it only on its event loop (`run`, `call`)."""
+        """Running broker. Use only on its event loop (`run`, `call`)."""
         assert self._broker is not None, "the broker does not run"
         return self._broker
 

@@ -1,7 +1,7 @@
-"""Faults and crashes at chosen calls: wrappers around a provider and a metadata store.
+"""Wrappers around a provider and a metadata store that inject faults and crashes at chosen calls.
 
-All wrappers that share one `Faults` count their changing calls together, from 1, so that a scenario
-over both can be stopped before or after each of its effects:
+Wrappers that share a `Faults` number their changing calls together, starting with 1. A scenario
+that uses both can therefore be stopped before or after each of its changes:
 
     for point in crash_points(lambda faults: scenario(new_folder(), faults)):
         folder = new_folder()
@@ -55,13 +55,12 @@ class SimulatedCrash(BaseException):
 class Fault(enum.Enum):
     """Fault of a call.
 
-    `FAIL`: the call does nothing and raises Unavailable. `LOSE_REPLY`: all is done, but a write
-    returns UnknownWrite and any other call raises Unavailable. `TEAR`: the first half of a write is
-    done and it returns UnknownWrite (as LOSE_REPLY if writes are atomic, as FAIL for other calls).
-    `FENCE`: a write does nothing and returns FencedWrite (as FAIL for other calls). `CRASH_BEFORE`,
-    `CRASH_AFTER`: SimulatedCrash with nothing or all done. `CRASH_TORN`: SimulatedCrash with the
-    first half of a write done (as CRASH_BEFORE for other calls).
-    """
+    `FAIL`: the call does nothing and raises Unavailable. `LOSE_REPLY`: the call succeeds, but a
+    write returns UnknownWrite and any other call raises Unavailable. `TEAR`: only the first half is
+    written, and UnknownWrite is returned (like LOSE_REPLY if writes are atomic, like FAIL for other
+    calls). `FENCE`: a write does nothing and returns FencedWrite (like FAIL for other calls).
+    `CRASH_BEFORE`, `CRASH_AFTER`: SimulatedCrash before or after the call. `CRASH_TORN`:
+    SimulatedCrash after the first half of a write (like CRASH_BEFORE for other calls)."""
 
     FAIL = "fail"
     LOSE_REPLY = "lose the reply of"

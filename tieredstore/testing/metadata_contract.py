@@ -1,4 +1,4 @@
-"""Contract of every metadata store. Subclass it in the tests of a store:
+"""Contract tests for metadata stores. Subclass them in the tests of a store:
 
     class TestMyStore(MetadataStoreContract):
         @pytest.fixture
@@ -12,8 +12,7 @@
             again.load()
             return again
 
-`reopen` must not use the memory of `store`, since the kit treats the process of `store` as killed.
-Needs pytest.
+`reopen` must not use any state of `store`, whose process counts as killed. Requires pytest.
 """
 
 from __future__ import annotations

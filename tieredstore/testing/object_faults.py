@@ -1,10 +1,10 @@
-"""An object store in memory with failing and lost requests, and crashes at requests.
+"""In-memory object store that injects failures, lost replies and crashes.
 
-All requests count, from 1. A multipart upload counts once for each part:
+Requests are numbered, starting with 1. Each part of a multipart upload counts as a request:
 
-    for point in request_points(scenario):
+    for number, _ in request_points(scenario):
         store = MemoryObjectClient()
-        crashed = run_until_crash_at(scenario, store, point)
+        run_until_crash_at(scenario, store, number, ObjectFault.CRASH_AFTER)
         ...  # open another client on `store` and check the guarantees
 """
 

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: `rocketmq_broker`, one broker for each test (`tieredstore.testing.broker`).
+"""Pytest fixture `rocketmq_broker`, a new broker for each test (`tieredstore.testing.broker`).
 
 pytest_plugins = ["tieredstore.testing.pytest_plugin"]
 """

@@ -1,15 +1,15 @@
-"""Damage for a copy of a tier, to test its detection.
+"""Planted damage in a copy of a tier, to test damage detection.
 
-`TierImage.read` reads a tier into memory. `Damager` plants kinds of damage at seeded random
-positions of it. `TierImage.write` writes the image as a tier again (on any provider), and the
-metadata as a state directory:
+`TierImage.read` reads a tier into memory. `Damager` plants damage at seeded random positions.
+`TierImage.write` writes the image to an empty tier of any provider, and the metadata to a state
+directory:
 
     image = TierImage.read(provider, metadata)
     planted = Damager(image, seed=7).plant("body-bit")
     image.write(other_provider, state)
 
-Each `Planted` describes the damage, and the finding of `tieredstore verify --state` that it must
-cause. The whole tier is held in memory.
+Each `Planted` describes the damage and the expected finding of `tieredstore verify --state`. The
+whole tier is held in memory.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class TierImage:
 
     @classmethod
     def read(cls, provider: SegmentProvider, metadata: MetadataStore) -> TierImage:
-        """Read a tier into memory, and load its metadata. Raises Unavailable, Corrupt."""
+        """Read a tier into memory, and load its metadata. Raises Unavailable or Corrupt."""
         segments = {}
         for listing in provider.list():
             segment = provider.open(listing.id, listing)

@@ -1,5 +1,5 @@
-"""Contract of every segment provider. In the tests of a provider, subclass the kit for its
-capabilities (`tieredstore.testing.provider.capabilities`), or this kit if it has none:
+"""Contract tests for segment providers. In the tests of a provider, subclass the contracts of its
+capabilities (`tieredstore.testing.provider.capabilities`), or this one if it has none:
 
     class TestMyProvider(ConditionalProviderContract):
         @pytest.fixture
@@ -10,7 +10,7 @@ capabilities (`tieredstore.testing.provider.capabilities`), or this kit if it ha
         def reopen(self, provider):
             return MyProvider(provider.root)
 
-Needs pytest and hypothesis.
+Requires pytest and hypothesis.
 """
 
 from __future__ import annotations
