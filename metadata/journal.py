@@ -25,10 +25,9 @@ from tieredstore.metadata.snapshot_files import Snapshot
 
 _INT64 = range(-(2**63), 2**63)
 _CREATED_AT = 5
-"""Index of the creation time among the values of a new segment's journal line. Other lines have no
-creation time."""
+"""Index of the creation time in a new segment's journal line. Other lines have no creation time."""
 _BROKER_AT = 1
-"""Index of the broker name among the values of a new queue's journal line."""
+"""Index of the broker name in a new queue's journal line."""
 
 
 def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:

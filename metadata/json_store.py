@@ -70,9 +70,9 @@ class DefaultMetadataStore:
         self._kept.load()
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Set whether creations and deletions are recorded in the journal, at a cost that does not
-        depend on the size of the tables. A long journal is compacted into a new metadata file. Use
-        it only if no Java broker opens the tier, because Java ignores the journal."""
+        """Set whether creations and deletions are recorded in the journal. The cost of a record
+        does not depend on the size of the tables. A long journal is compacted into a new metadata
+        file. Use it only if no Java broker opens the tier, because Java ignores the journal."""
         self._kept.journal_structure(is_wanted=is_wanted)
 
     def batch(self) -> AbstractContextManager[None]:

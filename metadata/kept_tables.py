@@ -21,16 +21,14 @@ from tieredstore.metadata.snapshot_files import SnapshotFiles
 
 _LOG = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
-"""Number of table parts that are copied while the lock is held: about 1,000 rows in 0.5 ms."""
+"""Number of table parts copied while the lock is held: about 1,000 rows in 0.5 ms."""
 _LINES_AT_ONCE_BYTES = 64 << 10
-"""Maximum number of journal bytes that are written under the lock after a metadata file was
-replaced."""
+"""Maximum number of journal bytes written under the lock after replacing a metadata file."""
 _LOADS = 10
-"""Maximum number of attempts to load the files, if another process replaces them during each
-attempt."""
+"""Maximum number of attempts to load the files while another process keeps replacing them."""
 _JOURNAL_READ_FACTOR = 4
 """Maximum size of a journal that is read, as a multiple of the size at which this program compacts
-a journal. A larger journal was not written by this program."""
+it. A larger journal was written by another program."""
 
 
 class KeptTables:
@@ -115,9 +113,9 @@ class KeptTables:
         self._loaded_version = self._structure_version
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Set whether creations and deletions are recorded in the journal, at a cost that does not
-        depend on the size of the tables. A long journal is compacted into a new metadata file. Use
-        it only if no Java broker opens the tier, because Java ignores the journal."""
+        """Set whether creations and deletions are recorded in the journal. The cost of a record
+        does not depend on the size of the tables. A long journal is compacted into a new metadata
+        file. Use it only if no Java broker opens the tier, because Java ignores the journal."""
         with self.lock:
             self._journals_structure = is_wanted
 

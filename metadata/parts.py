@@ -253,8 +253,7 @@ QUEUE_TABLE = "queueMetadataTable"
 TOPIC_TABLE = "topicMetadataTable"
 TOPIC_SERIAL = "topicSerialNumber"
 NO_TOPIC_YET = -1
-"""Value of `topicSerialNumber`, the highest topic id, before the first topic is created. The first
-topic gets id 0."""
+"""Value of `topicSerialNumber` (the highest topic id) before the first topic, which gets id 0."""
 
 SegmentTable: TypeAlias = Table[Group[FileSegmentMetadata]]
 

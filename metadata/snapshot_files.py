@@ -1,5 +1,5 @@
 """Metadata JSON files: the main file, its `.bak`, and how the main file is replaced. At least one
-of the two files is complete at any time, whatever order the system writes to the disk in."""
+of the two files is complete at any time, in whatever order the system writes to the disk."""
 
 from __future__ import annotations
 

@@ -69,12 +69,11 @@ from tieredstore.timestamps import parse_delay_levels
 
 SILENCE_CHECK_MS: Final = 10_000
 STORE_STOP_S: Final = 12
-"""Time (seconds) that `stop` waits for the store to shut down. A tier that does not answer would
-block it for longer."""
+"""How long `stop` waits for the store to shut down, in seconds. Without this limit, a tier that
+does not respond would block it."""
 _NAMED_TOPICS: Final = 5
 ABORT_FILE: Final = "abort"
-"""File in a store's root while the store is open. If a start finds this file, the last stop was
-unclean."""
+"""File in the root of an open store. If a start finds it, the last stop was unclean."""
 _log = logging.getLogger(__name__)
 
 
@@ -107,8 +106,8 @@ class Broker:
         self.addresses: dict[str, str] = {}
         """Listening addresses (`ip:port`) by protocol."""
         self.is_abandoned = False
-        """Whether `stop` gave up on the shutdown of the store, so that the next start recovers it.
-        The process must then exit without waiting for the store."""
+        """True if `stop` gave up on the shutdown of the store. The process must then exit without
+        waiting for the store, and the next start recovers it."""
         self._running = AsyncExitStack()
         self._follow_tier = follow_tier
         self._services: BrokerServices | None = None
@@ -136,8 +135,8 @@ class Broker:
 
     async def start(self, before_serving: Callable[[], object] | None = None) -> None:
         """Recover the store and start serving. `before_serving`: called once everything is loaded.
-        If the start fails, the parts already started are stopped. Raises Invalid, Fenced, Corrupt,
-        Unavailable."""
+        If the start fails, the parts already started are stopped. Raises Invalid, Fenced, Corrupt
+        or Unavailable."""
         async with AsyncExitStack() as starting:
             sockets = await self._load(starting)
             if before_serving is not None:

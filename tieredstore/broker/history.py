@@ -11,8 +11,7 @@ from tieredstore.broker.state.topics import PERM_READ, TopicConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 
 FollowTier = Callable[[object], Sequence[QueueKey]]
-"""Function that refreshes the tier of a store and returns the queues that changed. The call
-blocks."""
+"""Function that refreshes the tier of a store and returns the queues that changed. Blocks."""
 
 
 class TierHistory:

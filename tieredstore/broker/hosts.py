@@ -10,7 +10,7 @@ from typing import Final
 HOST: ContextVar[str] = ContextVar("host", default="")
 """Host of the running request, or "" for work of the broker itself."""
 SHARE: Final = 3
-"""Number of slots that a host may hold for each free slot. A single host can therefore get three
+"""Number of slots that a host may hold per free slot. A single host can therefore take three
 quarters of all slots."""
 
 

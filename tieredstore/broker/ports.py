@@ -18,8 +18,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.message.hosts import join_address, strip_brackets
 
 RESERVED: Final = 256
-"""Number of file descriptors that are reserved for files, or a quarter of the process's limit,
-whichever is smaller."""
+"""Number of file descriptors reserved for files, but at most a quarter of the process's limit."""
 
 
 FAST_DISTANCE: Final = 2

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 STOP_SECONDS: Final = 20.0
 """Time limit of a stop, in seconds."""
 STOP_START_SECONDS: Final = 8.0
-"""Time limit (seconds) for the rest of a start after a signal to stop. A signal does not interrupt
-a start that waits for another writer's epoch or recovers a large store."""
+"""Time limit for the rest of a start after a stop signal, in seconds. A signal cannot interrupt a
+start that waits for another writer's epoch or recovers a large store."""
 _log = logging.getLogger("tieredstore.broker")
 
 
@@ -128,7 +128,7 @@ async def _make_and_start(make_broker: Callable[[], Broker]) -> Broker:
 
 def _end_at_once() -> None:
     """End the process without waiting for its threads. The next start recovers the store as after a
-    kill."""
+    crash."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

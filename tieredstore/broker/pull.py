@@ -53,9 +53,8 @@ class ExactTagFilter(TagFilter):
 __all__ = ["MAX_KEPT_CHARACTERS", "ExactTagFilter", "SqlFilter", "make_filter"]
 
 MAX_KEPT_CHARACTERS: Final = 4096
-"""Maximum length of a filter expression that is cached after parsing, in characters. The cache
-holds about a thousand expressions for all clients together. A longer expression is parsed for each
-request."""
+"""Maximum length of a cached filter expression, in characters. The cache holds about a thousand
+parsed expressions for all clients. Longer ones are parsed again for each request."""
 
 
 def make_filter(subscription: Subscription) -> MessageFilter | None:
@@ -284,7 +283,7 @@ def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
 @dataclass(eq=False)
 class MessagePuller:
     """Pulls messages from a store. Cancelling a pull, for example because its connection closed,
-    ends its wait. For the event loop only."""
+    ends its wait. Use only on the event loop."""
 
     store: MessageStore
     hold: PullHold
@@ -293,8 +292,8 @@ class MessagePuller:
 
     async def pull(self, request: PullRequest) -> GetMessageResult:
         """Get messages, waiting for them up to the limit in the request. Raises Refused for an
-        invalid expression, Busy if too many pulls wait, Corrupt if the message at the offset is
-        lost, and the errors of the store."""
+        invalid expression, Busy if too many pulls wait, and Corrupt if the message at the offset is
+        lost. Also raises the errors of the store."""
         message_filter = make_filter(request.subscription)
         get = GetRequest(
             request.topic,

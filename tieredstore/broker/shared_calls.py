@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 
 class SharedCalls(Generic[_Result]):
     """Runs at most one call per key at a time. Concurrent callers with the same key share its
-    result. The call completes even if a caller is cancelled. For one event loop only."""
+    result. The call completes even if a caller is cancelled. Use only on one event loop."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, asyncio.Task[_Result]] = {}

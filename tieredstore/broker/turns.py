@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 TURN_S: Final = 0.005
 """Time (seconds) after which other tasks run."""
 PART_ROWS: Final = 1_000
-"""Maximum number of rows of a large table that one call encodes."""
+"""Maximum number of rows of a large table encoded in one call."""
 _PAUSE_S: Final = 0.0005
 _Item = TypeVar("_Item")
 
@@ -28,8 +28,8 @@ async def take_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
 
 
 def take_parts(rows: Iterable[tuple[str, _Item]]) -> Iterator[dict[str, _Item]]:
-    """Yield the rows of a large table in parts, on a worker thread. The encoding of a part does not
-    let the event loop run, so the loop gets a moment after each part."""
+    """Yield the rows of a large table in parts, in a worker thread. Encoding a part blocks the
+    event loop, so the thread pauses after each part."""
     left = iter(rows)
     while part := dict(itertools.islice(left, PART_ROWS)):
         yield part

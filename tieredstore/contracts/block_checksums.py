@@ -115,7 +115,7 @@ class BlockChecked(Protocol):
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         """Read a segment and verify every block that has a checksum. `listing`: the segment's entry
-        in a listing. Raises Corrupt if the segment does not exist, Unavailable."""
+        in a listing. Raises Corrupt if the segment does not exist, or Unavailable."""
 
 
 @runtime_checkable

@@ -43,14 +43,14 @@ class DispatchSource(Protocol):
         owns the store. Raises the error of a failed flush."""
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Read up to `count` consume queue units, starting at `offset`, as an array of
-        `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). The array is shorter
-        at the end of a file, and empty outside the queue."""
+        """Read up to `count` consume queue units from `offset`, as an array of
+        `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). Returns fewer at the
+        end of a file, and none outside the queue."""
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """Read the records of these units, in order. Each buffer holds one or more whole records,
-        and stays valid while it is referenced. The caller may change writable buffers. Raises
-        Corrupt if a record is missing, or if its size or magic differs from its unit."""
+        """Read the records of these units, in order. Each buffer holds one or more whole records
+        and stays valid while it is referenced. Callers may change writable buffers. Raises Corrupt
+        if a record is missing or does not match its unit in size or magic."""
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
         """Return whether the local commit log still has the message."""
@@ -114,8 +114,8 @@ def find_light(source: DispatchSource) -> LiteSource:
 
 class ArrivedRuns(NamedTuple):
     """Newly arrived messages, grouped into runs. A run is a range of consecutive offsets in one
-    queue. Each field is a list with one value per run: queue, first offset, number of messages,
-    bytes of records, store time of the first message (epoch ms). A run may be reported twice."""
+    queue. Each field has one value per run: queue, first offset, number of messages, bytes of
+    records, store time of the first message (epoch ms). A run may be reported twice."""
 
     queues: Sequence[QueueKey]
     offsets: npt.NDArray[np.int64]
@@ -182,7 +182,7 @@ class HistorySource(Protocol):
 
     def begin_log_at(self, physical_offset: int) -> None:
         """Start the log of a new store at the first file boundary at or after a byte offset. The
-        boundary is durable on return. Raises Invalid if the store is not new, Unavailable."""
+        boundary is durable on return. Raises Invalid if the store is not new, or Unavailable."""
 
     def find_deleted_queues(self) -> Mapping[QueueKey, DeletedEnd]:
         """Return the queues of deleted topics with the end of each. If a topic was deleted more

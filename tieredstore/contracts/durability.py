@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 _CHECK_S: Final = 1.0
-"""Seconds after which a waiting thread checks the outcome even if nothing woke it. Each waiter
+"""Interval at which a waiting thread checks the result without being woken, in seconds. Each waiter
 wakes the next one, which fails if a waiter is interrupted."""
 _log = logging.getLogger(__name__)
 

@@ -44,8 +44,8 @@ class GetMessageStatus(enum.Enum):
 
 
 DURABLE: Final = FlushFuture(PutMessageStatus.PUT_OK)
-"""Completed future for puts that do not wait for a flush: ASYNC_FLUSH, and messages with the
-property WAIT=false. Their promised durability is reached when the put returns."""
+"""Completed future for puts that do not wait for a flush: ASYNC_FLUSH, and messages with
+WAIT=false. They are as durable as promised when the put returns."""
 
 
 class BoundaryType(enum.Enum):

@@ -136,8 +136,8 @@ class MetadataStore(Protocol):
     def segments(
         self, path: str | None = None, type: FileSegmentType | None = None
     ) -> Iterator[FileSegmentMetadata]:
-        """Yield segment entries, optionally of one path or one type. The entries of a path are in
-        ascending order of base offset."""
+        """Yield segment entries, optionally of one path, one type, or both. The entries of a path
+        are in ascending order of base offset."""
 
     def segment(self, id: SegmentId) -> FileSegmentMetadata | None: ...
     def put_segment(self, segment: FileSegmentMetadata) -> None:

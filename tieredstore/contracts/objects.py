@@ -76,8 +76,8 @@ class ObjectClient(Protocol):
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
-        """Create an object from the concatenation of `buffers`. Returns False if the key exists
-        (status 412)."""
+        """Create an object from the concatenated `buffers`. Returns False if the key exists (status
+        412)."""
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
         """Create an object from parts with a multipart upload. Every part except the last has at
@@ -108,9 +108,9 @@ class FolderClient(ObjectClient, Protocol):
     """Client of an object store that can also list folders and copy objects."""
 
     def names(self, folder: str) -> Sequence[str]:
-        """Return the names of the objects and folders directly in a folder. Raises Unavailable,
+        """Return the names of the objects and folders directly in a folder. Raises Unavailable or
         Invalid."""
 
     def copy(self, key: str, to: str) -> bool:
         """Copy an object of up to 5 GiB, overwriting an existing one. Returns False if the source
-        does not exist. Raises Unavailable, Invalid."""
+        does not exist. Raises Unavailable or Invalid."""

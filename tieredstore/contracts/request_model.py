@@ -15,15 +15,15 @@ Requests: TypeAlias = Counter[tuple[str, str]]
 
 
 Deletions: TypeAlias = Counter[int]
-"""Number of objects that became garbage in each period of `gather_ms`, by the number of the period
-since the Unix epoch."""
+"""Number of objects that became garbage in each period of `gather_ms`. The key is the number of the
+period, counted from the Unix epoch."""
 
 
 class ModelledQueue(ABC):
     """Model of a queue, starting with its first message. Times are epoch ms and never decrease.
-    `requests`: requests so far. Deletions and fence checks are excluded, because one such request
-    serves many queues. `deletions`: see `Deletions`. `regrouped`: bytes rewritten into group
-    objects in each period of `regroup_ms`, by the number of the period since the Unix epoch."""
+    `requests`: requests so far, excluding deletions and fence checks, which serve many queues at
+    once. `deletions`: see `Deletions`. `regrouped`: bytes rewritten into group objects in each
+    period of `regroup_ms`, with the same kind of key."""
 
     def __init__(self) -> None:
         self.requests: Requests = Counter()

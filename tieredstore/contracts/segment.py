@@ -66,8 +66,8 @@ class Capabilities:
     stored. `preferred_batch_bytes`: cheapest size of a write, or 0 for no preference.
     `concurrent_reads`: number of network reads that together take about as long as one. `paired`:
     two writes together cost no more than one, so segments are PairedSegments. `gathered_bytes`:
-    maximum size up to which small writes that may wait are stored together (see
-    `contracts.gathering`), or 0 for one object per write."""
+    size up to which small writes are collected before they are stored (see `contracts.gathering`),
+    or 0 for one object per write."""
 
     rewritable: bool
     conditional: bool

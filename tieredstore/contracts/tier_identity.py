@@ -65,7 +65,7 @@ class IdentifiedTier(Protocol):
 
     def read_mark(self, broker_name: str, since: int) -> TierMark:
         """Read the mark of a broker's part, with the writers of all epochs from `since`. A `since`
-        of 0 returns only the writer of the newest epoch. Writes nothing. Raises Unavailable,
+        of 0 returns only the writer of the newest epoch. Writes nothing. Raises Unavailable or
         Corrupt."""
 
     def list_brokers(self) -> Iterator[str]:
@@ -79,7 +79,7 @@ class StartedEpoch(Protocol):
 
     def become_store(self) -> None:
         """Durably convert this epoch from `STARTING` to `STORE`. Call it before the store accepts
-        messages. Raises Fenced if the epoch was lost, Unavailable."""
+        messages. Raises Fenced if the epoch was lost, or Unavailable."""
 
 
 @runtime_checkable
@@ -93,10 +93,10 @@ class WatchedEpoch(Protocol):
 
 
 class EpochRecord(Protocol):
-    """Claims to writer epochs made by a locked state directory. Each claim is a unique string. A
-    provider whose epochs outlive the process saves a claim before it takes an epoch. The owner of
-    the directory may take over an epoch whose claim is in the record. Its process has ended,
-    because it no longer holds the lock."""
+    """Claims to writer epochs, recorded in a locked state directory. Each claim is a unique string.
+    A provider whose epochs outlive the process saves a claim before it takes an epoch. The owner of
+    the directory may take over an epoch whose claim is in the record, because the process that took
+    it has lost the lock and must have ended."""
 
     @property
     def mark(self) -> WriterMark | None:
@@ -104,7 +104,7 @@ class EpochRecord(Protocol):
 
     def load(self) -> Sequence[str]:
         """Return the claims, oldest first, or none if the directory is a copy of another one.
-        Raises Invalid for a newer format, Unavailable."""
+        Raises Invalid for a newer format, or Unavailable."""
 
     def save(self, claims: Sequence[str]) -> None:
-        """Durably replace the claims. Raises Invalid, Unavailable."""
+        """Durably replace the claims. Raises Invalid or Unavailable."""

@@ -31,7 +31,7 @@ async def migrate_plain_acl(users: UserManager, acls: AclManager) -> None:
     """Create users with rules for the accounts of RocketMQ's first access control. Existing users
     are skipped. Reads `conf/plain_acl.yml` and `conf/acl/*.yml` under ROCKETMQ_HOME. If that
     variable is not set, reads `plain_acl.yml` and `acl/*.yml` in the folder of the users' file. As
-    in Java, source addresses are not migrated. Raises Invalid, Unavailable."""
+    in Java, source addresses are not migrated. Raises Invalid or Unavailable."""
     home = os.environ.get("ROCKETMQ_HOME")
     folder = Path(home) / "conf" if home else users.path.parent
     paths = [folder / "plain_acl.yml"]

@@ -15,8 +15,7 @@ from tieredstore.errors import Invalid
 from tieredstore.message.names import MAX_NAME_BYTES
 
 MAX_SUBSCRIPTIONS: Final = 10_000
-"""Maximum number of groups and topics of one client, counted together. Groups from several
-heartbeats of a client are added up."""
+"""Maximum number of groups and topics of a client, over all its heartbeats."""
 MAX_CHARACTERS: Final = 4 << 20
 """Maximum number of characters in all subscriptions of one client."""
 
@@ -32,7 +31,8 @@ def _check_count(group: str, count: int) -> None:
 
 
 class ProducerManager:
-    """Producer groups and their sessions, as reported in heartbeats. For the event loop only."""
+    """Producer groups and their sessions, as reported in heartbeats. Use only on the event
+    loop."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -78,8 +78,8 @@ class ProducerManager:
         self, group: str, may_see: Callable[[ClientSession], bool] = lambda _: True
     ) -> ClientSession | None:
         """Return a connected producer of a group to ask about a message, or None. Successive calls
-        rotate through the producers. `may_see`: returns whether a client may see the message,
-        because any client may claim to be in any producer group."""
+        rotate through the producers. `may_see`: returns whether a client may see the message. This
+        check is needed because any client can join any producer group."""
         sessions = [session for session in self._groups.get(group, ()) if may_see(session)]
         if not sessions:
             return None
@@ -196,8 +196,8 @@ class _GroupsOfSession:
 
 
 class ConsumerManager:
-    """Consumer groups, as reported in heartbeats. Notifies members of changes. For the event loop
-    only."""
+    """Consumer groups, as reported in heartbeats. Notifies members of changes. Use only on the
+    event loop."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -326,10 +326,9 @@ class ConsumerManager:
 
 
 LEASE_MS: Final = 60_000
-"""Duration (ms) of a lock that is not renewed. Clients renew their locks every 20 s."""
+"""Lifetime of a lock that is not renewed, in ms. Clients renew their locks every 20 s."""
 MAX_LOCKS: Final = 500_000
-"""Maximum number of locks of all groups together. When it is reached, no further queue is
-locked."""
+"""Maximum number of locks of all groups together. At the limit, no more queues are locked."""
 
 
 class _Lock(NamedTuple):
@@ -341,7 +340,7 @@ class _Lock(NamedTuple):
 class RebalanceLocks:
     """Queue locks of orderly consumers, by group. A lock is held until its lease expires or
     `unlock` is called. It survives a lost connection, so a client that reconnects within the lease
-    keeps it. For the event loop only."""
+    keeps it. Use only on the event loop."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -349,7 +348,7 @@ class RebalanceLocks:
         self._shares = HostShares(MAX_LOCKS)
 
     def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> set[QueueKey]:
-        """Lock queues or renew their locks. Returns the queues that the client holds."""
+        """Lock queues or renew their locks. Returns the queues that the client has locked."""
         locks = self._groups.get(group, {})
         now_ms = self._clock.monotonic_ms()
         host = HOST.get()

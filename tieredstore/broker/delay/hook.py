@@ -35,7 +35,7 @@ _TIMES: Final = (
     (b"TIMER_DELIVER_MS", 1, False),
 )
 """Properties that set a delivery time, in order of precedence. Each has a name, a factor that
-converts its value to ms, and whether the value is a delay."""
+converts its value to ms, and a flag that is True for a delay."""
 _ILLEGAL: Final = PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
 
 

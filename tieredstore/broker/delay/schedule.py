@@ -29,8 +29,8 @@ from tieredstore.message.record import StoredMessage
 from tieredstore.skipped_records import SkippedRecords
 
 _MIN_TIME_MS: Final = 1 << 32
-"""Smallest tags code that can be a delivery time. A smaller tags code is the hash of the tags, or
-the position of an entry in a consume queue extension file."""
+"""Smallest tags code that can be a delivery time. Smaller values are hashes of tags, or positions
+in a consume queue extension file."""
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):

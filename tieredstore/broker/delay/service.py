@@ -154,7 +154,7 @@ MAX_BATCH_BYTES: Final = 1 << 20
 
 
 class DeliveryService(ABC):
-    """Delivers due messages every ROUND_MS. For the event loop only. `skipped`: counter of
+    """Delivers due messages every ROUND_MS. Use only on the event loop. `skipped`: counter of
     undelivered messages that clients wrote to a system topic."""
 
     def __init__(

@@ -99,7 +99,7 @@ class TimerSlots:
 ROLL_WINDOW_MS: Final = 172_800_000
 """Java's timerRollWindowSlot in ms: two days."""
 _CHECKPOINT: Final = struct.Struct(">qqq")
-"""Head of Java's timercheck file: last read time in ms, position in the timer log of Java, queue
+"""Header of Java's timercheck file: last read time in ms, position in Java's timer log, queue
 offset in the timer topic."""
 _log = logging.getLogger(__name__)
 
@@ -311,9 +311,9 @@ def _find_out_ms(message: StoredMessage) -> int | None:
 
 
 def _find_slot_ms(message: StoredMessage) -> int | None:
-    """Return the time (epoch ms) at which a message leaves the timer topic, or None if it has no
-    delivery time. This is the delivery time, but at most ROLL_WINDOW_MS after the store time. After
-    that window, the message is put into the timer topic again."""
+    """Return the time (epoch ms) at which a message leaves the timer topic: its delivery time, or
+    at most ROLL_WINDOW_MS after its store time. After that window, the message is put into the
+    timer topic again. Returns None if the message has no delivery time."""
     out_ms = _find_out_ms(message)
     if out_ms is None:
         return None

@@ -38,7 +38,7 @@ class GrpcAccess:
 
     def check(self, method: str, request: object, call: Call) -> None:
         """Authenticate the sender of a call and check its permissions. Permissions of a telemetry
-        stream depend on its settings and are checked later by `check_settings`. Raises Rejected,
+        stream depend on its settings and are checked later by `check_settings`. Raises Rejected or
         Refused."""
         call.caller = self._authenticate(call)
         if method != "Telemetry":
@@ -48,7 +48,7 @@ class GrpcAccess:
     def check_settings(self, settings: Settings, call: Call) -> None:
         """Check the permissions that a client's settings need, under the current users and
         policies. A stream may be open for months. `call`: the call that sent the settings. Raises
-        Rejected, Refused."""
+        Rejected or Refused."""
         self._authenticate(call).require(*_list_wants_of_settings(settings))
 
     def _authenticate(self, call: Call) -> Caller:

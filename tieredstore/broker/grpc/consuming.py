@@ -43,10 +43,10 @@ MAX_ENTRIES: Final = 1_024
 """Maximum number of acknowledgements in one call."""
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
 DEADLINE_MARGIN_MS: Final = 200
-"""If no message arrives, the answer is sent this number of ms before the client's deadline."""
+"""An empty response is sent this many ms before the client's deadline."""
 _POLLING_TIME_VERSION: Final = "5.0.3"
-"""First client version that knows the code ILLEGAL_POLLING_TIME. Versions are compared as strings,
-as in Java."""
+"""First client version that supports the code ILLEGAL_POLLING_TIME. Versions are compared as
+strings, as in Java."""
 
 
 class Consuming:

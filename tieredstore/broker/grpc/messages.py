@@ -62,8 +62,8 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WBITS: Final = 31
 _GZIP_PIECE: Final = 64 << 10
 MAX_GZIP_MEMBERS: Final = 1_024
-"""Maximum number of gzip members in one body. A member of 20 bytes may decompress to nothing, so
-the limit of the body size does not limit the number of members."""
+"""Maximum number of gzip members in a body. Members may be empty, so the limit on the body size
+does not limit their number."""
 _MAX_TIME_DIGITS: Final = 15
 # fmt: off
 RESERVED_NAMES: Final = frozenset({

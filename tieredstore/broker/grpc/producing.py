@@ -35,8 +35,8 @@ from tieredstore.message.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 MAX_MESSAGES: Final = 1_024
 """Maximum number of messages in one call."""
 MAX_ENDPOINTS_BYTES: Final = 2_048
-"""Maximum size of a client's endpoints, in bytes. An answer repeats the endpoints for each queue of
-a topic."""
+"""Maximum size of a client's endpoints, in bytes. A response repeats them for each queue of a
+topic."""
 _MIXED: Final = "MIXED"
 _STORED: Final = make_status(Code.OK)
 _TYPES_OF_MIXED: Final = (
@@ -45,8 +45,7 @@ _TYPES_OF_MIXED: Final = (
     pb.MessageType.DELAY,
     pb.MessageType.TRANSACTION,
 )
-"""Message types that a route lists for a topic of type MIXED. A topic of type MIXED accepts every
-type of message."""
+"""Message types listed in the route of a topic of type MIXED, which accepts every type."""
 _RESOLUTIONS: Final = {
     pb.TransactionResolution.COMMIT: CommitOrRollback.COMMIT,
     pb.TransactionResolution.ROLLBACK: CommitOrRollback.ROLLBACK,

@@ -44,8 +44,7 @@ _DEFAULT_DELAYS_S: Final = (
     *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
 DEFAULT_DELAYS_MS: Final = tuple(seconds * 1000 for seconds in _DEFAULT_DELAYS_S)
-"""Delays between deliveries of a message, in ms. After the last value, each further delay is the
-last value."""
+"""Delays between deliveries of a message, in ms. The last value is repeated."""
 
 
 def merge_settings(
@@ -136,8 +135,8 @@ FIRST_COMMAND_TIMEOUT_S: Final = 20.0
 """Time limit (seconds) for the first settings on a new stream."""
 _MAX_SUBSCRIPTIONS: Final = 1_000
 MAX_SETTINGS_BYTES: Final = 1 << 20
-"""Maximum size of the settings of one client, in bytes. The settings are kept while the client's
-stream is open."""
+"""Maximum size of a client's settings, in bytes. They are kept in memory while its stream is
+open."""
 _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
 """Kinds of answers that clients send to commands of the server."""
 

@@ -55,10 +55,10 @@ class Subscription:
 
 @dataclass(eq=False)
 class LiteSubscriptions:
-    """Subscriptions of all clients. A subscription expires if its client does not renew it. For one
-    event loop only. `on_added`: called with a client and a light queue for each new subscription.
-    `on_ended`: called with a client when its whole subscription ends. `set_offset`: called with a
-    group, a light queue, and the offset at which the group continues."""
+    """Subscriptions of all clients. A subscription expires if its client does not renew it. Use
+    only on one event loop. `on_added`: called with a client and a light queue for each new
+    subscription. `on_ended`: called with a client when its whole subscription ends. `set_offset`:
+    called with a group, a light queue, and the offset at which the group continues."""
 
     settings: BrokerSettings
     groups: SubscriptionGroupManager

@@ -17,8 +17,8 @@ from tieredstore.errors import Invalid
 
 MASTER_ID: Final = 0
 MAX_BROKERS: Final = 1_000
-"""Maximum number of registered broker addresses. Any peer that reaches the port may register
-addresses."""
+"""Maximum number of registered broker addresses, because any peer that reaches the port may
+register."""
 SILENCE_MS: Final = 120_000
 """Default time (ms) without heartbeats after which a broker is removed."""
 _log = logging.getLogger(__name__)

@@ -83,7 +83,7 @@ class RouteTable:
         self._is_read_only = is_read_only
         self.others = RegisteredBrokers(clock)
         self.is_write_wiped = False
-        """Whether an operator removed the write permission from all routes (code 205). Code 327
+        """True if an operator removed the write permission from all routes (code 205). Code 327
         restores it."""
 
     @property
@@ -92,8 +92,8 @@ class RouteTable:
         return self._address()
 
     def find_topic(self, topic: str) -> TopicConfig | None:
-        """Return a topic that has a route. The retry topic of a group that could be created has
-        one: a consumer asks for it before the first heartbeat, which creates both."""
+        """Return a topic with a route. Creates the retry topic of a group if needed. A consumer
+        asks for its route before the first heartbeat, and would ask again only after 30 s."""
         found = self._topics.find_topic(topic)
         if found is not None or not topic.startswith(RETRY_PREFIX) or self._is_of_pop(topic):
             return found
@@ -107,9 +107,9 @@ class RouteTable:
         return TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
 
     def _is_of_pop(self, topic: str) -> bool:
-        """Return whether a topic has the name of one of Java's retry topics for pop consumers,
-        which combines a group and a topic. This broker has no such topics and must not create them
-        as the retry topic of a group."""
+        """Return whether a topic is named like one of Java's retry topics for pop consumers, which
+        combine a group and a topic. This broker has no such topics and must not create them as the
+        retry topic of a group."""
         name = topic.removeprefix(RETRY_PREFIX)
         groups = self._groups.list_groups()
         return name not in groups and any(

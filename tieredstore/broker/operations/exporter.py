@@ -25,16 +25,15 @@ from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.metrics import Histogram, Labels, Metrics
 
 MAX_SERIES: Final = 50_000
-"""Maximum number of series in one scrape (Java's metricsOtelCardinalityLimit). Further series are
-left out and counted by `rocketmq_tiered_store_x_series_left_out`."""
+"""Maximum number of series in a scrape (Java's metricsOtelCardinalityLimit). Further series are
+dropped and counted by `rocketmq_tiered_store_x_series_left_out`."""
 LEFT_OUT: Final = "rocketmq_tiered_store_x_series_left_out"
 _LABEL_NAME: Final = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 _TIERED: Final = {"storage_type": "tiered", "storage_medium": "blob"}
 _TIERED_PREFIX: Final = "rocketmq_tiered_store_"
 _OURS_PREFIX: Final = "rocketmq_tiered_store_x_"
 _OF_BOTH: Final = frozenset({"rocketmq_storage_size", "rocketmq_storage_message_reserve_time"})
-"""Names of the metrics that both the tier and the local store have. Tier and local store add
-different storage labels to them."""
+"""Metrics that both the tier and the local store have, with different storage labels."""
 
 
 class Series(NamedTuple):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
 ALWAYS_ADMITTED: Final = 4
-"""Number of connections that are accepted even if files use all other descriptors. A health check
-therefore always gets an answer. Otherwise an operator's tool would restart a broker that works."""
+"""Number of connections accepted even if no file descriptors are left for clients, so that a health
+check is always answered. Otherwise an orchestrator would restart a healthy broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,9 @@ class Fronts:
         return None if transport is None else self._by_transport.get(transport)
 
     def admit(self, front: Front, transport: asyncio.Transport) -> None:
-        """Accept a connection. Above the limit, close the connection that has waited longest, or
-        else the one whose answer began first, so that a health check is never blocked."""
+        """Accept a connection. Above the limit, close the connection that has waited longest. If
+        none is waiting, close the one whose answer began first. A health check is thus never
+        blocked."""
         descriptor = transport.get_extra_info("socket").fileno()
         has_room = len(self) < ALWAYS_ADMITTED or count_room(descriptor) > 0
         if not has_room or len(self) >= self.limits.max_connections:
@@ -167,7 +168,7 @@ class Front(asyncio.Protocol):
             self._limit(self._fronts.limits.idle_s)
 
     def abort(self) -> None:
-        """Close the connection immediately, and make room for another."""
+        """Close the connection immediately to make room for another one."""
         if self._transport is not None:
             self._fronts.forget(self, self._transport)
             self._transport.abort()

@@ -142,8 +142,8 @@ class GroupOffsets(NamedTuple):
 def report_lag(
     metrics: Metrics, store: MessageStore, clock: Clock, groups: Sequence[GroupOffsets]
 ) -> None:
-    """Set the lag of each group in a registry: the number of unconsumed messages and the age of the
-    oldest (ms). May read files of the store, so do not call it on an event loop."""
+    """Set the lag of each group in a registry: the number of unconsumed messages, and the age of
+    the oldest one (ms). May read files of the store, so do not call it on an event loop."""
     now_ms = clock.now_ms()
     for found in groups:
         behind = 0

@@ -36,18 +36,18 @@ from tieredstore.message import properties as props
 from tieredstore.message.record import StoredMessage
 
 MAX_IN_FLIGHT: Final = 10_000
-"""Maximum number of unacknowledged messages per queue and group. When it is reached, no new message
-is delivered."""
+"""Maximum number of unacknowledged messages per queue and group. At the limit, no new messages are
+delivered."""
 MAX_RENEW_MS: Final = 3 * 3_600_000
-"""Maximum time (ms) for which the broker renews the invisible time of a message."""
+"""Maximum time for which the broker renews the invisible time of a message, in ms."""
 _MAX_NAME: Final = 64
-"""Maximum length of a message group's name, in characters. A longer name is replaced by its
+"""Maximum length of a message group's name, in characters. Longer names are replaced by a
 digest."""
 _POSTPONE_MS: Final = 1_000
-"""Delay (ms) before the next delivery of a message that could not be read, or could not be moved to
-the dead letters."""
+"""Delay before the next delivery of a message that could not be read or moved to the dead letters,
+in ms."""
 _NOT_READ: Final = GetMessageStatus.OFFSET_FOUND_NULL
-"""Status of a get that the store currently cannot answer. The message may still exist."""
+"""Get status for a message that may exist but cannot be read at the moment."""
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ class _Burial(enum.Enum):
     DONE = 0
     LATER = 1
     NOWHERE = 2
-    """The message is delivered again, because no topic for dead letters exists."""
+    """Redeliver the message, because there is no topic for dead letters."""
 
 
 class DeadLetters(Protocol):
@@ -344,8 +344,7 @@ class Batch:
 
     def _find_generation(self, progress: QueueProgress, messages: Sequence[StoredMessage]) -> int:
         """Return the delivery number (generation) for messages of a queue. All queues of a batch
-        share a number. A new number is needed if one of the messages may already have been
-        delivered under it."""
+        share a number, unless one of the messages may already have been delivered under it."""
         found = map(progress.entries.get, map(progress.offset_of, messages))
         entries = [entry for entry in found if entry is not None]
         if self._generation is not None:

@@ -94,7 +94,7 @@ class ReceiveJournal:
 
     async def load(self) -> list[Event]:
         """Read the stored events. The first unreadable event and everything after it are dropped
-        and logged. Raises Invalid for a newer format, Unavailable."""
+        and logged. Raises Invalid for a newer format, or Unavailable."""
         try:
             return await asyncio.to_thread(self._load)
         except OSError as error:
@@ -133,7 +133,7 @@ class ReceiveJournal:
     async def rotate(self, snapshot: Callable[[], Iterable[Event]]) -> None:
         """Start a new pair of files. `snapshot`: returns the events that describe the current
         state. Other tasks run while these events are encoded, and may append further events. Raises
-        Exhausted, Unavailable. After an error the old files stay readable."""
+        Exhausted or Unavailable. After an error the old files stay readable."""
         async with self._rotating:
             number = self._number + 1
             try:

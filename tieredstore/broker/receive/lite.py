@@ -43,7 +43,8 @@ class _Ready:
     pause: asyncio.TimerHandle | None = None
 
     def add(self, queue: str, *, is_new: bool) -> None:
-        """Add a queue, or leave it to a search. `is_new`: whether a message has arrived."""
+        """Add a queue if there is room, or leave it to a search. `is_new`: True if a message has
+        arrived."""
         most = self.most // 2 * is_new if self.is_over else self.most
         if queue in self.queues or len(self.queues) < most:
             self.queues[queue] = None

@@ -30,7 +30,8 @@ class Peeked(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class ReceiveLooks:
-    """Finds messages that are new for a group or due for redelivery. For one event loop only."""
+    """Finds messages that are new for a group or due for redelivery. Use only on one event
+    loop."""
 
     store: MessageStore
     state: ReceiveState

@@ -51,8 +51,8 @@ class Entry:
 
 
 MAX_AHEAD_MS: Final = 500
-"""Maximum difference (ms) by which the recorded time of a delivery may lie ahead of the clock. This
-limit is below the shortest invisible time, so that no consumer drops a delivery as expired."""
+"""Maximum time by which a recorded delivery time may be ahead of the clock, in ms. It is shorter
+than the shortest invisible time, so that no consumer discards a delivery as expired."""
 
 
 def choose_pop_ms(now_ms: int, entries: Iterable[Entry]) -> int:
@@ -102,8 +102,8 @@ class QueueProgress:
         return self.lite is not None
 
     def locked_until_ms(self) -> int:
-        """Return until when (epoch ms) a lite topic delivers nothing because it has unacknowledged
-        messages, or 0 if it has none."""
+        """Return the time (epoch ms) until which a lite topic delivers nothing, because it has
+        unacknowledged messages. Returns 0 if it has none."""
         return max((entry.visible_at_ms for entry in self.entries.values()), default=0)
 
     def offset_of(self, message: StoredMessage) -> int:

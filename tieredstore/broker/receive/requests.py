@@ -100,8 +100,8 @@ def split_source(group: str, name: str) -> tuple[str, Source]:
 
 
 _GENERATION_BITS: Final = 20
-"""Number of low bits of a delivery number (generation) that hold a counter. The higher bits hold
-the time of the delivery (epoch ms)."""
+"""Number of low bits of a delivery number (generation) used for a counter. The high bits hold the
+delivery time (epoch ms)."""
 
 
 class Receipt(NamedTuple):
@@ -127,8 +127,8 @@ def find_pop_ms(generation: int) -> int:
 
 
 def encode_generation(pop_ms: int, number: int) -> int:
-    """Return the delivery number (generation) for a time (epoch ms) and a counter, of which only
-    the low bits are used."""
+    """Return the delivery number (generation) for a time (epoch ms) and a counter. Only the low
+    bits of the counter are used."""
     return pop_ms << _GENERATION_BITS | number & (1 << _GENERATION_BITS) - 1
 
 

@@ -87,7 +87,7 @@ class ReceiveService:
     """Delivers messages of a topic's queues to the consumers of a group. A message belongs to one
     consumer until it is acknowledged or its invisible time is over. Delivery is at least once.
     `is_live`: returns whether a client of a group is connected, so that its messages may be
-    renewed. For one event loop only."""
+    renewed. Use only on one event loop."""
 
     state: ReceiveState
     hold: InitVar[PullHold]
@@ -118,7 +118,7 @@ class ReceiveService:
 
     async def start(self) -> None:
         """Load earlier deliveries. Call this after the store and the consumer offsets are loaded.
-        Raises Unavailable, Exhausted, Invalid."""
+        Raises Unavailable, Exhausted or Invalid."""
         await self.state.load()
         if self.lite is not None:
             self.lite.load()
@@ -213,7 +213,7 @@ class ReceiveService:
 
     async def ack_all(self, group: str, topic: str, handles: Sequence[str]) -> list[AckStatus]:
         """Acknowledge messages in any order. Returns a result for each handle. On return the
-        acknowledgements are as durable as the flush mode requires. Raises Unavailable,
+        acknowledgements are as durable as the flush mode requires. Raises Unavailable or
         Exhausted."""
         found = [self._find(group, topic, handle) for handle in handles]
         if self._finish(one for one in found if one is not None):
@@ -222,7 +222,7 @@ class ReceiveService:
 
     def ack_popped(self, deliveries: Iterable[Popped]) -> int:
         """Acknowledge deliveries identified by remoting clients, and return how many were valid. If
-        any were, await `journal.flush` before answering. Raises Unavailable, Exhausted."""
+        any were, await `journal.flush` before answering. Raises Unavailable or Exhausted."""
         found = [one for one in map(self._find_popped, deliveries) if one is not None]
         self._finish(found)
         return len(found)
@@ -248,7 +248,7 @@ class ReceiveService:
     ) -> str | None:
         """Redeliver a message after `invisible_ms`, at least a second. Returns its new handle, or
         None for an invalid or expired handle. `is_suspended`: True if the last delivery does not
-        count. Raises Invalid for a time above the limit, Unavailable, Exhausted."""
+        count. Raises Unavailable or Exhausted, and Invalid for a time above the limit."""
         if invisible_ms > MAX_INVISIBLE_MS:
             raise Invalid(
                 f"invisible time: expected at most {MAX_INVISIBLE_MS} ms, found {invisible_ms}"
@@ -266,7 +266,7 @@ class ReceiveService:
     ) -> ChangedTime | None:
         """Redeliver a message after `invisible_ms`, clamped to the limits. Returns the new
         delivery, or None if `delivery` is not the last delivery of the message. `is_suspended`:
-        True if the last delivery does not count. Raises Unavailable, Exhausted."""
+        True if the last delivery does not count. Raises Unavailable or Exhausted."""
         found = self._find_popped(delivery)
         if found is None:
             return None
@@ -314,7 +314,7 @@ class ReceiveService:
 
     def give_back(self, group: str, topic: str, received: Iterable[Received]) -> None:
         """Undo the delivery of messages that did not reach their consumer. They are redelivered
-        immediately, and the delivery does not count. Raises Unavailable, Exhausted."""
+        immediately, and the delivery does not count. Raises Unavailable or Exhausted."""
         back: dict[int, tuple[QueueProgress, list[int]]] = {}
         for one in received:
             found = self._find_receipt(group, topic, one.receipt)

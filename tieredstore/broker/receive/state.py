@@ -27,15 +27,13 @@ from tieredstore.errors import Busy
 from tieredstore.message.lite import LITE_PREFIX
 
 MAX_ATTEMPTS: Final = 10_000
-"""Maximum number of receive calls (attempts) that are remembered. The oldest call is dropped
-first."""
+"""Maximum number of remembered receive calls (attempts). The oldest are dropped first."""
 
 MAX_QUEUES: Final = 200_000
-"""Maximum number of queues of all groups together. Each takes about 600 bytes of memory, and a
-start reads all of them."""
+"""Maximum number of queues over all groups. Each takes about 600 bytes of memory and is read at
+startup."""
 _MIN_STEP_MS: Final = 1_000
-"""Minimum backward step of the wall clock (ms) after which the clock counts as set back. Smaller
-steps are ignored."""
+"""Minimum step back of the wall clock that is handled, in ms. Smaller steps are ignored."""
 
 _Key = tuple[str, str, str]
 
@@ -78,8 +76,8 @@ _log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class ReceiveState:
     """Progress of groups in queues. Each change of a progress updates the consumer offset in
-    `offsets`. If a client sets a consumer offset, the progress follows: after an increase all
-    messages before the offset are done, after a decrease the group starts again at the offset.
+    `offsets`. If a client sets a consumer offset, the progress follows. After an increase, all
+    messages before the offset are done. After a decrease, the group starts again at the offset.
     `begins_at_first`: returns whether a new group starts at a queue's first message if the local
     log still has it. `dead_letter_groups`: groups whose dead letters cannot be stored at the
     moment, which was logged."""
@@ -106,7 +104,7 @@ class ReceiveState:
         self._clock_offset_ms = self._find_clock_offset_ms()
 
     async def load(self) -> None:
-        """Load the journal and start a new one. Raises Unavailable, Exhausted, Invalid."""
+        """Load the journal and start a new one. Raises Unavailable, Exhausted or Invalid."""
         for event in await self.journal.load():
             self._replay(event)
         for progress in list(self._by_number.values()):
@@ -140,7 +138,7 @@ class ReceiveState:
     ) -> QueueProgress:
         """Return a group's progress in a queue. A new progress starts at the consumer offset, if
         there is one. `is_new`: True if the group has not read any queue of the topic before.
-        `from_first`: True if a new group starts at the first message. Raises Busy, Exhausted,
+        `from_first`: True if a new group starts at the first message. Raises Busy, Exhausted or
         Unavailable."""
         progress = self._queues.get((group, topic), {}).get(queue_id)
         offset = self.offsets.query_offset(group, topic, queue_id)
@@ -194,8 +192,8 @@ class ReceiveState:
         return self._begin_offset(group, topic, queue_id, is_new=is_new)
 
     def record(self, progress: QueueProgress, event: events.Event) -> None:
-        """Write an event to the journal and apply it. Raises Exhausted, Unavailable. After an error
-        nothing has changed."""
+        """Write an event to the journal and apply it. Raises Exhausted or Unavailable. After an
+        error nothing has changed."""
         self.journal.append(event)
         self._save(progress)
         progress.apply(event)
@@ -205,7 +203,7 @@ class ReceiveState:
 
     async def close_idle(self) -> None:
         """Forget lite topics without unacknowledged messages to free memory, once their offsets are
-        on disk. Raises Exhausted, Unavailable."""
+        on disk. Raises Exhausted or Unavailable."""
         async for number, change in take_turns(list(self._idle.items())):
             progress = self._by_number.get(number)
             if progress is None:
@@ -233,7 +231,7 @@ class ReceiveState:
 
     async def follow_offsets(self) -> list[QueueProgress]:
         """Adopt consumer offsets set by clients, and remove the progress of queues whose consumer
-        offsets were deleted. Returns each changed progress. Raises Exhausted, Unavailable."""
+        offsets were deleted. Returns each changed progress. Raises Exhausted or Unavailable."""
         followed = []
         async for progress in take_turns(self.list_queues()):
             if not self.is_current(progress) or not self._is_set_by_others(progress):
@@ -248,7 +246,7 @@ class ReceiveState:
 
     def follow_clock(self) -> list[QueueProgress]:
         """If the wall clock was set back, move the times of the next deliveries back by the same
-        amount. Returns each changed progress. Raises Exhausted, Unavailable."""
+        amount. Returns each changed progress. Raises Exhausted or Unavailable."""
         before_ms, self._clock_offset_ms = self._clock_offset_ms, self._find_clock_offset_ms()
         back_ms = before_ms - self._clock_offset_ms
         if back_ms < _MIN_STEP_MS:

@@ -6,8 +6,8 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 513
-"""Version number in each header that the broker sends: that of RocketMQ 5.5.0. Clients disable
-features for versions below 4.1."""
+"""Version number sent in each header: that of RocketMQ 5.5.0. Clients disable features for versions
+below 4.1."""
 
 
 class HeaderType(IntEnum):

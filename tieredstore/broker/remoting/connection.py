@@ -79,8 +79,8 @@ CloseListener = Callable[["Connection"], object]
 
 
 _JOINED_BYTES: Final = 64 << 10
-"""Maximum size (bytes) of output that is joined and written together. Larger pieces are written
-separately."""
+"""Maximum size of output chunks that are joined into a single write, in bytes. Larger chunks are
+written separately."""
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ _log = logging.getLogger(__name__)
 
 class Connection(asyncio.Protocol):
     """Remoting connection of a server or a client. It is also the `ClientSession` of its peer: the
-    handler of heartbeats sets `client_id`, `language`, `version` and `caller`. For the event loop
-    only."""
+    handler of heartbeats sets `client_id`, `language`, `version` and `caller`. Use only on the
+    event loop."""
 
     def __init__(
         self,
@@ -472,7 +472,7 @@ async def connect(
     timeout_ms: int = 3_000,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Connect to `host:port`. `table`: handlers for requests from the server. Raises Unavailable,
+    """Connect to `host:port`. `table`: handlers for requests from the server. Raises Unavailable or
     Invalid."""
     host, port = split_address(address)
     limits = limits or RemotingLimits()

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 Topic: TypeAlias = Annotated[str, msgspec.Meta(extra={"resource": ResourceType.TOPIC})]
-"""Header field with a topic. The sender needs a permission on this topic."""
+"""Header field with a topic, on which the sender needs a permission."""
 Group: TypeAlias = Annotated[str, msgspec.Meta(extra={"resource": ResourceType.GROUP})]
-"""Header field with a consumer group. The sender needs a permission on this group."""
+"""Header field with a consumer group, on which the sender needs a permission."""
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -164,18 +164,16 @@ def _explain(command: RemotingCommand, kind: type[RequestHeader], error: Excepti
 
 
 _UNSIGNED_BEFORE: Final = 399
-"""Version number of 4.9.3. Clients up to this version do not sign the header field
-`_UNIQUE_KEY_QUERY`."""
+"""Version number of 4.9.3. Clients up to this version do not sign the field `_UNIQUE_KEY_QUERY`."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 Outcome: TypeAlias = Awaitable[RemotingCommand | None] | RemotingCommand | None
 Answer: TypeAlias = Callable[["Connection", RemotingCommand], Outcome]
-"""Function that answers one request. If it raises an error, `respond_to_error` makes the
-response."""
+"""Function that answers a request. Errors are converted to a response by `respond_to_error`."""
 _Header = TypeVar("_Header", bound=RequestHeader)
 Handler: TypeAlias = Callable[[Request[_Header]], Outcome]
-"""Function that answers one decoded request. A plain function is called inline. A coroutine runs as
-a task, which is cancelled when the connection ends. A result of None means that no response must be
-sent: the request is one-way, or `connection.respond` has sent the response."""
+"""Function that answers a decoded request. A plain function is called inline. A coroutine runs as a
+task that is cancelled when the connection ends. Returns None if no response is needed, because the
+request is one-way or `connection.respond` has sent it."""
 
 
 class RemotingGuard:
@@ -247,8 +245,8 @@ class HandlerTable:
     def register(
         self, code: int, handler: Handler[_Header], header: type[_Header], *actions: Action
     ) -> None:
-        """Register the only handler of a code. The header is decoded once, for both the permission
-        check and the handler. `actions`: see `Route`."""
+        """Register the handler of a request code. Each code has one handler. The header is decoded
+        once, for both the permission check and the handler. `actions`: see `Route`."""
         assert code not in self._routes, f"two handlers of request code {code}"
         assert actions, f"request code {code}: no right is named"
         route = self._routes[int(code)] = Route(handler, header, actions)

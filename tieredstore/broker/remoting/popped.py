@@ -11,11 +11,11 @@ from tieredstore.message.buffers import Buffer
 from tieredstore.message.record import copy_with_reconsume_times
 
 ORDER_QUEUE: Final = 999
-"""Number of the revive queue in the receipt handles of an ordered pop, as in Java. Other handles
-have 0. This broker does not use the number."""
+"""Number of the revive queue in receipt handles of ordered pops, as in Java. Other handles have 0.
+This broker ignores it."""
 MAX_SPREAD: Final = 1 << 20
-"""Maximum distance between the first and the last offset of a queue in one answer. A client
-acknowledges these messages with a bit set, which has one bit for each offset in this range."""
+"""Maximum distance between the first and last offset of a queue in a response. Clients acknowledge
+with a bit set that covers this range."""
 MAX_EXTRA_INFO: Final = 1_024
 _EXTRA_INFO: Final = re.compile(
     r"-?\d{1,19} (-?\d{1,19}) -?\d{1,19} (-?\d{1,19}) [^ ]* [^ ]", re.ASCII

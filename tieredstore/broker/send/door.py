@@ -39,7 +39,7 @@ _ILLEGAL: Final = Reason.MESSAGE_ILLEGAL
 
 
 class Door:
-    """Checks the messages that clients send. For the event loop only."""
+    """Checks the messages that clients send. Use only on the event loop."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings

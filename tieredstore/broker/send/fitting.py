@@ -118,12 +118,12 @@ DROPPED_FIRST: Final = (
     b"DLQ_ORIGIN_MESSAGE_ID", b"DLQ_ORIGIN_TOPIC",
 )
 # fmt: on
-"""Properties that a message can lose and still reach its consumer, in order of removal."""
+"""Properties that can be dropped from a message without preventing its delivery, in order."""
 DROPPED_OF_DEAD_LETTERS: Final = (b"RETRY_TOPIC", b"DELAY")
-"""Further properties that a dead letter can lose. They are removed after DROPPED_FIRST."""
+"""Further properties that can be dropped from a dead letter, after those in DROPPED_FIRST."""
 DROPPED_OF_DELIVERIES: Final = (b"INNER_MULTI_DISPATCH",)
-"""Property that a delayed or committed message loses if the properties would be too long with its
-offsets in light queues. The message then reaches its topic, but no light queue."""
+"""Property dropped from a delayed or committed message if its offsets in light queues would make
+the properties too long. The message then reaches its topic, but no light queue."""
 _log = logging.getLogger(__name__)
 
 

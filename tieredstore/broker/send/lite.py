@@ -32,8 +32,8 @@ def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool
     """Add the name of the light queue (INNER_MULTI_DISPATCH) to a message with a lite topic.
     Messages in retry and dead-letter topics have no light queue. `config`: configuration of the
     message's topic. `fills_queues`: True if the store fills light queues. Raises Refused for a name
-    that a Java broker cannot dispatch, and for a message to a topic of type LITE if the store fills
-    no light queues."""
+    that a Java broker cannot dispatch. Also raises Refused for a topic of type LITE if the store
+    fills no light queues."""
     properties = message.properties
     name = props.find_text(properties, _LITE)
     if not name or message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):

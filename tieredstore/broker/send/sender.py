@@ -108,8 +108,8 @@ class SendResult(NamedTuple):
 
 
 class MessageSender:
-    """Puts producers' messages after Java's checks. For the event loop only. `store_host`: address
-    in the store's records. `locks`: queue locks of orderly consumers. A message that such a
+    """Puts producers' messages after Java's checks. Use only on the event loop. `store_host`:
+    address in the store's records. `locks`: queue locks of orderly consumers. A message that such a
     consumer sends to a retry topic becomes a dead letter. `is_read_only`: True to refuse all
     messages. `fills_light_queues`: True if the store is filling light queues."""
 
@@ -379,8 +379,8 @@ class MessageSender:
         self._topics.create_on_send_back(message.topic, 1)
 
     def _put_in_room(self, message: Message) -> PutMessageResult:
-        """Put a message with too long properties into a retry topic or into the dead letters,
-        without some of the properties. A retry message that still does not fit goes to the dead
+        """Put a message whose properties are too long into a retry topic or the dead letters,
+        dropping some of the properties. A retry message that still does not fit goes to the dead
         letters."""
         put = self.store.put_message
         if message.topic.startswith(RETRY_PREFIX):

@@ -29,8 +29,8 @@ class _Format(msgspec.Struct):
 
 
 def check_format(folder: Path) -> None:
-    """Check the format version of a folder, and write it if missing. Blocks. Raises Invalid for a
-    folder of a newer version of this project, Corrupt, Unavailable."""
+    """Check the format version of a folder, and write it if missing. Blocks. Raises Corrupt or
+    Unavailable, and Invalid for a folder of a newer version of this project."""
     path = folder / FILE_NAME
     backup = path.with_name(f"{FILE_NAME}.bak")
     with wrap_os_errors("read", path):
@@ -86,7 +86,7 @@ def list_files(folder: Path) -> list[str]:
 
 def back_up(folder: Path, target: Path) -> Manifest:
     """Back up a `config/` folder to a file, durably. The broker may be running, because each file
-    is read in a consistent state. Raises Invalid for an empty folder, Unavailable."""
+    is read in a consistent state. Raises Invalid for an empty folder, or Unavailable."""
     contents: dict[str, bytes] = {}
     for name in list_files(folder):
         # A file that disappears meanwhile (a finished journal) is not needed.
@@ -101,7 +101,7 @@ def back_up(folder: Path, target: Path) -> Manifest:
 
 
 def read_backup(source: Path) -> FileArchive:
-    """Read and verify a backup. Raises Invalid for a newer version, Corrupt if it is damaged,
+    """Read and verify a backup. Raises Invalid for a newer version, Corrupt if it is damaged, or
     Unavailable."""
     with wrap_os_errors("read", source):
         data = source.read_bytes()

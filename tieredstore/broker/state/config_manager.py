@@ -47,7 +47,8 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 class ConfigManager(ABC):
     """Base class for state stored in one file. Call `load` once, `mark_changed` after each change,
-    and `persist` regularly. For one event loop only. A subclass defines the content of the file."""
+    and `persist` regularly. Use only on one event loop. A subclass defines the content of the
+    file."""
 
     def __init__(self, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
@@ -61,8 +62,8 @@ class ConfigManager(ABC):
 
     @abstractmethod
     def list_fields(self) -> dict[str, object]:
-        """Return the fields of the file by name. A large table is an iterator of pairs over a copy
-        of the table, because a thread encodes it while the event loop changes the table."""
+        """Return the fields of the file by name. A large table is an iterator over a copy of its
+        rows, because a thread encodes it while the event loop may change the table."""
 
     @abstractmethod
     def decode(self, data: bytes) -> None:
@@ -83,11 +84,12 @@ class ConfigManager(ABC):
         return _encode(self.list_fields())
 
     async def encode_in_thread(self) -> bytes:
-        """Encode the state as `encode` does, without blocking the event loop."""
+        """Encode the state like `encode`, without blocking the event loop."""
         return await asyncio.to_thread(_encode, self._freeze())
 
     def _freeze(self) -> dict[str, object]:
-        """Return the fields. Only the rows of large tables may still change."""
+        """Return the fields in their current state. Only the rows of large tables may still
+        change."""
         return {
             name: value if isinstance(value, Iterator) else msgspec.Raw(msgspec.json.encode(value))
             for name, value in self.list_fields().items()
@@ -147,8 +149,8 @@ class ConfigManager(ABC):
 
     async def persist(self, *, always: bool = False) -> None:
         """Write the file if the state has changed. `always`: write it in any case. A write
-        completes even if the caller is cancelled. Raises Unavailable, Exhausted. After an error the
-        state still counts as changed."""
+        completes even if the caller is cancelled. Raises Unavailable or Exhausted. After an error
+        the state still counts as changed."""
         await asyncio.shield(self._persist(always=always))
 
     async def _persist(self, *, always: bool) -> None:
@@ -199,7 +201,7 @@ class ConfigManager(ABC):
 
 
 def _encode(fields: Mapping[str, object]) -> bytes:
-    """Encode the fields of a file, one to a line or more. A worker thread calls this function."""
+    """Encode the fields of a file, each on one or more lines. Called in a worker thread."""
     lines: list[bytes] = []
     for name, value in fields.items():
         parts = take_parts(value) if isinstance(value, Iterator) else (value,)
@@ -239,7 +241,7 @@ class PersistService:
         self._task.start()
 
     async def stop(self) -> None:
-        """Write all changes and stop. Raises Unavailable, Exhausted."""
+        """Write all changes and stop. Raises Unavailable or Exhausted."""
         await self._task.stop()
         await self.persist()
 

@@ -58,7 +58,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     LITE_EXPIRATION: _between(-1, 30 * 24 * 60),
     "tiered.storage.level": _one_of(frozenset(StorageLevel.__members__)),
 }
-"""Attributes of a topic, each with a function that checks whether the store supports a value. Batch
+"""Attributes of a topic, with a function that checks whether the store supports a value. Batch
 queues and compaction are not supported."""
 
 PRIORITY_FACTOR: Final = "priority.factor"
@@ -82,8 +82,8 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     LITE_EVENTS: _between(10, _INT64_MAX),
     LITE_WILDCARD: bool,
 }
-"""Attributes of a group, each with a function that checks a value. `consumeFromWhere` exists in
-this project only. It sets where gRPC consumers begin."""
+"""Attributes of a group, with a function that validates a value. `consumeFromWhere` is specific to
+this project and sets where gRPC consumers start."""
 
 FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 """Attributes of a topic that cannot change after its creation."""
@@ -137,8 +137,7 @@ def change_attributes(
 
 
 MAX_GROUPS: Final = 50_000
-"""Once this number of groups exists, requests of clients create no further group. Operators can
-still create groups."""
+"""Maximum number of groups for automatic creation. Operators can create more."""
 _MAX_GROUP_LENGTH: Final = 120
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 _BROADCAST_GROUPS: Final = ("CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL")
@@ -256,8 +255,8 @@ class SubscriptionGroupManager(ConfigManager):
         return MappingProxyType(self._groups)
 
     def find_max_lite_events(self, group: str) -> int:
-        """Return the maximum number of lite topics that are noted for a client of a group. As in
-        Java, the broker's limit counts if the group's attribute is not an int of 32 bits."""
+        """Return the maximum number of lite topics tracked for a client of a group. As in Java, the
+        broker's limit applies if the group's attribute is not a positive 32-bit integer."""
         config = self._groups.get(group)
         found = 0 if config is None else int(config.attributes.get(LITE_EVENTS, 0))
         return found if 0 < found < 1 << 31 else self._settings.max_client_event_count
@@ -337,7 +336,7 @@ def _fits_in_topics(group: str) -> bool:
 
 
 def check_group_name(group: str) -> None:
-    """Raise Invalid for an invalid group name, by Java's rules."""
+    """Raise Invalid if a group name breaks Java's rules."""
     if not group.strip():
         raise Invalid("The specified group is blank.")
     if _ILLEGAL.search(group):

@@ -21,13 +21,13 @@ from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message.names import LMQ_PREFIX
 
 MAX_ENTRIES: Final = 1_000_000
-"""Once this number of pairs of group and topic exists, requests of clients add no further pair. One
-pair takes about 500 bytes of memory."""
+"""Maximum number of (group, topic) pairs that clients can add. A pair takes about 500 bytes of
+memory."""
 _SEPARATOR: Final = "@"
 _NAMED: Final = 10
 _NEWER_MS: Final = 60_000
-"""Minimum difference (ms) between the times of two files from which one counts as newer. Files that
-were copied together have nearly the same time."""
+"""Minimum difference between the times of two files for one to count as newer, in ms. Files copied
+together have nearly the same time."""
 _log = logging.getLogger(__name__)
 
 

@@ -59,8 +59,8 @@ class _Note(NamedTuple):
 
 
 class _Series:
-    """Samples of a growing count over the last day: all of the last minute, one per minute of the
-    last hour, and one per hour of the day."""
+    """Samples of a growing count over the last day. Keeps all samples of the last minute, one per
+    minute of the last hour, and one per hour of the day."""
 
     def __init__(self, now: _Note) -> None:
         # As in Java, the count began to grow one record ago.

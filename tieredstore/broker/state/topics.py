@@ -28,16 +28,15 @@ DEFAULT_TOPIC: Final = "TBW102"
 MESSAGE_TYPE: Final = "message.type"
 """Attribute of a topic: the type of its messages, or MIXED for all types."""
 MAX_TOPICS: Final = 100_000
-"""Once this number of topics exists, requests of clients create no further topic. Operators can
-still create topics."""
+"""Maximum number of topics for automatic creation. Operators can create more."""
 MAX_QUEUE_NUMS: Final = 65_536
 """Maximum number of queues of a topic. It bounds the loops over a topic's queues."""
 
 _MAX_TOPIC_LENGTH: Final = 127
 _MAX_RETRY_TOPIC_LENGTH: Final = 255
 _DATABASES: Final = ("topics", "metadata", "rdb")
-"""Databases in which a Java broker with `storeType=defaultRocksDB` or similar settings keeps its
-configuration."""
+"""Databases in which a Java broker stores its configuration with `storeType=defaultRocksDB` or
+similar settings."""
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
@@ -186,8 +185,8 @@ class TopicConfigManager(ConfigManager):
 
     async def wait_until_persisted(self, topic: str) -> None:
         """Wait until the current state of a topic is in the file. Call this before acknowledging a
-        message in the topic, which could not be read after a crash without it. Raises Unavailable,
-        Exhausted."""
+        message in the topic, which could not be read after a crash without it. Raises Unavailable
+        or Exhausted."""
         if not self.is_persisted(topic):
             await self.persist()
 
@@ -320,7 +319,7 @@ class TopicConfigManager(ConfigManager):
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise Invalid for an invalid topic name, by Java's rules."""
+    """Raise Invalid if a topic name breaks Java's rules."""
     is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     limit = _MAX_RETRY_TOPIC_LENGTH if is_own else _MAX_TOPIC_LENGTH
     if not topic.strip():

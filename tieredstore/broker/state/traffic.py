@@ -30,9 +30,9 @@ def name_counted(name: str) -> str:
 
 
 class TrafficCounts:
-    """Counts of deliveries, send-backs and reads since the broker's start. For the event loop only.
-    `deliveries`, `send_backs`: counts by topic and group. `batched`: messages in batches except the
-    first of each batch, by topic. `found`, `missed`: reads with and without messages.
+    """Counts of deliveries, send-backs and reads since the broker's start. Use only on the event
+    loop. `deliveries`, `send_backs`: counts by topic and group. `batched`: messages in batches
+    except the first of each batch, by topic. `found`, `missed`: reads with and without messages.
     `longest_read_ns`: duration of the longest read. `metrics`: registry that also counts delivered
     messages."""
 

@@ -113,8 +113,8 @@ OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Topic of half messages whose outcome no producer reported in time."""
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""Property of a half message that was put again. Its value is the number of times that the producer
-was asked for the outcome."""
+"""Property of a renewed half message: the number of times its producer was asked for the
+outcome."""
 MAX_OP_BYTES: Final = 4096
 """Maximum body size of an op message in bytes (Java's transactionOpMsgMaxSize)."""
 _OP_PROPERTIES: Final = b"TAGS\x01d\x02"
@@ -158,7 +158,7 @@ def find_real_queue(half: StoredMessage) -> tuple[str, int] | None:
 
 
 def identify(half: StoredMessage) -> bytes:
-    """Return a key that a half message shares with all its copies: a 16-byte digest, because
+    """Return a key that a half message shares with all its copies. It is a 16-byte digest, because
     clients control the size of the properties it is computed from."""
     names = ("REAL_TOPIC", "PGROUP", "UNIQ_KEY")
     parts = [*map(half.get_property, names), half.born_timestamp_ms, half.born_host_bytes.hex()]
@@ -184,8 +184,8 @@ def make_renewed(half: StoredMessage, check_times: int) -> Message:
 def show_to_producer(
     half: Message, result: PutMessageResult, store_host: bytes, queue: tuple[str, int]
 ) -> StoredMessage:
-    """Return a newly put half message as a stored message, with the topic and queue to which the
-    producer sent it. The offsets are those of the half message in the log and in its queue."""
+    """Return a newly put half message as a stored message, with the topic and queue used by the
+    producer. The offsets are those of the half message in the log and in its queue."""
     topic, queue_id = queue
     record = encode_record(
         msgspec.structs.replace(half, topic=topic, queue_id=queue_id),

@@ -56,14 +56,14 @@ from tieredstore.service_thread import ServiceHealth
 from tieredstore.skipped_records import SkippedRecords
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Consumer group of the broker. Its offsets are the progress in the queues of half messages and op
-messages."""
+"""Consumer group of the broker, whose offsets are the progress in the queues of half messages and
+op messages."""
 OP_INTERVAL_MS: Final = 100
-"""Delay (ms) before the outcome of a transaction is recorded, so that one op message can record
-several outcomes."""
+"""Delay before the outcome of a transaction is recorded, in ms, so that an op message can record
+several."""
 MAX_LATE: Final = 65_536
-"""Maximum number of remembered transactions that were committed after the broker had discarded
-them. They are remembered so that each is delivered only once."""
+"""Maximum number of remembered transactions that were committed after being discarded. They are
+remembered so that each is delivered only once."""
 _HOUR_MS: Final = 3_600_000
 _AHEAD_MS: Final = 60_000
 _BATCH: Final = 32
@@ -85,7 +85,7 @@ class _Checked(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionService:
-    """Transactions of a broker. For the event loop only. `retention_ms`: returns the store's
+    """Transactions of a broker. Use only on the event loop. `retention_ms`: returns the store's
     retention (ms). Older half messages are discarded. `skipped`: counts records that clients wrote
     to the transaction topics."""
 

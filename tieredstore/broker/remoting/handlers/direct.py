@@ -32,8 +32,8 @@ CALL_TIMEOUT_MS: Final = 10_000
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 _NOT_PASSED_ON: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
-"""Fields that are not forwarded to the client. A signature does not cover the request code, so the
-client could use the signature for a different request."""
+"""Fields that are not forwarded. A signature does not cover the request code, so the receiving
+client could use it for another request."""
 
 
 class ConsumerHeader(RequestHeader, kw_only=True):

@@ -59,8 +59,8 @@ from tieredstore.message.lite import LITE_QUEUE_ID, LiteTopic, parse_lite_topic
 MAX_COUNT: Final = 32
 """Maximum number of messages in one answer, as in Java."""
 MAX_BYTES: Final = 8 << 20
-"""Maximum size of an answer in bytes. The first message may exceed this size. Clients accept frames
-of 16 MiB."""
+"""Maximum size of a response in bytes. The first message may exceed it. Clients accept frames of 16
+MiB."""
 MAX_BATCHES: Final = 1_024
 """Maximum number of entries in one batch acknowledgement."""
 MAX_BIT_SET_BYTES: Final = 1 << 20
@@ -68,10 +68,9 @@ MAX_BIT_SET_BYTES: Final = 1 << 20
 MAX_ACKS: Final = 65_536
 """Maximum number of messages in one batch acknowledgement."""
 _LATE_MS: Final = 500
-"""Delay (ms) after the end of a pop's wait. After it, the broker assumes that the client has given
-up the pop."""
+"""Time after the end of a pop's wait at which the client is assumed to have given up, in ms."""
 _MARGIN_MS: Final = 50
-"""A waiting pop is answered this number of ms before the end of its wait, as in Java."""
+"""A waiting pop is answered this many ms before the end of its wait, as in Java."""
 
 
 class PopQueueHeader(RequestHeader, kw_only=True):
@@ -128,10 +127,9 @@ class ChangeHeader(DeliveryHeader, kw_only=True):
 
 
 class _BatchAck(msgspec.Struct):
-    """Acknowledged messages of one queue that one answer delivered, as Java's BatchAck. Each field
-    may have a short or a long name. `b`, `bit_set`: bit set in base64. Bit i stands for the message
-    at the start offset plus i. `r`,
-    `retry`: source of the messages."""
+    """Acknowledged messages of one queue from one response (Java's BatchAck). Field names may be
+    short or long. `b`, `bit_set`: bit set in base64. Bit i stands for the message at the start
+    offset plus i. `r`, `retry`: source of the messages."""
 
     c: str | None = None
     t: str | None = None

@@ -17,8 +17,8 @@ from tieredstore.broker.services import BrokerServices
 from tieredstore.message.record import StoredMessage
 
 UNIQUE_KEY_COUNT: Final = 32
-"""Maximum number of messages that have one unique key. A message that is sent again keeps the
-unique key of the first send."""
+"""Maximum number of messages with the same unique key. A message that is sent again keeps its
+unique key."""
 MAX_COUNT: Final = 1024
 _LOOKS: Final = (Action.SUB, Action.GET)
 _FOREVER_MS: Final = 2**63 - 1

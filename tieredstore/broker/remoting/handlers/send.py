@@ -169,8 +169,8 @@ def _make_request(request: Request[SendHeader]) -> SendRequest:
 
 def _is_half(message: Message) -> bool:
     """Return whether a message is a half message. Clients before 4.6.1 leave TRAN_MSG in messages
-    that they send back for a retry, so a message with earlier deliveries and a delay level is
-    not."""
+    that they send back for a retry. A message with earlier deliveries and a delay level is
+    therefore not a half message."""
     properties = message.properties
     if (find_property(properties, b"TRAN_MSG") or b"").lower() != b"true":
         return False

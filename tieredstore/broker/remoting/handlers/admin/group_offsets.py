@@ -128,8 +128,8 @@ class GroupOffsetHandlers(Handlers):
 
     @answers(RequestCode.QUERY_CONSUME_TIME_SPAN, TimeSpanHeader, Action.GET)
     async def get_time_spans(self, request: Request[TimeSpanHeader]) -> RemotingCommand:
-        """Return, for each queue of a topic, the store times of the first, the last and the last
-        consumed message, and the delay of a group."""
+        """Return store times for each queue of a topic: of the first, the last and the last
+        consumed message. Also returns the delay of a group in each queue."""
         topic, group = request.header.topic, request.header.group
         config = self._broker.topics.find_topic(topic)
         if config is None:

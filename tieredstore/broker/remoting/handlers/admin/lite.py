@@ -158,8 +158,7 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.GET_LITE_GROUP_INFO, LiteGroupHeader, Action.GET)
     async def get_group_info(self, request: Request[LiteGroupHeader]) -> RemotingCommand:
-        """Return how many messages a group has not consumed in one lite topic, or in all lite
-        topics of the parent."""
+        """Return a group's lag in one lite topic, or in all lite topics of the parent."""
         header, broker = request.header, self._broker
         parent = self._find_bound(header.group)
         body: dict[str, object] = {
@@ -197,8 +196,8 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.TRIGGER_LITE_DISPATCH, DispatchHeader, Action.UPDATE)
     def dispatch(self, request: Request[DispatchHeader]) -> RemotingCommand:
-        """Mark all lite topics of a client, or of all clients of a group, to be checked for
-        messages at the next receive."""
+        """Make the next receive of a client, or of all clients of a group, check all lite topics
+        for messages."""
         group, client_id = request.header.group, request.header.client_id
         self._find_bound(group)
         lite = self._broker.receive.lite

@@ -213,9 +213,9 @@ class ProgressHandlers(Handlers):
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, Action.UPDATE)
     async def reset_offset(self, request: Request[ResetOffsetHeader]) -> RemotingCommand:
-        """Reset a group's consumer offsets in a topic to a store time (-1 for the end), or set the
-        offset in one queue, and notify the members. Without `isForce`, a time never moves an offset
-        forward."""
+        """Reset a group's consumer offsets in a topic to a store time (-1 for the end), and notify
+        the members. A request may also set the offset in one queue. Without `isForce`, a time never
+        moves an offset forward."""
         group = request.header.group
         check_group_of_client(group)
         topic = self._find_topic(request.header.topic)

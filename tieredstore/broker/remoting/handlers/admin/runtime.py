@@ -27,9 +27,8 @@ from tieredstore.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 _VERSION_NAME: Final = "V5_5_0"
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
-"""Names of the request queues of Java's thread pools. This broker has no such queues, so it reports
-the length 0 for each. As the capacity of each it reports the maximum number of unanswered requests
-of one connection."""
+"""Request queues of Java's thread pools. This broker has none, so it reports a length of 0. As
+their capacity it reports the maximum number of unanswered requests per connection."""
 _CAPACITY: Final = RemotingLimits().max_pending
 _TIMES: Final = (
     "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] "
