@@ -30,7 +30,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        # The time that a machine sleeps counts, where the system can tell.
+        # Includes the time for which the machine slept, if the system can tell.
         return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:

@@ -232,7 +232,7 @@ class ServiceThread:
             retry_ms: int | None = None
             while not self._stopping:
                 now_ms = self._due_ms = self._clock.now_ms()
-                # A clock that was set back must not make a wait longer.
+                # A clock that is set back must not extend a wait.
                 early_ms = 0 if retry_ms is None else retry_ms - now_ms
                 is_early = self._duty is not None and 0 < early_ms <= self._max_backoff_ms
                 if self._run_round(is_early) and not is_early:

@@ -53,10 +53,16 @@ def open_tier(
     properties: Mapping[str, str] | None = None,
 ) -> Tier:
     """Open the tier at a URL (`file:///dir`, `s3://bucket/prefix`, …) or in a folder, for reading.
-    `cluster`: required if the tier has several clusters. `broker`: name of the broker. `state`: a
-    broker's storePathRootDir. The metadata in that folder then defines the valid segments.
-    `config`: a broker.conf. `properties`: keys that override those of `config`. Raises Invalid,
-    Unavailable."""
+
+    `cluster`: required if the tier has several clusters.
+    `broker`: name of the broker.
+    `state`: a broker's storePathRootDir. The metadata in that folder then defines the valid
+    segments.
+    `config`: a broker.conf.
+    `properties`: keys that override those of `config`.
+
+    Raises Invalid, Unavailable.
+    """
     return Tier(
         locate(
             str(url),

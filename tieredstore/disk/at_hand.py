@@ -1,7 +1,10 @@
-"""Reads of files from an event loop. Bytes of an open file that are in the page cache ("at hand")
-are read in the loop's thread, other bytes in a worker thread. Only Linux has reads that never wait
-for the disk. A read that would have to wait raises NotAtHand, and the whole read function is called
-again in a worker thread. So the function must not change anything before it has all its bytes."""
+"""Reads of files from an event loop.
+
+Bytes of an open file that are in the page cache ("at hand") are read in the loop's thread, other
+bytes in a worker thread. Only Linux has reads that never wait for the disk. A read that would have
+to wait raises NotAtHand, and the whole read function is called again in a worker thread. So the
+function must not change anything before it has all its bytes.
+"""
 
 from __future__ import annotations
 

@@ -79,9 +79,12 @@ def translate_os_error(
 ) -> TieredStoreError:
     """Convert an OSError. The result is Invalid for error numbers in `invalid`, Refused for other
     lasting errors, Exhausted for error numbers in EXHAUSTED, and Unavailable for all others.
-    `action`: the failed action, as in "cannot <action>". `offset`: position in the file in bytes,
-    if known. `is_sync`: whether the failed action is a sync. This is never Exhausted, because a
-    retry would prove nothing: the system may have dropped the bytes that it could not write."""
+
+    `action`: the failed action, as in "cannot <action>".
+    `offset`: position in the file in bytes, if known.
+    `is_sync`: whether the failed action is a sync. This is never Exhausted, because a retry would
+    prove nothing: the system may have dropped the bytes that it could not write.
+    """
     reason = os.strerror(error.errno) if error.errno else error.strerror or error
     kind = classify_os_error(error, invalid=invalid, is_sync=is_sync)
     return kind(f"{path}: cannot {action}: {reason}", path=str(path), offset=offset)

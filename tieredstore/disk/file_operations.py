@@ -45,7 +45,7 @@ def close_secret_file(path: Path) -> None:
             if mode & ~SECRET_FILE_MODE:
                 path.chmod(mode & SECRET_FILE_MODE)
         except PermissionError as error:
-            import logging  # commands that only print help need none
+            import logging  # not needed by commands that only print help
 
             _log = logging.getLogger(__name__)
             _log.warning("%s: others may read the secrets in it: %s", path, error)
@@ -159,9 +159,12 @@ class FileOperations:
     ) -> None:
         """Replace the content of a file with `data`, durably. After a crash or an error, the file
         has either the old or the new content. If there are several writers, the last rename wins.
+
         `mode`: mode of the file, before the umask is applied (default: the mode of the replaced
-        file, or 0o644). `backup`: name under which the old version is kept. If there is no old
-        version, the new one is also written to `backup`."""
+        file, or 0o644).
+        `backup`: name under which the old version is kept. If there is no old version, the new one
+        is also written to `backup`.
+        """
         temporary: Path | None = None
         try:
             kept_mode = self._find_mode(path) if mode is None else None

@@ -100,7 +100,7 @@ _action = _SignalAction(
 
 
 def _address(mapping: mmap.mmap) -> int:
-    # By numpy, which accepts read-only mappings too.
+    # numpy also accepts read-only mappings.
     return int(np.frombuffer(mapping, np.uint8).__array_interface__["data"][0])
 
 
@@ -112,7 +112,7 @@ def guard(mapping: mmap.mmap, on_fault: Callable[[], object]) -> bool:
         return False
     begin = _address(mapping)
     with _lock:
-        # Each time, because other code may have set a handler since.
+        # Set each time, because other code may have replaced the handler.
         if _library.sigaction(signal.SIGBUS, ctypes.byref(_action), None):
             return False
         _ranges[begin] = (begin, begin + len(mapping), on_fault)

@@ -23,7 +23,7 @@ def sync_each(sync: Callable[[_Item], object], items: Sequence[_Item]) -> None:
         for item in items:
             sync(item)
         return
-    from concurrent.futures import ThreadPoolExecutor  # a help text must not load it
+    from concurrent.futures import ThreadPoolExecutor  # not loaded for a help text
 
     with ThreadPoolExecutor(_THREADS, "sync") as pool:
         for _ in pool.map(sync, items):

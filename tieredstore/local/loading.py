@@ -41,9 +41,13 @@ def recover(
     root: Path, config: StoreConfig, *, accept_loss: bool = False, rebuild: bool = False
 ) -> RecoveryPlan:
     """Bring the files of a store to a state from which the dispatch can continue, and return the
-    plan that was executed. The caller must hold the store's lock. `accept_loss`: whether valid
-    messages after a damaged one may be cut off. `rebuild`: as `full` of `plan_recovery`. Raises
-    Corrupt for a loss that was not accepted, and the errors of `plan_recovery` and `repair`."""
+    plan that was executed. The caller must hold the store's lock.
+
+    `accept_loss`: whether valid messages after a damaged one may be cut off.
+    `rebuild`: as `full` of `plan_recovery`.
+
+    Raises Corrupt for a loss that was not accepted, and the errors of `plan_recovery` and `repair`.
+    """
     plan = plan_recovery(
         root, config, full=rebuild, compares=not config.is_rocksdb, builds_unknown=False
     )
@@ -119,7 +123,7 @@ _KNOWN: Final = frozenset(
         LOCK_FILE,
         ABORT_FILE,
         "config",
-        "tieredstore.lock",  # of a job that wrote to a tier from here before there was a store
+        "tieredstore.lock",  # of a job that wrote to a tier before the store existed
     }
 )
 
@@ -218,7 +222,7 @@ def _find_dispatch_start(
     the checkpoint, or 0."""
     log, queues = parts.commit_log, parts.queues
     if plan is None:
-        # Queues that are older than the kept state were removed: they are built again.
+        # Queues older than the saved state were removed, and are rebuilt.
         known = queues.dispatch_from
         kept = min(checkpoint_offset or known, known)
         return min(max(kept, log.min_offset), log.max_offset)

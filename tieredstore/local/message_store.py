@@ -144,7 +144,7 @@ class DefaultMessageStore(StoreReads):
         self._flush = parts.flush
         self.metrics = Metrics()
         self._appender.find_next_offset = self.find_next_offset
-        # The appender's own methods: one call fewer for each message.
+        # The appender's own methods save one call per message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
         self._hooks = HookedPuts(self._appender.put, self._appender.put_batch)
@@ -188,11 +188,15 @@ class DefaultMessageStore(StoreReads):
 
     def load(self, *, accept_loss: bool = False, rebuild: bool = False) -> None:
         """Take the store's lock, recover the store after an unclean stop, and load it. An empty or
-        missing folder is a new store. `accept_loss`: recover in any case, and cut off valid
-        messages after a damaged one. `rebuild`: check every record, and rebuild queues and index
-        from the log. Raises Fenced if another process owns the store, Invalid if it is of another
-        kind or does not match the configuration, and Corrupt for damage that recovery cannot
-        repair. Nothing remains open after an error."""
+        missing folder is a new store.
+
+        `accept_loss`: recover in any case, and cut off valid messages after a damaged one.
+        `rebuild`: check every record, and rebuild queues and index from the log.
+
+        Raises Fenced if another process owns the store, Invalid if it is of another kind or does
+        not match the configuration, and Corrupt for damage that recovery cannot repair. Nothing
+        remains open after an error.
+        """
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
         expect_forks(self)
@@ -218,7 +222,7 @@ class DefaultMessageStore(StoreReads):
         self._state = _State.RUNNING
         self._drop_deleted_units()
         self._reput.scan(self._commit_log.max_offset)
-        if is_after_kill:  # perhaps between a deletion and its record
+        if is_after_kill:  # possibly between a deletion and its record
             self._keep_deletions()
         self._batch_queues.sync()  # they get no message later
         scanned_ms = self._reput.timestamp_ms

@@ -41,8 +41,7 @@ class OwnedDispatchSource(LocalDispatchSource):
         self.find_deleted_ends: Callable[[str], Mapping[int, int]] = lambda _topic: {}
         self._changed: set[QueueKey] = set()
         self._changed_lock = threading.Lock()
-        # Taken queues while messages of them may not be on disk, with the end of the log at that
-        # time.
+        # Taken queues whose messages may not be on disk yet, with the end of the log at that time.
         self._unflushed: set[QueueKey] = set()
         self._unflushed_until = 0
 

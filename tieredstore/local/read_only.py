@@ -152,7 +152,8 @@ class ReadOnlyMessageStore(StoreReads):
                     f"store {self.root}: its folder {self._log.directory} is gone",
                     path=str(self._log.directory),
                 )
-            # In this order: an owner that stops in between has flushed all later reads.
+            # In this order, because an owner that stops in between has flushed everything read
+            # later.
             is_owned_now = is_owned(self.root)
             live = is_owned_now or has_abort_file(self.root)
             self.is_unclean = live and not is_owned_now

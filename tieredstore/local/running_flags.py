@@ -114,7 +114,7 @@ def find_passing(error: BaseException) -> Exhausted | None:
     """Return the error if it goes away once resources of the machine are free again, or None."""
     if isinstance(error, MemoryError):
         return Exhausted("cannot continue: no memory")
-    # A call that no edge translates: a library that loads a module of its own when it needs it.
+    # An untranslated error, for example from a library that imports a module on demand.
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         return Exhausted(f"cannot continue: {error}")
     return error if isinstance(error, Exhausted) else None

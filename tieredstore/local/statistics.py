@@ -54,7 +54,7 @@ class PutStatistics:
         self.lock_times = TimeDistribution()
         self.refused: dict[PutMessageStatus, int] = {}
         self.slow_puts = 0
-        self._lock = threading.RLock()  # a signal handler may put inside of a put
+        self._lock = threading.RLock()  # a signal handler may put during a put
         self._logged: set[tuple[PutMessageStatus, str]] = set()
 
     def observe_put(self, result: PutMessageResult, begun_ns: int) -> PutMessageResult:
@@ -168,11 +168,13 @@ KEEP_INTERVAL_S: Final = 5.0
 
 class KeptStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a store at `written_ms`, counted since it was opened at `since_ms` (epoch ms).
+
     Times, rejections and slow puts are those of `PutStatistics`. Rejections are counted by the name
     of their status. Count i of a distribution is for times of at most `time_bounds_ms[i]`. The
     other fields show how far the services are behind the puts. They are the bytes that are not
     flushed, not dispatched or not in the index, and the store time between the last message and the
-    last dispatched one."""
+    last dispatched one.
+    """
 
     written_ms: int
     since_ms: int

@@ -136,7 +136,7 @@ class StoreReads(MessageReader, ABC):
         queue = self._find_batch_queue(request.topic, request.queue_id)
         try:
             return get_batches(queue, log, self._config, request, is_in_memory)
-        except Unavailable:  # once more: a file of the queue may just have expired
+        except Unavailable:  # retried, because a file of the queue may just have expired
             return get_batches(queue, log, self._config, request, is_in_memory)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:

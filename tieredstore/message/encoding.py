@@ -170,8 +170,8 @@ create_in_python: Final = Message.create
 if IS_COMPILED:
     from tieredstore.message import _core
 
-    # Until the core has messages that it can read, it appends nothing, and Python does all the
-    # work.
+    # The core appends nothing until it has messages that it can read. Python does all the work
+    # until then.
     with contextlib.suppress(TypeError):
         _core.configure(Message, raw_crc32, large_crc32, create_in_python, LOCALHOST)
         Message.create = _core.create_message  # type: ignore[method-assign]

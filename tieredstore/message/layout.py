@@ -25,7 +25,7 @@ PHYSICAL_OFFSET_POSITION = 28
 SYS_FLAG_POSITION = 36
 BORN_TIMESTAMP_POSITION = 40
 BORN_HOST_POSITION = 48
-# From here on for IPv4 hosts. Each IPv6 host in front moves a field by V6_EXTRA bytes.
+# The positions below are for IPv4 hosts. Each preceding IPv6 host moves a field by V6_EXTRA bytes.
 STORE_TIMESTAMP_POSITION = 56
 STORE_HOST_POSITION = 64
 RECONSUME_TIMES_POSITION = 72

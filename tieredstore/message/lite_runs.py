@@ -62,9 +62,13 @@ class CoveredRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunNotes(msgspec.Struct, frozen=True):
-    """Description of a run, which may consist of several objects. `parts`: number of objects.
-    `part`: number of this object. `group`: name of the first object. `merged`: names of the objects
-    that the run replaces."""
+    """Description of a run, which may consist of several objects.
+
+    `parts`: number of objects.
+    `part`: number of this object.
+    `group`: name of the first object.
+    `merged`: names of the objects that the run replaces.
+    """
 
     level: int = 0
     group: str = ""
@@ -100,16 +104,19 @@ def sort_units(
     *,
     keeps_deleted: bool = True,
 ) -> RunContent:
-    """Sort units by light queue and offset, without duplicates. `keys`: key of the light queue of
-    each unit. `deleted`: offset by key, messages at smaller offsets are deleted. Of the deleted
-    messages of a light queue, only the last one of each queue of the parent keeps its unit, until
-    it expires. `keeps_deleted`: whether the result has all deletions, because they may apply to
-    messages in other runs. Otherwise it has those whose messages are not expired."""
+    """Sort units by light queue and offset, without duplicates.
+
+    `keys`: key of the light queue of each unit.
+    `deleted`: offset by key, messages at smaller offsets are deleted. Of the deleted messages of a
+    light queue, only the last one of each queue of the parent keeps its unit, until it expires.
+    `keeps_deleted`: whether the result has all deletions, because they may apply to messages in
+    other runs. Otherwise it has those whose messages are not expired.
+    """
     order = np.lexsort((units["time_ms"], units["offset"], keys))
     keys, units = keys[order], units[order]
     offsets = units["offset"].astype(np.int64)
     kept = np.ones(len(keys), dtype=bool)
-    if len(keys):  # of two messages at one offset the later one counts
+    if len(keys):  # the later of two messages at an offset counts
         kept[:-1] = (keys[1:] != keys[:-1]) | (offsets[1:] != offsets[:-1])
     dead = keys[:0]
     marks = np.array(sorted(deleted), dtype=np.uint64)

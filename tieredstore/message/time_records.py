@@ -40,10 +40,13 @@ class TimedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeRecord:
-    """Times of the messages of one segment. `base_offset`: base offset of the segment.
-    `end_offset`: end of the last covered message in the commit log. `head`, `last_head`: first
-    HEAD_BYTES of the segment and of the last range. `ranges`: at least one, ascending. Bytes
-    between two ranges are not recorded."""
+    """Times of the messages of one segment.
+
+    `base_offset`: base offset of the segment.
+    `end_offset`: end of the last covered message in the commit log.
+    `head`, `last_head`: first HEAD_BYTES of the segment and of the last range.
+    `ranges`: at least one, ascending. Bytes between two ranges are not recorded.
+    """
 
     base_offset: int
     end_offset: int

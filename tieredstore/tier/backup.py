@@ -1,8 +1,10 @@
-"""Backup of the files that a broker needs to start again after it loses its disk. The files of the
-state directory's `config/` are copied to the tier unchanged: topics, groups, consumer offsets, and
-the metadata of the tier. Users and passwords are not copied, because they are not meant for readers
-of the tier. Files that refer to positions in the local commit log (delayed messages, transactions)
-are not copied either, because that log is lost with the disk."""
+"""Backup of the files that a broker needs to start again after it loses its disk.
+
+The files of the state directory's `config/` are copied to the tier unchanged: topics, groups,
+consumer offsets, and the metadata of the tier. Users and passwords are not copied, because they are
+not meant for readers of the tier. Files that refer to positions in the local commit log (delayed
+messages, transactions) are not copied either, because that log is lost with the disk.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,12 @@ _log = logging.getLogger(__name__)
 class TierBackup:
     """Copies changed files to the tier every `tieredStoreBackupInterval` and when the broker stops.
     Only the last two backups of each kind are kept. A failed backup does not affect the broker.
-    `state`: the broker's `storePathRootDir`. `flush_metadata`: callable that brings the metadata
-    file up to date. `read_config`: callable that returns the existing files of CONFIG_FILES. If it
-    is None, the files are read from `state`."""
+
+    `state`: the broker's `storePathRootDir`.
+    `flush_metadata`: callable that brings the metadata file up to date.
+    `read_config`: callable that returns the existing files of CONFIG_FILES. If it is None, the
+    files are read from `state`.
+    """
 
     def __init__(
         self,

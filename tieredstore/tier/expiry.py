@@ -31,9 +31,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ExpiryOutcome:
-    """Result of one run. `segments`: number of segments removed from queues. `undeleted`: number of
-    objects that could not be deleted. The next run tries again. `kept_bytes`: for each topic, the
-    bytes kept only because no retention was set. `errors`: error by queue path."""
+    """Result of one run.
+
+    `segments`: number of segments removed from queues.
+    `undeleted`: number of objects that could not be deleted. The next run tries again.
+    `kept_bytes`: for each topic, the bytes kept only because no retention was set.
+    `errors`: error by queue path.
+    """
 
     segments: int = 0
     undeleted: int = 0
@@ -43,12 +47,14 @@ class ExpiryOutcome:
 
 class TierExpiry:
     """Deletes messages when their retention ends. The retention is the topic's `reserve.time`
-    (hours) if it is above 0, otherwise `tieredStoreFileReservedTime`. `retention_is_explicit`:
-    whether `tieredStoreFileReservedTime` is set. If it is not set, topics without a `reserve.time`
-    keep everything, because Java's default of 72 hours would delete an uploaded backlog in the
-    first run. The outcome and the log name these topics. `reserve_hours`: callable that returns the
-    current `reserve.time` of the topics. `retention_clock` determines ages, so a wall clock that
-    jumps ahead deletes nothing."""
+    (hours) if it is above 0, otherwise `tieredStoreFileReservedTime`. If neither is set, a topic
+    keeps everything, because Java's default of 72 hours would delete an uploaded backlog in the
+    first run. The outcome and the log name these topics.
+
+    `retention_is_explicit`: whether `tieredStoreFileReservedTime` is set.
+    `reserve_hours`: callable that returns the current `reserve.time` of the topics.
+    `retention_clock`: determines ages, so that a wall clock that jumps ahead deletes nothing.
+    """
 
     def __init__(
         self,
@@ -175,7 +181,8 @@ class TierExpiry:
             for entry in metadata.topics():
                 hours = wanted.get(entry.topic, -1)
                 if hours != entry.reserve_time_hours:
-                    # By its id, since the topic may be deleted and recreated in the meantime.
+                    # Identified by its id, because the topic may be deleted and recreated in the
+                    # meantime.
                     metadata.set_reserve_time(entry, hours)
 
     def _take(

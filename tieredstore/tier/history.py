@@ -300,7 +300,7 @@ def forget_deleted(
         _log.warning("topic %s: its deletion is finished in the tier", topic)
     found = flat_files.destroy_topics(whole)
     with metadata.batch():
-        for topic in old.keys() - whole:  # a Java broker has made it again
+        for topic in old.keys() - whole:  # recreated by a Java broker
             for queue_id, entries in old[topic].items():
                 for entry in entries:
                     entry.status, entry.size = STATUS_DELETED, 0
@@ -328,7 +328,7 @@ def _find_old_life(
     queues = [entry for entry in entries or known if entry.type is FileSegmentType.CONSUME_QUEUE]
     end_position = end.offset * UNIT_SIZE
     is_old = any(entry.base_offset < end_position for entry in queues)
-    if is_silent and queues:  # all of it expired: the queue is empty, at its end
+    if is_silent and queues:  # everything has expired, and the queue is empty at its end
         is_old |= all(entry.base_offset == end_position and not entry.size for entry in queues)
     begin_ms = min((entry.begin_timestamp_ms for entry in entries), default=0)
     return entries if is_old and not end.timestamp_ms < begin_ms < NEVER_WRITTEN_MS else None
@@ -336,10 +336,14 @@ def _find_old_life(
 
 class StartComparison:
     """Comparison of store and tier at startup. It compares first what both recorded about each
-    other (the marks, see `belonging`), then the segments, then the queues. `source`: the loaded
-    local store, or None if it keeps no marks. `gives_offsets`: whether the store accepts messages
-    after startup. `is_named`: whether the configuration names the broker. Otherwise the broker has
-    the name of the host. `lite`: object that knows the ends of light queues."""
+    other (the marks, see `belonging`), then the segments, then the queues.
+
+    `source`: the loaded local store, or None if it keeps no marks.
+    `gives_offsets`: whether the store accepts messages after startup.
+    `is_named`: whether the configuration names the broker. Otherwise the broker has the name of the
+    host.
+    `lite`: object that knows the ends of light queues.
+    """
 
     def __init__(
         self,

@@ -67,11 +67,11 @@ def plan_read(
         return _NEXT_STORE_ONLY
     end = queue.consume_queue_commit_offset if queue is not None else 0
     if level is StorageLevel.FORCE:
-        # Messages behind the tier's end are the next store's. Its own end covers only that.
+        # Messages after the tier's end are in the next store.
         is_cold = offset < end or store.get_max_offset_in_queue(*key) <= end
     else:
         is_cold = reads_tier(level, store.dispatch_source, queue, key, offset, count) or (
-            # A queue that the next store has lost: its answer sends readers to the beginning.
+            # If the next store has lost the queue, its result sends readers to the beginning.
             0 < end <= offset and not store.get_max_offset_in_queue(*key)
         )
     return _TIER_FIRST if is_cold else _NEXT_STORE_FIRST

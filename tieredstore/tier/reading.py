@@ -1,9 +1,13 @@
-"""Reads as generators, so that blocking and asynchronous callers share one implementation. A
-`Reading` yields the segment reads of one step and receives their bytes in order. Bytes that need no
-wait are read without a step (`read_segment`). `Steps` are more general: a step is either such a
-list of reads, or a `Wait` for something else. `run` executes both in the calling thread, and with a
-pool it runs the reads of a step concurrently. `run_async` sends the reads of a step to a pool
-together. The error of a step is thrown into the generator, which may handle it."""
+"""Reads as generators, so that blocking and asynchronous callers share one implementation.
+
+A `Reading` yields the segment reads of one step and receives their bytes in order. Bytes that need
+no wait are read without a step (`read_segment`). `Steps` are more general: a step is either such a
+list of reads, or a `Wait` for something else.
+
+`run` executes both in the calling thread, and with a pool it runs the reads of a step concurrently.
+`run_async` sends the reads of a step to a pool together. The error of a step is thrown into the
+generator, which may handle it.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,7 @@ def run(steps: Steps[T], executor: Executor | None = None) -> T:
         result: T = stop.value
         return result
     finally:
-        steps.close()  # what it holds is given up now, also when the caller is interrupted
+        steps.close()  # releases its resources now, even if the caller is interrupted
 
 
 def time_steps(steps: Steps[T], clock: Clock) -> Steps[tuple[T, int]]:
@@ -113,7 +117,7 @@ def _read_side_by_side(step: list[SegmentRead], executor: Executor) -> list[memo
         for index in missing[:1]:
             found[index] = step[index].read_blocking()
         for index, other in others:
-            # What no thread of the pool has begun is not waited for: they may all be busy.
+            # Does not wait for reads that no thread has begun, because all threads may be busy.
             found[index] = step[index].read_blocking() if other.cancel() else other.result()
     finally:
         for _, other in others:
@@ -141,7 +145,7 @@ async def run_async(steps: Steps[T], executor: Executor | None = None) -> T:
         result: T = stop.value
         return result
     finally:
-        steps.close()  # at once when the task is cancelled: others may wait for it
+        steps.close()  # immediately when the task is cancelled, because others may wait for it
 
 
 async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list[memoryview]:

@@ -47,8 +47,12 @@ _log = logging.getLogger(__name__)
 class TieredReads(PluginMessageStore):
     """Gets, offsets, times and key queries over both stores. Thread-safe. `tieredStorageLevel`, or
     a topic's own level, decides which gets go to the tier. Topics that are never in the tier are
-    read from the next store. `recorder`: records gets. `light`: answers reads of light queues.
-    `executor`: runs the blocking parts of coroutines."""
+    read from the next store.
+
+    `recorder`: records gets.
+    `light`: answers reads of light queues.
+    `executor`: runs the blocking parts of coroutines.
+    """
 
     def __init__(
         self,
@@ -130,7 +134,8 @@ class TieredReads(PluginMessageStore):
                     raise
                 damage = error
             else:
-                # What left the next store during its read is missing in front of its answer.
+                # Messages that left the next store during its read are missing at the start of its
+                # result.
                 is_whole = result.messages and result.messages[0].queue_offset == offset
                 if (
                     is_last
@@ -321,7 +326,7 @@ class TieredReads(PluginMessageStore):
         is_local_asked = 0 <= local_earliest_ms <= end_ms
         if is_local_asked and not is_force:
             found = self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
-            # Messages that have left by now may not have been found.
+            # Messages that left the store in the meantime may not have been found.
             local_earliest_ms = self.next_store.get_earliest_message_time()
             tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
         problem: TieredStoreError | None = None

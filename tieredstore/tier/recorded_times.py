@@ -107,7 +107,7 @@ class QueueRecords:
         name = TimesName(record.base_offset, record.size_bytes)
         if name in names:
             self._delete([name])
-        names.add(name)  # also when the answer is lost
+        names.add(name)  # even if the reply is lost
         self._place.write_times(self._path, name, encode_time_record(record))
 
     def drop_stale(self, bases: Iterable[int], most: int = MOST_STALE) -> None:
@@ -234,7 +234,7 @@ class SegmentTimes:
             return not self.is_recorded
         if self._recorded:
             return self.size_bytes >= find_next_size(self._recorded)
-        # How much a writer before this one recorded is not known yet.
+        # It is not known yet how much a previous writer recorded.
         before = self._begin - self.base
         return self.size_bytes >= RECORD_BYTES + (before if before >= RECORD_BYTES else 0)
 
@@ -246,7 +246,7 @@ class SegmentTimes:
         old = None
         if not self._head:
             old = self._complete(records, read)
-        elif not self._recorded:  # the segment is this writer's, so nothing else is about it
+        elif not self._recorded:  # this writer created the segment, so there are no other records
             records.forget(self.base)
         self._recorded = self.size_bytes
         if not len(self._head) == len(self._last_head) == HEAD_BYTES:

@@ -18,9 +18,11 @@ def find_earliest(*values: int) -> int:
 @dataclass(frozen=True, slots=True)
 class TimeSide:
     """Part of a time search over both stores: the messages [low, high) of a queue in one store.
-    `search`: callable that returns an offset in [low, high]. `time_at`: callable that returns the
-    store time of a message (epoch ms). `holes`: ranges [first missing, next existing) of offsets,
-    which `search` skips."""
+
+    `search`: callable that returns an offset in [low, high].
+    `time_at`: callable that returns the store time of a message (epoch ms).
+    `holes`: ranges [first missing, next existing) of offsets, which `search` skips.
+    """
 
     low: int
     high: int

@@ -1,8 +1,12 @@
-"""Files of a tier's writer in its state directory. The lock file lets only one process at a time
-write to the directory. `tieredstore.epochs` records the writer epochs that were taken with the
-directory, as JSON. Its fields are `format`, `lock` (inode of the lock file, which a copy of the
-directory does not have) and `claims` (oldest first). A shutdown snapshot saves the next start a
-listing of the tier. Another file counts written bytes for `stat` (`docs/cli.md`)."""
+"""Files of a tier's writer in its state directory.
+
+The lock file lets only one process at a time write to the directory. `tieredstore.epochs` records
+the writer epochs that were taken with the directory, as JSON. Its fields are `format`, `lock`
+(inode of the lock file, which a copy of the directory does not have) and `claims` (oldest first).
+
+A shutdown snapshot saves the next start a listing of the tier. Another file counts written bytes
+for `stat` (`docs/cli.md`).
+"""
 
 from __future__ import annotations
 

@@ -60,10 +60,13 @@ class TieredMessageStore(TieredReads):
     """Store that puts messages into the next store and uploads them from there to the tier. Reads
     come from both. `tieredStorageLevel` decides which gets go to the tier. DISABLE switches the
     tier off, including uploads: it is not opened, and the next store answers all reads. A SLAVE
-    reads the tier but never writes it. `provider`, `metadata`: owned by this store and closed by
-    `shutdown`. `state_dir`: the broker's `storePathRootDir`, for local index files.
+    reads the tier but never writes it.
+
+    `provider`, `metadata`: owned by this store and closed by `shutdown`.
+    `state_dir`: the broker's `storePathRootDir`, for local index files.
     `retention_is_explicit`: whether `tieredStoreFileReservedTime` was set (default: whether its
-    value differs from Java's). If not, nothing expires because of this setting."""
+    value differs from Java's). If not, nothing expires because of this setting.
+    """
 
     def __init__(
         self,
@@ -304,7 +307,7 @@ class TieredMessageStore(TieredReads):
         if self._is_writer:
             self.flat_files.on_destroyed = self._forget
             if (source := self._history) is not None:
-                # What a crash had left undispatched.
+                # Records that were not dispatched before a crash.
                 self._forget_deleted(source)
             self._comparison.finish()
         self._closing.callback(self.trace.stop)

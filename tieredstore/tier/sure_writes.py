@@ -15,10 +15,14 @@ _COMPARE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """Result of a write. `sure_bytes`: number of bytes from the start that are certainly in the
-    segment. `size_bytes`: size of the segment when it was last read, or -1. `refused`: result of
-    the write if another writer has written at the position. `differs`: whether the sure bytes are
-    followed by other bytes that cannot be overwritten. `reason`: why the rest may be missing."""
+    """Result of a write.
+
+    `sure_bytes`: number of bytes from the start that are certainly in the segment.
+    `size_bytes`: size of the segment when it was last read, or -1.
+    `refused`: result of the write if another writer has written at the position.
+    `differs`: whether the sure bytes are followed by other bytes that cannot be overwritten.
+    `reason`: why the rest may be missing.
+    """
 
     sure_bytes: int
     size_bytes: int
@@ -40,10 +44,15 @@ def write_surely(
 ) -> WriteOutcome:
     """Write `buffers` at `position`, in at most `attempts` attempts. Equal bytes of a fenced writer
     are adopted. If the segment ends before `position`, nothing is written, and `size_bytes` is its
-    size. `shared`: whether another write of the same bytes may run concurrently. The segment is
-    then read before a second attempt, and a refusal is not final. `look_first`: whether the segment
-    may already have bytes at the position. `check_writer`: called before each write, may raise
-    Fenced. Raises the errors of the segment."""
+    size.
+
+    `shared`: whether another write of the same bytes may run concurrently. The segment is then read
+    before a second attempt, and a refusal is not final.
+    `look_first`: whether the segment may already have bytes at the position.
+    `check_writer`: called before each write, may raise Fenced.
+
+    Raises the errors of the segment.
+    """
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     length, sure, size, reason = sum(view.nbytes for view in views), 0, -1, ""
     refused: FencedWrite | None = None

@@ -88,7 +88,7 @@ class _Pool:
             if self._is_ending or not self._step():
                 break
             self._steps[number] += 1
-        self._let_all_go_on()  # to the step that tells them that nothing is left
+        self._let_all_go_on()  # so that all workers reach the step that returns False
 
     def _let_all_go_on(self) -> None:
         with self._lock:
@@ -162,7 +162,7 @@ class _Worker:
         try:
             computed = time.clock_gettime(time.pthread_getcpuclockid(self._ident))
         except OSError:
-            return 0  # It has ended since.
+            return 0  # The thread has ended.
         waited = self._read("schedstat").split()
         return computed + (int(waited[1]) / 1e9 if len(waited) > 1 else 0)
 

@@ -60,10 +60,15 @@ def take_right(
     """Lock a state directory, unless it is None, and take the writer epoch of the broker's prefix.
     Closing `stack` releases both. An epoch that was already taken with this state directory is
     taken again without a request, because the unlocked directory proves that its process has ended.
+
     `take_over`: fence another writer if the backend supports it. A process that holds the state
-    directory must be stopped instead. `belonging`: checks before the epoch is taken that the parts
-    belong together, if there is metadata. Raises Unavailable, Fenced with the name of the holder,
-    and Invalid with the recovery procedure if the parts do not belong together."""
+    directory must be stopped instead.
+    `belonging`: checks before the epoch is taken that the parts belong together, if there is
+    metadata.
+
+    Raises Unavailable, Fenced with the name of the holder, and Invalid with the recovery procedure
+    if the parts do not belong together.
+    """
     record = None
     if state is not None:
         lock = state_files.StateLock(state)
@@ -167,7 +172,7 @@ class TierWriter:
                 metadata.load()
             journaled = find_layer(metadata, JournaledStructure)
             if journaled is not None:
-                # Java knows files, which can be rewritten, and nothing that cannot.
+                # Java only supports files that can be rewritten.
                 is_java = provider.capabilities.rewritable
                 journaled.journal_structure(is_wanted=not is_java)
             keeper = None
@@ -309,7 +314,7 @@ class TierWriter:
         except TieredStoreError as problem:
             if error is None:
                 raise
-            _log.warning("%s: %s", self.provider.url, problem)  # the first error is the one to tell
+            _log.warning("%s: %s", self.provider.url, problem)  # the first error is raised
 
 
 CHECK_INTERVAL_MS: Final = 10_000
@@ -329,7 +334,7 @@ class RightWatch:
         self._is_fenced = False
         self.refusal: str | None = None
         """Reason why puts are refused. None while they are accepted."""
-        # Another one's look counts for the round it was in: two rounds an interval.
+        # Two rounds per interval, because a check by another part counts for its round.
         self._loop = ServiceThread(
             "tiered-right", self.run_once, CHECK_INTERVAL_MS // 2, clock=clock, waits_first=True
         )
@@ -360,7 +365,7 @@ class RightWatch:
             return
         log_end, looks = source.log_end, writer.looks
         if looks != self._looks:
-            self._looks = looks  # another one has looked, maybe before the last messages
+            self._looks = looks  # another part has checked, possibly before the last messages
         elif log_end != self._log_end:
             try:
                 if self._is_fenced:

@@ -227,7 +227,7 @@ class CleanService:
     # The commit log
 
     def _clean_log(self, outcome: CleaningOutcome) -> None:
-        now_ms = self.retention_clock.now_ms()  # also without work to do: it keeps watching
+        now_ms = self.retention_clock.now_ms()  # even without work: it keeps watching
         pressure = self._disk.check()
         is_manual = self._manual_rounds > 0
         if is_manual:
@@ -298,7 +298,7 @@ class CleanService:
         while log.min_offset < end and not self._stopping.is_set():
             if outcome.log_files:
                 self._stopping.wait(self._config.delete_commit_log_files_interval_ms / 1000)
-            # Another round may have deleted up to `end` during the wait.
+            # Another round may have deleted files up to `end` during the wait.
             paths = log.delete_files_before(min(_file_end(log, log.min_offset, 1), end))
             if not paths:
                 return  # not flushed yet

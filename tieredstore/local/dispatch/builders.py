@@ -40,9 +40,12 @@ Int64s = npt.NDArray[np.int64]
 class IndexBuilder:
     """Writer of index entries. Not thread-safe. After a temporary error, the dispatch later reads
     the log from `behind_from` on. A permanent error sets the flag WRITE_INDEX_FILE_ERROR, and the
-    next start of the store adds the missing entries. `is_enabled`: returns the current value of
-    `messageIndexEnable`. `behind_from`: position in the commit log (bytes) of the first message
-    without entries, or None. `error`: reason why the index is behind."""
+    next start of the store adds the missing entries.
+
+    `is_enabled`: returns the current value of `messageIndexEnable`.
+    `behind_from`: position in the commit log (bytes) of the first message without entries, or None.
+    `error`: reason why the index is behind.
+    """
 
     def __init__(
         self, index: IndexService, flags: RunningFlags, is_enabled: Callable[[], bool]
@@ -117,11 +120,14 @@ NO_QUEUE: Final = "(no queue)"
 
 class RowDispatcher:
     """Builds consume queues and index from rows, in the order of the log. Not thread-safe.
+
     `light_queues_from`: position in the log from which messages are put in each light queue that
-    they have an offset for, or None. `timestamp_ms`: store time of the last message. `listener`:
-    called with messages once gets can find them. `counts`: counts of the messages that begin at or
-    after byte `counts_from` of the log, each counted once. `counts_from` is None until messages are
-    counted."""
+    they have an offset for, or None.
+    `timestamp_ms`: store time of the last message.
+    `listener`: called with messages once gets can find them.
+    `counts`: counts of the messages that begin at or after byte `counts_from` of the log, each
+    counted once. `counts_from` is None until messages are counted.
+    """
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ class Reput:
             self.dispatcher.light_queues_from = 0
         self._lock = threading.RLock()  # taken before the put lock
         self._round_ended_s = 0.0
-        # The put path wakes it by setting the event itself.
+        # The put path wakes the loop by setting the event.
         self._loop = ServiceThread(
             "reput",
             self._run_passes,
@@ -158,7 +158,7 @@ class Reput:
         return [rows, index]
 
     def _run_passes(self) -> None:
-        # The first round after a pause begins at once.
+        # The first round after a pause begins immediately.
         early_s = self._round_ended_s + _GATHER_S - time.monotonic()
         if early_s > 0:
             time.sleep(early_s)
@@ -203,9 +203,10 @@ class Reput:
         rows = waiting.rows
         for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
             self.dispatcher.dispatch(read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
-        # Also without a row: an interrupted put may have begun the next file.
+        # Even without a row, an interrupted put may have begun the next file.
         self.offset = max(before, waiting.end_offset)
-        # Scanned rows may come once more, as at a start: only an empty answer has armed the wake.
+        # Scanned rows may be passed again, as at the start, because only an empty result arms the
+        # wake event.
         return waiting.end_offset > waiting.begin_offset or self.offset > before
 
     def _stop_for(self, error: Exception) -> None:

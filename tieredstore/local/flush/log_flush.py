@@ -81,7 +81,7 @@ class CommitLogCommit:
             return
         _, sealed_offset = self._puts.seal(DURABLE)
         self._log.commit(least_pages)
-        # Independent of this commit: the flush commits too, before the seal or after it.
+        # Does not depend on this commit, because the flush commits too.
         end = min(sealed_offset, self._log.readable_offset)
         if end > self._woken_offset:
             self._woken_offset = end
@@ -108,10 +108,13 @@ class _Round:
 
 
 class CommitLogFlush:
-    """Flush of one log. Thread-safe. A sync does not block puts. `puts`: buffer of the put path,
-    which gives each put the future to wait for. `sync_flush`: whether puts wait (SYNC_FLUSH), for
-    at most `timeout_ms`. `on_failure`: called once, after a failed sync. The log is never synced
-    again after that, because the system may have dropped the bytes of the failed write."""
+    """Flush of one log. Thread-safe. A sync does not block puts.
+
+    `puts`: buffer of the put path, which gives each put the future to wait for.
+    `sync_flush`: whether puts wait (SYNC_FLUSH), for at most `timeout_ms`.
+    `on_failure`: called once, after a failed sync. The log is never synced again after that,
+    because the system may have dropped the bytes of the failed write.
+    """
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class CommitLogFlush:
             raise self.error
         is_waited_for = self._sync_flush and self._seal_round()
         if is_waited_for or not least_pages:
-            self._log.commit()  # messages in the pool, if there is one
+            self._log.commit()  # messages in the pool, if any
         if not is_waited_for and not self._has_dirty_pages(least_pages):
             return False
         with self._sync_lock:
@@ -191,7 +194,7 @@ class CommitLogFlush:
                 self._fail(error)
                 raise
         if self._sync_flush:
-            self._puts.wake.set()  # the dispatch, which had to wait too
+            self._puts.wake.set()  # wakes the dispatch, which also waited
             self._end(flushed)
         return True
 
@@ -241,7 +244,7 @@ class CommitLogFlush:
 
     def _fail(self, error: TieredStoreError) -> None:
         self.error = error
-        self._on_failure(error)  # refuses puts. Those that were accepted before get an answer too
+        self._on_failure(error)  # rejects later puts. Accepted puts are completed below
         self.give_up()
 
     def give_up(self) -> None:

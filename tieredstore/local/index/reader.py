@@ -91,7 +91,7 @@ def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> Non
     position = HEADER_SIZE + shape.slots * SLOT_SIZE + last * ITEM_SIZE
     item = LocalIndexItem(last, *_ITEM.unpack(files.read(path, ITEM_SIZE, position)))
     expected = header.end_physical_offset, local_index.seconds_between(header)
-    # The time of the first item is relative to the file before.
+    # The time of the first item is relative to the previous file.
     found = item.physical_offset, expected[1] if last == 1 else item.seconds
     if found != expected:
         raise Corrupt(

@@ -301,7 +301,7 @@ class CommitLog:
             return position
         touched = file.touch(inside, inside + size)
         goes_on = self.view_from == file.from_offset and bool(self.view)
-        # Not for the first messages of a file, and not where each sync would write it all to disk.
+        # Not for the first messages of a file, and not if each sync would write all of it to disk.
         if goes_on and touched < file.size and not self._sync_flush:
             self._files.allocation.touch_ahead(file, touched)
         self.view, self.view_from = file.view, file.from_offset

@@ -44,10 +44,14 @@ def list_files(
     directory: Path, *, file_size: int | None, unit_size: int = 1, delete_empty_last: bool = False
 ) -> FileRun:
     """Check the files of a directory and describe them. Sub-directories, and an unused last file of
-    length 0, are skipped. `file_size`: required size of each file (bytes), or None to use the size
-    of the first file. `unit_size`: required divisor of the size. `delete_empty_last`: whether to
-    delete an unused last file. Only an owner sets this. Raises Corrupt for a wrong length, a gap or
-    an overlap, and Invalid for a foreign name."""
+    length 0, are skipped.
+
+    `file_size`: required size of each file (bytes), or None to use the size of the first file.
+    `unit_size`: required divisor of the size.
+    `delete_empty_last`: whether to delete an unused last file. Only an owner sets this.
+
+    Raises Corrupt for a wrong length, a gap or an overlap, and Invalid for a foreign name.
+    """
     found: list[tuple[int, int]] = []
     try:
         with os.scandir(directory) as entries:

@@ -236,7 +236,7 @@ class MappedFile:
         while position < self.size:
             try:
                 self.reserve(min(position + RESERVE_BYTES, self.size))
-            except Exhausted:  # as many as there is room for
+            except Exhausted:  # as many as fit
                 return
             begin, position = position, self.touch(position, position + TOUCH_BYTES)
             unsynced += position - begin

@@ -1,7 +1,7 @@
 """Checks a record against its consume queue unit or index entry.
 
-Every read checks as much as the record allows: its lengths, its position in the log and in its
-queue, its topic, the CRC of its body and, if present, the CRC of the whole record.
+Every read checks as much as the record allows: its lengths, its topic, and its position in the log
+and in its queue. It also checks the CRC of the body and, if present, that of the whole record.
 
 A message sent by a client may look damaged at the end of its record, because its properties end in
 a zero byte or in the client's own CRC. Such a record is valid if its lengths, its position and its
@@ -126,7 +126,7 @@ def _find_fault_at_end(record: memoryview, message: StoredMessage) -> str | None
         ("topic", sections.topic_offset + sections.topic_length, sections.topic_length),
         ("properties", len(record), sections.properties_length),
     ):
-        # Text does not end in NUL. A record whose end was not written does.
+        # Text does not end in NUL, but a record whose end was not written does.
         if length and record[end - 1] == 0:
             return f"{name}: expected text, found zeros at the end"
     tail = bytes(record[-CRC_BLOCK_SIZE : -CRC_BLOCK_SIZE + len(_CRC_NAME)])

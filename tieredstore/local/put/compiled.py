@@ -59,7 +59,7 @@ class CompiledAppender(MessageAppender):
                     state.topic,
                 )
             except MemoryError:
-                appended = None  # the Python way answers it
+                appended = None  # the Python version handles it
             if appended is not None and appended[0] > log.limit:
                 appended = None
             if appended is not None:
@@ -77,7 +77,8 @@ class CompiledAppender(MessageAppender):
 
 
 if IS_COMPILED:
-    # Until the core has addresses that it can read, it puts nothing, and Python does all the work.
+    # The core puts nothing until it has addresses that it can read. Python does all the work until
+    # then.
     with contextlib.suppress(TypeError):
         _core.configure_puts(
             MessageAppender,

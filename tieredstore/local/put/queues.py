@@ -56,10 +56,13 @@ class PutQueues(RowBuffer):
     """Queues of the put path, added as messages are put. Messages are accepted between `open` and
     `close`, unless a flag forbids puts. The plain path does not check flags. Instead, each change
     of a flag empties its table of queues, and the general path, which checks the flags, fills the
-    table again. `refused_topics`: topics whose messages are rejected. `enable_light_queues`:
-    whether a message may also name light queues. `fills_light_queues`: whether messages are
-    currently put in light queues. `find_next_offset`: returns the next offset of an unknown
-    queue."""
+    table again.
+
+    `refused_topics`: topics whose messages are rejected.
+    `enable_light_queues`: whether a message may also name light queues.
+    `fills_light_queues`: whether messages are currently put in light queues.
+    `find_next_offset`: returns the next offset of an unknown queue.
+    """
 
     __slots__ = ("_max_plain_body_bytes", "_now_ms", "_plain")  # as those of a RowBuffer
 
@@ -80,7 +83,7 @@ class PutQueues(RowBuffer):
         self.find_next_offset: Callable[[str, int], int] = lambda _topic, _queue_id: 0
         self._by_key: dict[tuple[str, int], QueueState] = {}
         self._free_numbers: list[int] = []
-        # Queues whose messages may take the short way. Empty while puts are refused.
+        # Queues whose messages may take the plain path. Empty while puts are rejected.
         self._plain: dict[tuple[str, int], Plain] = {}
         self._encoder = encoder
         self._now_ms = clock.now_ms
@@ -186,8 +189,8 @@ class PutQueues(RowBuffer):
         return reason if reason is not None else self._flags.why_not_writeable()
 
     def _learn(self, state: QueueState) -> None:
-        # Units of delayed messages carry a time instead of a tags code. Deletions are not put.
-        # Messages enter light queues by way of other topics, and there may be a million of these.
+        # Units of delayed messages have a time instead of a tags code. Deletions are not put.
+        # Messages enter light queues through other topics, and there may be a million of them.
         if (
             state.topic in (SCHEDULE_TOPIC, DELETION_TOPIC)
             or state.topic.startswith(LMQ_PREFIX)

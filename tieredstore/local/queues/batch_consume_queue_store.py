@@ -180,7 +180,7 @@ class BatchConsumeQueue:
             self.first, self.end, lambda unit: unit.store_timestamp_ms > timestamp_ms
         )
 
-    # Everything below is for the owner only.
+    # The rest is only for the owner.
 
     def append(self, unit: BatchUnit) -> None:
         """Append the unit of a record. As in Java, the unit is skipped if the record's position

@@ -271,7 +271,7 @@ class ConsumeQueue:
         unit = self.unit(offset)
         return -1 if unit is None else record_time(unit[0])
 
-    # Everything below is for the owner only.
+    # The rest is only for the owner.
 
     def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
         """Append consecutive units. Existing units are skipped, so records may be dispatched again.
@@ -281,7 +281,7 @@ class ConsumeQueue:
         with self._lock:
             has_place = offset == self.max_offset and self._end > self._start
             if not self.max_physical_offset and offset >= self.max_offset and not has_place:
-                # Blank units of a beginning that did not reach the disk whole are written again.
+                # Blank units at the beginning that did not completely reach the disk are rewritten.
                 self._remove_files()
                 self._begin_at(offset)
             skip = self.max_offset - offset
@@ -473,7 +473,7 @@ class ConsumeQueue:
         return folders
 
     def _sync_from(self, begin: int) -> None:
-        # The first file of an empty queue too: without it the offset would be lost.
+        # Includes the first file of an empty queue, without which the offset would be lost.
         end = max(self.max_offset * UNIT_SIZE, begin + 1)
         for start in range(begin, end, self._file_size):
             try:

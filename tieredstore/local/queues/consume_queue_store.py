@@ -77,7 +77,7 @@ class ConsumeQueueStore:
         self._dirty: set[ConsumeQueue] = set()  # written since the last sync
         self._new_folders: set[Path] = set()  # with files whose names are not synced
         self._dirty_lock = threading.Lock()
-        self._corrected_for = -1  # byte of the log for which all minima are right
+        self._corrected_for = -1  # byte of the log for which all minima are correct
 
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""

@@ -123,7 +123,7 @@ class ConsumeQueueExt:
             codes[rows[is_unit]] = found["tags_code"][is_unit]
         return codes
 
-    # Everything below is for the owner only.
+    # The rest is only for the owner.
 
     def load(self, last_tags_code: int | None) -> None:
         """Continue after the extended unit of the queue's last unit, and drop later ones.
@@ -137,8 +137,8 @@ class ConsumeQueueExt:
             is_address = last_tags_code <= MIN_EXTENDED_ADDRESS
             last = last_tags_code & _PLACE_MASK if is_address else -1
             found = self._list_files()
-            # Later bytes were never synced. Without an address, that may be true of a file that is
-            # not whole.
+            # Later bytes were never synced. Without an address, this may apply to an incomplete
+            # file.
             while found and (found[-1][0] > last if is_address else found[-1][1] < self._file_size):
                 self._files.delete(self._path(found.pop()[0]))
             run = list_files(self.directory, file_size=self._file_size)
@@ -319,7 +319,7 @@ class ExtendedConsumeQueue(ConsumeQueue):
         # Deleted since: the extension may be deleted too, and hold other units.
         return units if self._has(offset) else units[:0]
 
-    # Everything below is for the owner only.
+    # The rest is only for the owner.
 
     def append_extended(self, group: QueueUnits) -> None:
         """Append units like `append`, and store their tags codes and store times in the extension.

@@ -110,8 +110,8 @@ class ForeignFileQueues:
         """End a queue at the first message that may not be served yet, and return that offset."""
         before_ms = self._before_ms
         if before_ms is not None:
-            # Units that are not whole yet point nowhere, at the end. One damaged unit or time ends
-            # no queue: of two messages the earlier time counts.
+            # Incomplete units at the end point nowhere. A single damaged unit or time must not end
+            # a queue, so the earlier time of two messages counts.
             def time_of(offset: int) -> int:
                 near = range(offset, min(offset + _NEAR, queue.max_offset))
                 times = (queue.store_time(one, self._record_time) for one in near)

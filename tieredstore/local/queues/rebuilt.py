@@ -123,10 +123,14 @@ class RebuiltQueue:
 
 
 class RebuiltQueues:
-    """All queues of a commit log, up to the end of the bytes read so far. Thread-safe. `place`: the
-    log's folder, for error messages. `delays_ms`: delays of the delay levels. `start_offset`:
-    position of a message in the log, before which nothing is read. `scratch`: folder for units that
-    exceed memory, as in `Spill`. `deleted_ends`: ends of deleted queues, as recorded in the log."""
+    """All queues of a commit log, up to the end of the bytes read so far. Thread-safe.
+
+    `place`: the log's folder, for error messages.
+    `delays_ms`: delays of the delay levels.
+    `start_offset`: position of a message in the log, before which nothing is read.
+    `scratch`: folder for units that exceed memory, as in `Spill`.
+    `deleted_ends`: ends of deleted queues, as recorded in the log.
+    """
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class TopicDeletions:
             rows = np.arange(len(units))
             if topic is not None:
                 codes = units["tags_code"]
-                # An address that could not be resolved may be any topic's.
+                # An address that cannot be resolved may belong to any topic.
                 is_unknown = codes <= MIN_EXTENDED_ADDRESS
                 rows = np.flatnonzero((codes == deletion_tags_code(topic)) | is_unknown)
             for row in rows[::-1].tolist():

@@ -49,7 +49,7 @@ def find_tail(
     """Find the tail of a queue whose files contain [start, end). `find_hole`: returns the position
     of the first hole in the file that begins at the given offset."""
     if end - start == units_per_file:
-        # A short queue, as most are: one read instead of a search.
+        # Most queues are short, and need one read instead of a search.
         units = read(start, min(HEAD_UNITS, units_per_file))
         used = _count_used(units)
         if used < len(units):

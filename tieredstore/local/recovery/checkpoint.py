@@ -53,7 +53,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
         return Checkpoint()
     except OSError as error:
         raise translate_os_error(error, "read", path) from error
-    if not data:  # made, and not written yet
+    if not data:  # created but not yet written
         return Checkpoint()
     if len(data) < _FIELDS.size:
         raise Corrupt(

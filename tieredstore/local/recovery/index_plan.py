@@ -41,9 +41,14 @@ class IndexCut:
 
 @dataclass(slots=True)
 class IndexPlan:
-    """Plan for the index. `delete`: files to delete. `cuts`: files to rebuild. `dispatch_from`:
-    position in the log of the first message whose entries are missing afterwards, or -1.
-    `end_timestamp_ms`: end time of the last full file that is kept."""
+    """Plan for the index.
+
+    `delete`: files to delete.
+    `cuts`: files to rebuild.
+    `dispatch_from`: position in the log of the first message whose entries are missing afterwards,
+    or -1.
+    `end_timestamp_ms`: end time of the last full file that is kept.
+    """
 
     delete: list[str] = field(default_factory=list)
     cuts: list[IndexCut] = field(default_factory=list)
@@ -64,15 +69,20 @@ def plan_index(
     """Find the part of the index that is certainly intact. A full file whose last entry is not
     later than `flushed_timestamp_ms` is intact, because it was flushed before the checkpoint with
     this time was written. Items of other files are kept only if their values are possible and their
-    message begins before `sure_offset` (the saved dispatch position, 0 for unknown). `is_built`:
-    whether dropped entries will be added again. If not, all items with possible values are kept.
-    Raises Corrupt for a file of another shape."""
+    message begins before `sure_offset`.
+
+    `sure_offset`: the saved dispatch position, 0 if unknown.
+    `is_built`: whether dropped entries will be added again. If not, all items with possible values
+    are kept.
+
+    Raises Corrupt for a file of another shape.
+    """
     plan = IndexPlan()
     paths = index_paths(root)
     end_offset, end_ms = -1, -1
     for number, path in enumerate(paths):
         header = _read_sane_header(files, path, shape, is_last=number == len(paths) - 1)
-        # Of several files that end in one millisecond, only the first is sure.
+        # If several files end in the same millisecond, only the first is certain.
         is_sure = header is not None and header.end_timestamp_ms > end_ms
         if header is not None and is_sure and _is_flushed(header, shape, flushed_timestamp_ms):
             plan.end_timestamp_ms = end_ms = header.end_timestamp_ms
@@ -100,7 +110,7 @@ def _read_sane_header(
     files: PositionalFiles, path: str, shape: IndexShape, *, is_last: bool
 ) -> LocalIndexHeader | None:
     if is_last and files.size(path) == 0:
-        return None  # the crash came between its making and its length
+        return None  # a crash after its creation, before its length was set
     check_shape(files, path, shape)
     try:
         return read_header(files, path)

@@ -285,7 +285,7 @@ def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
             return RecordsBehind(records, size_bytes, first, first_timestamp_ms)
         scan = LogScan(log, place)
         if not scan.records:
-            # Only a scan's end is surely the head of a record, and not a client's text.
+            # Only the end of a scan is certainly the head of a record rather than a client's text.
             at = max(_skip_body(log, place) if place == offset else place, place + 1)
             continue
         at = max(scan.end.offset, place + 1)

@@ -138,7 +138,7 @@ class _Planner:
                 cuts.append(cut)
         built_to = cut_at
         kept = before.logics_physical_offset
-        # A database knows its own position. Java's leaves none in the checkpoint.
+        # A database has its own position. Java leaves none in the checkpoint.
         if is_sure and (kept or not self.in_rocksdb):
             known = max((state.kept_end for state, _ in states), default=kept)
             built_to = min(max(min(kept or known, known), log.min_offset), end.offset)
@@ -301,7 +301,7 @@ class _Planner:
             f"from {behind.first_offset} on, {behind.records} valid messages "
             f"({behind.size_bytes} bytes), which a recovery cuts off"
         )
-        # No message is older than the one before it, whatever time a client has written.
+        # No message is older than the one before it, even if a client wrote another time.
         earlier_ms = scan.last_timestamp_ms if scan.records else before.logics_msg_timestamp_ms
         was_flushed = (
             end.offset < before.logics_physical_offset
@@ -322,7 +322,7 @@ class _Planner:
     def _plan_index(self, before: Checkpoint, cut_at: int, log_end: int) -> IndexPlan:
         is_built = self.config.message_index_enable
         flushed_ms, sure_offset = before.index_msg_timestamp_ms, log_end
-        if is_built:  # else entries are put behind what stays, once `messageIndexEnable` is true
+        if is_built:  # else later entries follow the kept ones with `messageIndexEnable`
             sure_offset = min(cut_at, before.logics_physical_offset)
             if self.full:
                 flushed_ms, sure_offset = -1, 0
@@ -345,7 +345,7 @@ class _Planner:
         start = built_to if index.dispatch_from < 0 else min(built_to, index.dispatch_from)
         known = {state.key: state for state in states}
         excluded = batch_topics(self.root)
-        # A database knows its own position.
+        # A database has its own position.
         spans = {} if self.in_rocksdb else list_spans(scan, in_rocksdb=False)
         for key, span in spans.items():
             state = known.get(key)

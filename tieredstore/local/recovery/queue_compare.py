@@ -32,10 +32,13 @@ QueueStates = list[tuple[QueueOnDisk, Any]]
 
 @dataclass(frozen=True, slots=True)
 class QueuesToMend:
-    """Messages that the log has and the queues lack. `dispatch_from`: position in the log at which
-    their dispatch begins, or None. `rebuilt`: queues that are rebuilt completely, because units are
-    missing before existing ones. `found`: result of the whole comparison. `batches`: batch consume
-    queues that lack records."""
+    """Messages that the log has and the queues lack.
+
+    `dispatch_from`: position in the log at which their dispatch begins, or None.
+    `rebuilt`: queues that are rebuilt completely, because units are missing before existing ones.
+    `found`: result of the whole comparison.
+    `batches`: batch consume queues that lack records.
+    """
 
     dispatch_from: int | None
     rebuilt: frozenset[QueueKey]

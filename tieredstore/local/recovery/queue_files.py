@@ -60,10 +60,15 @@ def inspect_queues(
     is_clean: bool,
     may_be_unreadable: bool = False,
 ) -> list[tuple[QueueOnDisk, ConsumeQueue]]:
-    """Inspect every queue, ordered by name. `file_size`: size of the files in bytes, or None to
-    take it from the files. `is_clean`: whether the store was stopped cleanly. `may_be_unreadable`:
-    whether a queue whose files do not fit together counts as empty if other queues are valid.
-    Raises Corrupt for a file of another size, and Invalid for a foreign one."""
+    """Inspect every queue, ordered by name.
+
+    `file_size`: size of the files in bytes, or None to take it from the files.
+    `is_clean`: whether the store was stopped cleanly.
+    `may_be_unreadable`: whether a queue whose files do not fit together counts as empty if other
+    queues are valid.
+
+    Raises Corrupt for a file of another size, and Invalid for a foreign one.
+    """
     directory = root / CONSUME_QUEUE_DIRECTORY
     found: list[tuple[QueueOnDisk, ConsumeQueue]] = []
     damage: Corrupt | None = None
@@ -80,7 +85,7 @@ def inspect_queues(
             empty = QueueOnDisk(key, folder, 0, 0, -1, 0, paths, is_unreadable=True)
             found.append((empty, ConsumeQueue(*key, folder, files, file_size)))
     if damage is not None and all(state.is_unreadable for state, _ in found):
-        raise damage  # it is the configuration that is of another store
+        raise damage  # the configuration belongs to another store
     return found
 
 

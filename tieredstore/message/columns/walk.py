@@ -77,7 +77,7 @@ def _walk_in_python(buffer: Buffer, position: int, limit: int) -> tuple[Position
             single = []
         found.append(np.arange(position, position + count * size, size, dtype=np.int64))
         position += count * size
-        # Extend the guess after a full run. Use a cheaper way after a broken one.
+        # Extend the guess after a full run, and use a cheaper method after a broken one.
         last_size, run = (size, min(run * 4, _RUN_LIMIT)) if count >= run else (-1, SCALAR_LIMIT)
     if single or not found:
         found.append(np.array(single, dtype=np.int64))

@@ -15,9 +15,13 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Links(NamedTuple):
-    """Links of a batch of items that are added to an index file. `previous`: int32[n], the previous
-    item of each item. `slots`: the slots that get items, each once. `heads`: newest item of each of
-    these slots after the batch. `new_slots`: number of slots that were empty before."""
+    """Links of a batch of items that are added to an index file.
+
+    `previous`: int32[n], the previous item of each item.
+    `slots`: the slots that get items, each once.
+    `heads`: newest item of each of these slots after the batch.
+    `new_slots`: number of slots that were empty before.
+    """
 
     previous: Int32s
     slots: Int64s

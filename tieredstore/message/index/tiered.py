@@ -65,9 +65,13 @@ _INT64_MIN: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Header of a file. `begin_timestamp_ms`: name of the file, a time that the times of items are
-    relative to. `end_timestamp_ms`: largest store time of the items, or 0 without items.
-    `slots_used`: number of slots that hold items. `items`: number of items."""
+    """Header of a file.
+
+    `begin_timestamp_ms`: name of the file, a time that the times of items are relative to.
+    `end_timestamp_ms`: largest store time of the items, or 0 without items.
+    `slots_used`: number of slots that hold items.
+    `items`: number of items.
+    """
 
     begin_timestamp_ms: int
     end_timestamp_ms: int = 0

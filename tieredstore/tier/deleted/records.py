@@ -40,11 +40,15 @@ class QueueEnds(NamedTuple):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
-    """Deletions of one topic name. `next_id`: topic id for the next generation. Generations with
-    smaller ids are deleted. `queues`: end of the deleted files of each queue id (bytes).
+    """Deletions of one topic name.
+
+    `next_id`: topic id for the next generation. Generations with smaller ids are deleted.
+    `queues`: end of the deleted files of each queue id (bytes).
     `is_pending`: whether the tier may still have segments of the deleted topic. If False, every
-    segment of the name was written after the deletion. `store`: identity of the store whose log
-    contains the last deletion, or empty. `position`: byte position of that deletion in the log."""
+    segment of the name was written after the deletion.
+    `store`: identity of the store whose log contains the last deletion, or empty.
+    `position`: byte position of that deletion in the log.
+    """
 
     next_id: int
     queues: dict[int, QueueEnds]

@@ -79,8 +79,8 @@ class DeletedTopics:
             else:
                 self._topics, self._newest = found.topics, found.newest
             self._is_left = found is not None
-            # What a former writer writes from now on, or has under way, is then older than the
-            # newest version. After a clean stop there is no such one.
+            # Anything that a previous writer still writes is then older than the newest version.
+            # After a clean stop, there is no such writer.
             is_shared = self._provider.capabilities.conditional and writer.epoch_number > 1
             self._is_written = is_whole and (found is not None or not is_shared)
             self._writer = writer
@@ -140,7 +140,7 @@ class DeletedTopics:
         if record is None or ends is None:
             return 0
         if offset * UNIT_SIZE < ends.consume_queue:
-            # Java and stores that are followed begin at 0 again.
+            # Java and stores of other processes restart at 0.
             if record.is_pending:
                 raise Busy(f"{topic}: segments of it are being deleted", topic=topic)
             self.write()

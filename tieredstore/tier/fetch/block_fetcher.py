@@ -144,7 +144,7 @@ class BlockFetcher:
         return flight
 
     def _fly(self, flight: Flight) -> None:
-        # Who leads it already is not waited for: it may be a coroutine.
+        # Does not wait for another leader, which may be a coroutine.
         if flight.lead():
             run(self._lead(flight), self._executor)
 

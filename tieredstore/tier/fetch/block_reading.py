@@ -101,11 +101,15 @@ def read_named(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read the messages of `units`. `start`: queue offset of the first unit. The block ends when
-    its messages span `limit_bytes` of the commit log or need `room_bytes` in the cache, but has at
-    least one message. Without units, `start` is in a hole. The block is then empty and covers the
-    rest of the hole. `check_bodies`: omit messages whose body does not match its CRC. Raises
-    Unavailable, and Corrupt if the bytes of a whole range are missing."""
+    """Read the messages of `units`. The block ends when its messages span `limit_bytes` of the
+    commit log or need `room_bytes` in the cache, but has at least one message. Without units,
+    `start` is in a hole. The block is then empty and covers the rest of the hole.
+
+    `start`: queue offset of the first unit.
+    `check_bodies`: omit messages whose body does not match its CRC.
+
+    Raises Unavailable, and Corrupt if the bytes of a whole range are missing.
+    """
     key = QueueKey(file.topic, file.queue_id)
     if not len(units):
         return _hole(file, key, start)
@@ -259,7 +263,7 @@ def _read_runs(wanted: _Wanted, runs: Sequence[_Run]) -> Reading[list[_Found]]:
     found: list[_Found] = []
     for outcome in outcomes:
         if isinstance(outcome, TieredStoreError):
-            # The only run there is, or a backend that is away: there is no neighbour to save.
+            # The only run, or the backend is unavailable: no other messages can be saved.
             if len(runs) == 1 or isinstance(outcome, Unavailable):
                 raise outcome
         else:
@@ -285,7 +289,7 @@ def _read_run(wanted: _Wanted, run: _Run) -> Reading[list[_Found]]:
     chosen = units[run.rows]
     split = split_messages(chosen, buffer, buffer_offset=run.start)
     if split.units_seen < len(chosen):
-        # A unit that points at a coda: its record ends 16 bytes later than the unit says.
+        # If a unit points to a coda, its record ends 16 bytes later.
         try:
             buffer = yield from file.read_commit_log(run.start, length + layout.CODA_SIZE)
         except BlocksDamaged as error:

@@ -43,10 +43,13 @@ _log = logging.getLogger(__name__)
 
 class MessageStoreFetcher(MessageReader):
     """Gets, time searches and key queries on the tier only. Thread-safe. Each read is a generator
-    of steps, so that blocking calls and coroutines share one implementation. `index`: key index, or
-    None to disable key queries. `executor`: runs concurrent reads, and the blocking parts of
-    coroutines (None: the event loop's own executor). `ahead`: executor that reads ahead for
-    sequential readers (None: no read-ahead)."""
+    of steps, so that blocking calls and coroutines share one implementation.
+
+    `index`: key index, or None to disable key queries.
+    `executor`: runs concurrent reads, and the blocking parts of coroutines (None: the event loop's
+    own executor).
+    `ahead`: executor that reads ahead for sequential readers (None: no read-ahead).
+    """
 
     def __init__(
         self,

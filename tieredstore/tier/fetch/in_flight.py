@@ -28,12 +28,16 @@ NO_LIMIT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Block to fetch: up to `count` messages of `file` from `start`. `size_bytes`: maximum number
-    of commit log bytes from the first to the last message. `enough_bytes`: the block ends with the
-    message at which this size is reached. `room_bytes`: maximum size in the cache, 0 for an
-    uncached block. `reserved_bytes`: space reserved for the block in the cache. `trail`: read-ahead
-    stream of the block. `units`: units of the messages, or None if they must be read first.
-    `further`: first queue offset and number of the units to read ahead in the same request."""
+    """Block to fetch: up to `count` messages of `file` from `start`.
+
+    `size_bytes`: maximum number of commit log bytes from the first to the last message.
+    `enough_bytes`: the block ends with the message at which this size is reached.
+    `room_bytes`: maximum size in the cache, 0 for an uncached block.
+    `reserved_bytes`: space reserved for the block in the cache.
+    `trail`: read-ahead stream of the block.
+    `units`: units of the messages, or None if they must be read first.
+    `further`: first queue offset and number of the units to read ahead in the same request.
+    """
 
     file: FlatMessageFile
     key: QueueKey

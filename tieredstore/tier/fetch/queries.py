@@ -84,7 +84,7 @@ def query_message(
             message = read[place]
             if len(found) < max_count:
                 found.setdefault((message.queue_id, message.queue_offset), message)
-        # Hits that were none may hide more: ask for more of them.
+        # False hits may hide real ones, so request more.
         if len(found) >= max_count or len(items) < ask or ask >= MAX_RESULTS:
             return [found[place] for place in sorted(found)]
         seen.update((item.queue_id, item.offset) for item in fresh)
@@ -138,7 +138,7 @@ def _read_pieces(
                     for item in piece.items
                 ]
             else:
-                # Expired by now, or damaged: no reason to hide the other hits.
+                # Expired or damaged. The other hits are still returned.
                 _log.warning("%s: a hit of a key query cannot be read: %s", topic, outcome)
         pieces = again
 

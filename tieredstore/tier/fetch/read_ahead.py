@@ -36,12 +36,17 @@ class Taken(NamedTuple):
 
 
 class Block:
-    """Messages of one queue with queue offsets in [start, end). `offsets[i]`: queue offset of
-    `messages[i]`, ascending. `ends[i]`: total size of the messages up to and including `i` (bytes).
+    """Messages of one queue with queue offsets in [start, end).
+
+    `offsets[i]`: queue offset of `messages[i]`, ascending.
+    `ends[i]`: total size of the messages up to and including `i` (bytes).
     `bad_count`: number of units in the range whose record is unusable. Other offsets without a
-    message are in a hole. `owner`: the queue object that the block was read from. A recreated queue
-    has a different object. `trail`: read-ahead stream of the block. `was_waited_for`: whether a
-    reader had to wait for the block."""
+    message are in a hole.
+    `owner`: the queue object that the block was read from. A recreated queue has a different
+    object.
+    `trail`: read-ahead stream of the block.
+    `was_waited_for`: whether a reader had to wait for the block.
+    """
 
     __slots__ = (
         "_ends",

@@ -67,7 +67,7 @@ class Trail:
         self._units_start = start
         self._is_asking = False
 
-    # What a reader waits for
+    # Blocks that a reader waits for
 
     def plan_first(
         self, limits: Limits, *, surplus: int | None = None, enough_bytes: int = NO_LIMIT
@@ -96,7 +96,7 @@ class Trail:
         """Return a new stream for a reader whose next block was evicted or never fetched."""
         return Trail(self._file, self._key, start, self._count, self._reached)
 
-    # Fetched before a reader asks for it
+    # Blocks that are fetched ahead
 
     def reach(self, block: Block) -> None:
         """Record that a reader has reached a block."""
@@ -250,7 +250,7 @@ class BlockPlanner:
         if before is not None and before.trail is not None:
             planned = before.trail.plan_next(offset, limits)
             return planned or before.trail.fork(offset).plan_first(limits)
-        if request.message_filter is not None:  # most may be refused: a whole block is looked at
+        if request.message_filter is not None:  # most may be rejected: read a whole block
             return Trail(file, key, offset, threshold).plan_first(limits)
         count = request.max_count if request.max_count > 1 else POP_FETCH_COUNT
         return Trail(file, key, offset, count).plan_first(
@@ -293,6 +293,6 @@ class BlockPlanner:
     def _find_end(self, key: QueueKey, start: int, maximum: int) -> int:
         """Return the queue offset where a block must end because the next block is cached or in
         flight."""
-        # In this order: what lands meanwhile is in the cache before it leaves the flights.
+        # In this order, because a block enters the cache before its fetch is removed.
         taken = self._flights.find_next_start(key, start), self._cache.next_start(key, start)
         return min([maximum, *(offset for offset in taken if offset is not None)])

@@ -57,11 +57,14 @@ def _trust() -> None:
 class FlatAppendFile(FlatSegments):
     """Segments in ascending order of base offset. Only the last segment is written. Bytes are first
     appended (in memory), then stored (in the segment), then committed (visible to readers and in
-    the metadata). `confirmation`: commits the stored bytes. Files that commit together share it.
-    `deletions`: deletions of the whole broker. `is_listed_whole`: set if the metadata has every
-    listed segment. A new segment then cannot exist yet, and needs no check. `lock`: serialises
-    appends, commits, rolls and expiry. Several files may share it. Readers take no lock: they see
-    the current list and commit positions."""
+    the metadata). Readers take no lock. They see the current list and commit positions.
+
+    `confirmation`: commits the stored bytes. Files that commit together share it.
+    `deletions`: deletions of the whole broker.
+    `is_listed_whole`: set if the metadata has every listed segment. A new segment then cannot exist
+    yet, and needs no check.
+    `lock`: serialises appends, commits, rolls and expiry. Several files may share it.
+    """
 
     __slots__ = (
         "_appender",
@@ -332,7 +335,7 @@ class FlatAppendFile(FlatSegments):
         if error.stale or self._tail_from_before:
             return
         if self._provider.capabilities.conditional:
-            # Whichever writer it was, the next write reports it.
+            # The next write reports the other writer.
             raise Unavailable(str(error), offset=error.offset, path=error.path) from error
         raise error
 
@@ -370,7 +373,7 @@ class FlatAppendFile(FlatSegments):
                 last.file = self._provider.open(last.file.id)
                 last.real_size_bytes = 0
                 self._appender = None
-            # Only now: had any of that failed, the buffers would still wait where they were.
+            # Only now, so that the buffers stay pending if any of this fails.
             writer = self.find_writer()
             for view, count in appender.pending:
                 writer.append(view, count)
@@ -394,7 +397,7 @@ class FlatAppendFile(FlatSegments):
             appender, last = self.find_writer(), self.segments[-1]
             appender.rollback(None if offset is None else offset - last.base_offset)
             last.commit_position = min(last.commit_position, appender.stored_position)
-            # The bytes behind it may be ours, given up. Other messages can replace them.
+            # The bytes after it may be our own abandoned ones. Other messages can replace them.
             self._tail_from_before = True
             if last.commit_position == appender.stored_position:
                 self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
@@ -425,7 +428,7 @@ class FlatAppendFile(FlatSegments):
         the next process would see a segment that this process never used."""
         if self._is_doubted:
             with self._metadata.batch():
-                pass  # its end has on disk all that there is
+                pass  # everything is on disk at the end of the block
             self._is_doubted = False
         base = self._suspect_base
         if base is not None:
@@ -446,7 +449,7 @@ class FlatAppendFile(FlatSegments):
         now_ms = self._clock.now_ms()
         self._suspect_base = offset
         with self._metadata.batch():
-            # A reader takes the recorded size of a segment that is not the last: so that first.
+            # First, because readers use the recorded size of every segment but the last.
             if not replaced:
                 self._metadata.put_segment(last.metadata(now_ms))
             new = self._create(offset)

@@ -262,7 +262,7 @@ class SegmentAppender:
         other: WriteResult | None = None
         views = [view for view, _ in companion.pending]
         try:
-            # Looked at after that copy: all that was appended before it is in this write.
+            # Checked after the copy, so that everything appended before it is in this write.
             if position + length != self.append_position:
                 return segment.write(position, buffers)
             other = UnknownWrite("the write was interrupted")
@@ -345,7 +345,7 @@ class SegmentAppender:
         may have bytes after the stored position."""
         if self._capabilities.rewritable:
             self._extra_bytes()
-            # Everything behind the stored position is written again, or cut off by that write.
+            # Everything after the stored position is rewritten, or cut off by that write.
             self._unsure = False
         elif not self._adopt() and not self._capabilities.conditional:
             raise self._make_differs_error()

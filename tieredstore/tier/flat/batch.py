@@ -112,10 +112,14 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Messages that were appended together to one segment. `first_unit`: queue offset of the first
-    message. `log_begin`: position of that message in the commit log. `log_ends`: end of each
-    message in the commit log. `times`: store times (epoch ms). `heads`: first bytes of some
-    messages, by index of the message (`take_heads`)."""
+    """Messages that were appended together to one segment.
+
+    `first_unit`: queue offset of the first message.
+    `log_begin`: position of that message in the commit log.
+    `log_ends`: end of each message in the commit log.
+    `times`: store times (epoch ms).
+    `heads`: first bytes of some messages, by index of the message (`take_heads`).
+    """
 
     first_unit: int
     log_begin: int

@@ -1,9 +1,14 @@
 """Deletion of segments in three steps: mark the metadata entry, delete the object, delete the
-entry. This way neither a crash nor a failing backend can leave an orphaned object. If the backend
-fails to delete an object, its marked entry stays. No queue opens such a segment, and
-`FlatFileStore.sweep_deleted` retries the deletion. A backend may take seconds per object, so a
-deletion holds no lock that uploads or reads need. `Deletions.hold` reserves the names, so that no
-new object gets the name of an object that is being deleted."""
+entry.
+
+This way neither a crash nor a failing backend can leave an orphaned object. If the backend fails to
+delete an object, its marked entry stays. No queue opens such a segment, and
+`FlatFileStore.sweep_deleted` retries the deletion.
+
+A backend may take seconds per object, so a deletion holds no lock that uploads or reads need.
+`Deletions.hold` reserves the names, so that no new object gets the name of an object that is being
+deleted.
+"""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class FlatFileStore:
                 path: max((_find_end_offset(listings[one]) for one in ids), default=0)
                 for path, ids in unregistered.items()
             }
-            # No other process may write since. (If one does, a condition rejects it.)
+            # No other process may write from now on. (If one does, a condition rejects it.)
             self._is_listed = is_writer
             self._destroyed.clear()
         strays = (listings[one] for ids in unregistered.values() for one in ids)
@@ -167,7 +167,7 @@ class FlatFileStore:
                 self._recover(key, listings, ends)
             return key is not None
 
-        # A task for each queue would cost as much as opening it.
+        # One task per queue would cost as much as opening it.
         width = min(self.provider.capabilities.concurrent_reads, _MOST_THREADS)
         threads = max(min(width, self.config.max_pending_limit // 4, len(queue_keys)), 1)
         run_worker_pool(recover_next, threads, "tiered-recovery")
@@ -261,9 +261,8 @@ class FlatFileStore:
                 for gone in file.find_lost_ends():
                     _log.error("%s", gone)
                 if gaps := file.find_gaps():
-                    # The local store may have the lost messages. No message is appended behind the
-                    # gap. The metadata keeps the sizes, so that the next start finds the gap as
-                    # well.
+                    # The local store may have the lost messages. No message is appended after the
+                    # gap. The metadata keeps the sizes, so that the next start also finds the gap.
                     file.read_only_reason = (
                         f"{gaps[0]}. Restore the newer tier, or rebuild the metadata"
                     )
@@ -474,8 +473,8 @@ class FlatFileStore:
         with self.metadata.batch():
             for key in keys:
                 victims += self._take_out(key, files.get(key))
-        # Files keep their places, closed, until their deletions were tried: none of them may meet a
-        # new queue of that name.
+        # Closed files stay in the table until their deletion was tried, so that they do not
+        # conflict with a new queue of the same name.
         self._deletions.remove(victims, is_stopping, together=_DESTROYED_TOGETHER)
         with self.metadata.batch():
             for key in keys:
@@ -546,7 +545,7 @@ class FlatFileStore:
         with self._lock:
             strays = self._unregistered.get(path, [])
         known = (entry.id for entry in self.metadata.segments(path)) if file is None else ()
-        # Nothing that the metadata does not know is left when it knows nothing more.
+        # Includes segments that the metadata lacks, so that none is left.
         going = list(dict.fromkeys((*strays, *known)))
         now_ms = self._clock.now_ms()
         for segment_id in going:

@@ -64,8 +64,8 @@ class FlatMessageFile(QueueWriter):
         ]
 
     def find_gaps(self) -> list[str]:
-        """Describe each segment before the last one that has fewer bytes in the backend than in the
-        metadata. Messages in it are lost, but the queue continues after them."""
+        """Describe each segment, except the last of a file, that has fewer bytes in the backend
+        than in the metadata. Messages in it are lost, but the queue continues after them."""
         return [
             f"{one.file.id}: {one.recorded_size_bytes - one.real_size_bytes} of "
             f"{one.recorded_size_bytes} bytes are gone"
@@ -148,9 +148,13 @@ class FlatMessageFile(QueueWriter):
         """Delete all messages and continue at the given queue offset, which may be lower than the
         current end. The commit log keeps its position, so that no position is used for two
         messages. If the process is killed during the call, the queue is empty and continues at its
-        previous end. `renew`: called after all segments are marked for deletion and before the
-        first is deleted. If it raises an error, the segments stay marked. Returns the removed
-        segments. Raises Busy while bytes are uncommitted."""
+        previous end.
+
+        `renew`: called after all segments are marked for deletion and before the first is deleted.
+        If it raises an error, the segments stay marked.
+
+        Returns the removed segments. Raises Busy while bytes are uncommitted.
+        """
         with self._turns.waiting(self.path), self.lock:
             self._check_writable()
             if self._marks:

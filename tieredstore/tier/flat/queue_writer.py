@@ -82,10 +82,14 @@ HOUR_MS = 3_600_000
 
 class QueueWriter(QueueView):
     """Queue to which messages are appended. Offsets are queue offsets, or byte offsets of the
-    queue's own commit log. `lock` serialises writers (dispatch, expiry, destroy), and is held for
-    one batch at most (see `give_way`). Readers take no lock. `confirm_writer`:
-    `WriterEpoch.confirm`, called after both files are stored and before the bytes are committed.
-    `deletions`, `turns`, `deleted`: shared by all queues of the broker."""
+    queue's own commit log. Readers take no lock.
+
+    `lock`: serialises writers (dispatch, expiry, destroy), and is held for one batch at most (see
+    `give_way`).
+    `confirm_writer`: `WriterEpoch.confirm`, called after both files are stored and before the bytes
+    are committed.
+    `deletions`, `turns`, `deleted`: shared by all queues of the broker.
+    """
 
     __slots__ = (
         "_clock",
@@ -134,7 +138,7 @@ class QueueWriter(QueueView):
         if deleted is None:
             deleted = DeletedTopics(provider, metadata, config.broker_name, clock)
         self._deleted = deleted
-        # The commit log joins first: a unit never counts before its message.
+        # The commit log joins first, so that a unit is never committed before its message.
         self._confirmation = confirmation = Confirmation(confirm_writer)
         commit_log = FlatCommitLogFile(
             self.path,
@@ -383,7 +387,7 @@ class QueueWriter(QueueView):
         if self.is_closed:
             return False
         if self._marks:
-            # Units that a failed write left must not come to name the messages of this one.
+            # Units left by a failed write must not refer to the messages of this write.
             self.consume_queue.trim()
         stored = self.commit_log.store(self.consume_queue, may_wait=may_wait)
         return stored and self.consume_queue.store()

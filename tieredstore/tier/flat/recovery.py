@@ -31,7 +31,7 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
     end = _find_last_message_end(commit_log, consume_queue)
     last_base = commit_log.segments[-1].base_offset
     if end is None:
-        # No unit at all: a lone segment holds what a first commit left, others hold history.
+        # Without units, a single segment has the rest of a first commit, and several have history.
         if len(commit_log.segments) > 1:
             return
         end = last_base
@@ -43,7 +43,7 @@ def _find_last_message_end(
     commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile
 ) -> int | None:
     limit, kept_from = commit_log.commit_offset, commit_log.min_offset
-    # Where a write is there whole or not at all, a unit came after its message.
+    # If writes are atomic, a unit was written after its message.
     is_whole = not commit_log.is_rewritable
     first = consume_queue.segments[-1].base_offset // consume_queue.unit_bytes
 
@@ -62,7 +62,7 @@ def _find_last_message_end(
         try:
             head = run(commit_log.read(offset, min(size, layout.MIN_RECORD_SIZE)))
         except Corrupt as error:
-            # Lost since. The bytes behind it were written later, and exist.
+            # Lost since then. The bytes after it were written later, and exist.
             _log.error("%s: the last message cannot be read: %s", commit_log.path, error)
             return True
         if layout.is_head_of_message(head, size):

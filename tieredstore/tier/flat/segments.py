@@ -29,11 +29,14 @@ _log = logging.getLogger(__name__)
 
 
 class FlatSegment:
-    """One segment of a flat file: its handle and its committed part. `commit_position`: end of the
-    committed part in the segment (bytes). `begin_ms`, `end_ms`: store times of the committed
-    messages, or NEVER_WRITTEN_MS without messages. `real_size_bytes`: size in the backend when the
-    segment was opened. `recorded_size_bytes`, `recorded_begin_ms`: size and begin time in the
-    metadata at that time."""
+    """One segment of a flat file: its handle and its committed part.
+
+    `commit_position`: end of the committed part in the segment (bytes).
+    `begin_ms`, `end_ms`: store times of the committed messages, or NEVER_WRITTEN_MS without
+    messages.
+    `real_size_bytes`: size in the backend when the segment was opened.
+    `recorded_size_bytes`, `recorded_begin_ms`: size and begin time in the metadata at that time.
+    """
 
     __slots__ = (
         "base_offset",
@@ -136,7 +139,7 @@ class FlatSegments:
         if not segments:
             return 0
         last = segments[-1]
-        return last.base_offset + last.commit_position  # not its property: asked for each message
+        return last.base_offset + last.commit_position  # not its property: called per message
 
     @property
     def size_bytes(self) -> int:
@@ -192,10 +195,13 @@ class FlatSegments:
     ) -> Reading[memoryview]:
         """Read committed bytes starting at `offset`, across any number of segments. The result is
         shorter than `length` at the end of the file or of a run of contiguous segments. It is empty
-        if the offset has expired, is in a hole or is not committed. Bytes in damaged blocks are
-        returned unchanged, for callers that search for structure. `damaged`: list to which the
-        ranges of these bytes are added, for callers that serve messages. Raises the errors of the
-        segments."""
+        if the offset has expired, is in a hole or is not committed.
+
+        `damaged`: list to which the ranges of bytes in damaged blocks are added, for callers that
+        serve messages. These bytes are returned unchanged, for callers that search for structure.
+
+        Raises the errors of the segments.
+        """
         at_hand = self.read_nowait(offset, length)
         if at_hand is not None:
             return at_hand
@@ -266,7 +272,7 @@ def open_segments(
         else:
             real = listing.size_bytes if listing is not None else 0
         size = _valid_size(entry, file, real, room)
-        # The end of a segment without a begin is only when it was announced.
+        # Without a begin time, the end time of a segment is only the time of its registration.
         is_new = entry.begin_timestamp_ms == NEVER_WRITTEN_MS
         end_ms = NEVER_WRITTEN_MS if is_new else entry.end_timestamp_ms
         segments.append(
@@ -289,7 +295,7 @@ def _valid_size(entry: FileSegmentMetadata, file: FileSegment, real: int, room: 
         return real
     if real >= room:
         return room
-    # Behind a hole: bytes beyond the recorded size were never valid.
+    # Before a hole, bytes beyond the recorded size were never valid.
     size = min(real, entry.size or real)
     if size < entry.size:
         _log.error("%s: %d of %d bytes are gone", file.id, entry.size - size, entry.size)

@@ -1,9 +1,14 @@
 """Checks at startup whether store, state directory and tier belong together, and records the
-result. The store and the state directory each have a record file for this. Before an epoch is
-taken, its token is written to both record files as an attempt. After the comparison, the epoch is
-marked in the tier as a store's, and the identity and change number of the tier are written to both
-record files. If a crash interrupts this, either the epoch is not marked as a store's, or the
-attempts in a record file show that its directory owns the newest epoch."""
+result.
+
+The store and the state directory each have a record file for this. Before an epoch is taken, its
+token is written to both record files as an attempt. After the comparison, the epoch is marked in
+the tier as a store's, and the identity and change number of the tier are written to both record
+files.
+
+If a crash interrupts this, either the epoch is not marked as a store's, or the attempts in a record
+file show that its directory owns the newest epoch.
+"""
 
 from __future__ import annotations
 
@@ -165,11 +170,15 @@ def find_other_broker(provider: SegmentProvider, broker: str) -> str | None:
 
 class Belonging:
     """Checks that a tier belongs to a state directory and, for a broker, to the store in it. The
-    state directory must be locked. A tier in memory is never compared or recorded. `kind`: kind of
-    the new owner. `source`: the store, or None for a job or a store without marks. `is_told`: value
-    of `tieredStoreAdopt`. `gives_offsets`: whether the store accepts messages. A store that a job
-    creates does not. `is_named`: whether the configuration names the broker. Otherwise the broker
-    has the name of the host."""
+    state directory must be locked. A tier in memory is never compared or recorded.
+
+    `kind`: kind of the new owner.
+    `source`: the store, or None for a job or a store without marks.
+    `is_told`: value of `tieredStoreAdopt`.
+    `gives_offsets`: whether the store accepts messages. A store that a job creates does not.
+    `is_named`: whether the configuration names the broker. Otherwise the broker has the name of the
+    host.
+    """
 
     def __init__(
         self,
@@ -300,7 +309,7 @@ class Belonging:
             self._known_broker = find_known_broker(metadata, self._broker)
             self.knows_history = has_history(metadata) or has_clean_ends(self._root)
         if self._place is None and self.knows_history:
-            # A tier that keeps no mark: whether it has anything tells a listing.
+            # Only a listing shows whether a tier without marks has data.
             first = next(iter(self._provider.list(self._broker)), None)
             tier = TierMark(is_empty=first is None)
         facts = Facts(

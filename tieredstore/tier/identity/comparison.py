@@ -28,11 +28,16 @@ _log = logging.getLogger(__name__)
 
 
 class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of a store or state directory about its tier. `broker`: name of the broker in the
-    tier. `identity`: identity of the tier, empty before the first successful start. `number`,
-    `token`: change number and token of the last epoch that was recorded after a comparison.
-    `attempts`: tokens of later epochs that were about to be taken, oldest first. `store`: identity
-    of the store, empty in a state directory. `url`: location of the tier, for messages."""
+    """Record of a store or state directory about its tier.
+
+    `broker`: name of the broker in the tier.
+    `identity`: identity of the tier, empty before the first successful start.
+    `number`, `token`: change number and token of the last epoch that was recorded after a
+    comparison.
+    `attempts`: tokens of later epochs that were about to be taken, oldest first.
+    `store`: identity of the store, empty in a state directory.
+    `url`: location of the tier, for messages.
+    """
 
     format: int = MEMORY_FORMAT
     broker: str
@@ -114,13 +119,16 @@ belong together."""
 @dataclass(frozen=True, slots=True)
 class Contents:
     """Differences between the tier, the metadata and the local queues. Each item is a sentence.
-    `unknown`: segments that the metadata lacks. `missing`: segments of the metadata that are
-    missing or incomplete in the tier. `gaps`: queues whose local messages were deleted before they
-    were in the tier. `ahead`: queues in which the next put would reuse an offset of the tier.
-    `differing`: queues whose last message in the tier differs from the local message. `hidden`:
-    queues with messages that exist only in segments that the metadata lacks. `beyond`: queues in
-    which the next put would reuse an offset of such segments. `lost`: queues with messages that the
-    metadata names but neither the store nor the tier has."""
+
+    `unknown`: segments that the metadata lacks.
+    `missing`: segments of the metadata that are missing or incomplete in the tier.
+    `gaps`: queues whose local messages were deleted before they were in the tier.
+    `ahead`: queues in which the next put would reuse an offset of the tier.
+    `differing`: queues whose last message in the tier differs from the local message.
+    `hidden`: queues with messages that exist only in segments that the metadata lacks.
+    `beyond`: queues in which the next put would reuse an offset of such segments.
+    `lost`: queues with messages that the metadata names but neither the store nor the tier has.
+    """
 
     unknown: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -134,12 +142,18 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that a start compares. `has_store`: whether there is a store (a job has only a state
-    directory). `is_store_empty`: whether the store's log never had a message. `knows_history`:
-    whether the tier has messages, according to the metadata of the state directory. `known_broker`:
-    broker of these messages. `is_told`: value of `tieredStoreAdopt`. `other_broker`: another broker
-    that uses the tier, if the store is new and the configuration does not name the broker.
-    `contents`: differences in the contents, or None before the epoch is taken."""
+    """Facts that a start compares.
+
+    `has_store`: whether there is a store (a job has only a state directory).
+    `is_store_empty`: whether the store's log never had a message.
+    `knows_history`: whether the tier has messages, according to the metadata of the state
+    directory.
+    `known_broker`: broker of these messages.
+    `is_told`: value of `tieredStoreAdopt`.
+    `other_broker`: another broker that uses the tier, if the store is new and the configuration
+    does not name the broker.
+    `contents`: differences in the contents, or None before the epoch is taken.
+    """
 
     broker: str
     tier: TierMark
@@ -184,7 +198,7 @@ def compare(facts: Facts) -> Verdict:
 
 def _compare_names(facts: Facts) -> Verdict | None:
     for file, memory in _list_memories(facts):
-        # A memory without identity is that of a start that did not continue.
+        # A record without an identity comes from a start that did not continue.
         if memory.identity and memory.broker != facts.broker:
             return _refuse_name(file, memory.broker, facts)
     if facts.known_broker not in (None, facts.broker):
@@ -202,7 +216,7 @@ def _compare_with_nothing(facts: Facts) -> Verdict:
     disk."""
     remembered = [file for file, memory in _list_memories(facts) if memory.identity]
     if not facts.knows_history and _is_state_current(facts):
-        remembered = []  # by its own metadata the tier had nothing
+        remembered = []  # according to its metadata, the tier had no messages
     if facts.knows_history:
         remembered.append("config/tieredStoreMetadata.json")
     if not remembered and facts.other_broker is not None:
@@ -324,7 +338,7 @@ def _compare_contents(facts: Facts, marks: Verdict) -> Verdict:
     if contents is None:
         return marks
     is_older = marks.outcome is Outcome.OLDER_TIER
-    # In an older tier such segments are of topics that were deleted since.
+    # In an older tier, such segments belong to topics that were deleted since.
     beyond = () if is_older else contents.beyond
     if ahead := contents.ahead + beyond:
         return Verdict(Outcome.STORE_BEHIND, _join(ahead))
@@ -336,7 +350,8 @@ def _compare_contents(facts: Facts, marks: Verdict) -> Verdict:
         return Verdict(Outcome.TIER_BEHIND, _join(contents.lost))
     if marks.outcome is Outcome.OLDER_STATE and (hidden := contents.unknown + contents.missing):
         return Verdict(Outcome.STATE_BEHIND, f"{marks.detail}; {_join(hidden)}")
-    # Messages that only the newer tier had can be given up. Metadata that names them stays wrong.
+    # Messages that only the newer tier had can be abandoned, but metadata that names them stays
+    # wrong.
     lost = contents.missing + (() if facts.is_told else contents.gaps)
     if is_older and lost:
         return Verdict(Outcome.TIER_BEHIND, f"{marks.detail}; {_join(lost)}")

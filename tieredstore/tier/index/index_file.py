@@ -67,8 +67,13 @@ _ANY_MS: Final = 1 << 62
 
 
 class Wanted(NamedTuple):
-    """Query of one index file. `hashes`: possible hashes of the key. `limit`: maximum number of
-    items. `begin_ms`, `end_ms`: store times, both inclusive. `topic_id`: None for any topic."""
+    """Query of one index file.
+
+    `hashes`: possible hashes of the key.
+    `limit`: maximum number of items.
+    `begin_ms`, `end_ms`: store times, both inclusive.
+    `topic_id`: None for any topic.
+    """
 
     hashes: tuple[int, ...]
     limit: int

@@ -61,10 +61,15 @@ def relink(
     count: int,
     trusted: int,
 ) -> int:
-    """Rebuild the slot heads, and the chains of items `trusted` + 1 to `count`. `heads`: number of
-    the first item of each slot. `items`: the items by number. Both are views of the file, and only
-    differences are written. Items up to `trusted` are on disk with their links, so a head that
-    points to one of them is correct. Returns the number of slots in use."""
+    """Rebuild the slot heads, and the chains of items `trusted` + 1 to `count`. Items up to
+    `trusted` are on disk with their links, so a head that points to one of them is correct. Only
+    differences are written.
+
+    `heads`: number of the first item of each slot, a view of the file.
+    `items`: the items by number, a view of the file.
+
+    Returns the number of slots in use.
+    """
     right = heads.astype(np.int32)
     unsure = (right > trusted) | (right < 0)
     right[unsure] = 0
@@ -128,9 +133,13 @@ class IndexRows:
 class LocalIndexStoreFile(IndexStoreFile):
     """One memory-mapped index file. Only one thread at a time may put. Queries may run at the same
     time. The mapping exists as long as the object is referenced, so a query may continue after
-    `destroy`. `item_count`: number of items. `synced_items`: number of items on disk.
+    `destroy`.
+
+    `item_count`: number of items.
+    `synced_items`: number of items on disk.
     `covered_items`: number of items that were below the watermarks of their queues when the file
-    was opened."""
+    was opened.
+    """
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
         super().__init__(begin_ms, IndexStatus.UNSEALED)
@@ -337,7 +346,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         if end <= self._allocated_end:
             return
         limit = unsealed_size(self.slots, self.max_items)
-        # All slots the first time: any of them may be written next.
+        # Includes all slots the first time, because any of them may be written next.
         start = self._allocated_end
         end = min(end + ALLOCATE_BYTES, limit)
         with self._fd_lock:

@@ -69,7 +69,7 @@ def query_files(
                 _merge(found, outcome)
                 continue
             if file.is_expired:
-                continue  # it went while it was read
+                continue  # removed during the read
             on_failure(str(file), outcome)
             if isinstance(outcome, Unavailable):
                 unreachable = outcome
@@ -108,12 +108,17 @@ _HOUR_MS = 3_600_000
 
 class IndexStoreService:
     """Key index of a tier. Thread-safe. Call `recover` first and `stop` last. `start` runs the
-    background loop. `root`: the broker's `storePathRootDir`. `retention_hours`: callable that
-    returns the longest retention of any topic. Nothing expires without it, or if it returns None.
-    `retention_clock`: determines ages. `check_writer`: raises Fenced if the epoch is known to be
-    lost, called before each upload and expiry. `confirm_writer`: function like
-    `WriterEpoch.confirm`, called before an upload is recorded. `problems`: parts that recovery
-    could not use, one line each."""
+    background loop.
+
+    `root`: the broker's `storePathRootDir`.
+    `retention_hours`: callable that returns the longest retention of any topic. Nothing expires
+    without it, or if it returns None.
+    `retention_clock`: determines ages.
+    `check_writer`: raises Fenced if the epoch is known to be lost, called before each upload and
+    expiry.
+    `confirm_writer`: function like `WriterEpoch.confirm`, called before an upload is recorded.
+    `problems`: parts that recovery could not use, one line each.
+    """
 
     def __init__(
         self,
@@ -152,7 +157,7 @@ class IndexStoreService:
             INTERVAL_MS,
             clock=clock,
             max_backoff_ms=MAX_BACKOFF_MS,
-            duty=self.checkpoint,  # what puts wake the loop for
+            duty=self.checkpoint,  # work for which puts wake the loop
             on_error=lambda error: self._report("background loop", error),
             late_after_ms=UPLOAD_LATE_MS,
         )
@@ -244,13 +249,18 @@ class IndexStoreService:
         store_timestamps: npt.NDArray[np.int64],
         indexed_until: int | None,
     ) -> int:
-        """Index messages of one queue, with one row per key of a message. Returns the number of
-        added rows. `hashes`: `tiered_key_hash` of the keys. Offsets and sizes are bytes in the
-        queue's tiered commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset
-        below which all keys of the queue are in the index after this call. Calls for one queue must
-        be in the order of its commit log. After an error, the caller must put the whole batch
-        again. Raises Invalid for invalid arguments, and Unavailable if the disk fails or is
-        full."""
+        """Index messages of one queue, with one row per key of a message. Calls for one queue must
+        be in the order of its commit log. Returns the number of added rows.
+
+        `hashes`: `tiered_key_hash` of the keys.
+        `offsets`, `sizes`: bytes in the queue's tiered commit log.
+        `store_timestamps`: epoch ms.
+        `indexed_until`: commit log offset below which all keys of the queue are in the index after
+        this call.
+
+        After an error, the caller must put the whole batch again. Raises Invalid for invalid
+        arguments, and Unavailable if the disk fails or is full.
+        """
         if not len(hashes) == len(offsets) == len(sizes) == len(store_timestamps):
             raise Invalid(
                 f"index: {len(hashes)} keys, {len(offsets)} offsets, {len(sizes)} sizes and "
@@ -317,7 +327,7 @@ class IndexStoreService:
         wanted = Wanted(
             tiered_key_hash_candidates(topic, key), max_count, begin_ms, end_ms, topic_id
         )
-        # In this order: a file is in the second before it leaves the first.
+        # In this order, because a file enters the second list before it leaves the first.
         local = self._writer.files if self._writer is not None else ()
         return query_files(wanted, local, self._uploaded, self._report)
 

@@ -90,8 +90,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         if header.items == 0:
             return found
         if self._has_trailer:
-            # Its times are milliseconds, and wrong for IPv6 hosts. The reader of the messages
-            # compares theirs.
+            # Its times are in milliseconds, and wrong for IPv6 hosts. The caller compares the times
+            # of the messages.
             wanted = wanted.at_any_time()
         segment = self._segment
         for key_hash in wanted.hashes:

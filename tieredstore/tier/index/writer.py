@@ -107,9 +107,12 @@ QueueId = tuple[int, int]
 
 class IndexWriter:
     """Local files of an index. Thread-safe. `files` is sorted by begin time and always replaced as
-    a whole, so readers need no lock. `find_capacity`: callable that returns the number of slots and
-    items of a new file. `replay`: rows that the caller may put a second time after a crash.
-    `last_begin`: callable that returns the greatest name (begin time) of an uploaded file."""
+    a whole, so readers need no lock.
+
+    `find_capacity`: callable that returns the number of slots and items of a new file.
+    `replay`: rows that the caller may put a second time after a crash.
+    `last_begin`: callable that returns the greatest name (begin time) of an uploaded file.
+    """
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ class LiteReader:
             self._service.note_stale(error)
             raise
         units = join_units(tables)
-        # What a run has behind the rows that were read is not known yet.
+        # Rows of a run after those that were read are not known yet.
         ends = [
             int(table["offset"][-1]) + 1
             for one, (_, end), table in zip(found, limits, tables, strict=True)
@@ -169,7 +169,7 @@ class LiteReader:
         )
         first = next(at for at, one in enumerate(ranges) if 0 in one.rows)
         if isinstance(outcomes[first], Corrupt) and len(ranges[first].rows) > 1:
-            # Bytes behind the first message may be damaged, which must not hide it.
+            # Damaged bytes after the first message must not hide it.
             ranges = self._plan(queue, units[:1])
             outcomes = yield from self._join(ranges)
             units = units[:1]
@@ -231,7 +231,7 @@ def _decode(queue: str, unit: np.void, data: memoryview, begin: int) -> StoredMe
     """Return the message of a unit. Raises Corrupt if another message is at the position of the
     unit."""
     at = int(unit["position"]) - begin
-    piece = bytes(data[at : at + int(unit["size"])])  # a copy: the rest is of other readers
+    piece = bytes(data[at : at + int(unit["size"])])  # a copy: others read the rest
     message = decode_record(piece)
     if find_light_offset(queue, message) != int(unit["offset"]) or message.size != len(piece):
         raise Corrupt(

@@ -73,9 +73,12 @@ def is_light(topic: str) -> bool:
 
 class LiteService:
     """Writes, merges and finds the runs of one broker. Thread-safe. Call `load` first and `stop`
-    last. Only a writer calls `start`. `find_lite_topics`: callable that returns the parent topics.
+    last. Only a writer calls `start`.
+
+    `find_lite_topics`: callable that returns the parent topics.
     `find_ranges`: callable that returns the queues of a parent topic in the local store.
-    `forget_deletions`: called with the light queues whose deletion is finished."""
+    `forget_deletions`: called with the light queues whose deletion is finished.
+    """
 
     def __init__(
         self,

@@ -30,9 +30,11 @@ LOOK_MS: Final = 500
 class TokenBucket:
     """Token bucket that holds at most one second's worth of tokens. A caller may take any amount as
     soon as the bucket is not empty, so requests are never split. A debt makes the next callers wait
-    until it is paid off. Thread-safe. A waiting caller does not hold the lock. `rate`: callable
-    that returns the tokens per second (0: no limit). `is_stopping`: event that wakes up all waiting
-    callers."""
+    until it is paid off. Thread-safe. A waiting caller does not hold the lock.
+
+    `rate`: callable that returns the tokens per second (0: no limit).
+    `is_stopping`: event that wakes up all waiting callers.
+    """
 
     def __init__(self, rate: Callable[[], int], clock: Clock, is_stopping: threading.Event) -> None:
         self._rate = rate
@@ -188,7 +190,7 @@ class LimitedSegment(WrapperSegment):
         try:
             return self.wrapped.read(position, length)
         except TieredStoreError:
-            self._reads.give_back(length)  # it may be a length that no segment has
+            self._reads.give_back(length)  # the length may exceed the segment
             raise
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:

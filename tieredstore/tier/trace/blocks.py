@@ -109,7 +109,7 @@ def find_blocks(data: bytes) -> tuple[list[TraceBlock], int]:
             block, position = _decode_block(data, position)
             blocks.append(block)
         except Corrupt:
-            damaged += any(memoryview(data)[position:])  # zeros up to the end are nothing
+            damaged += any(memoryview(data)[position:])  # zeros up to the end are ignored
             position = data.find(MAGIC, position + 1)
     return blocks, damaged
 

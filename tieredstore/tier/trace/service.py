@@ -281,7 +281,7 @@ class TraceService:
         self._metrics = metrics
         self._files = TraceFiles(self._folder, MAX_TRACE_BYTES, files)
         self._source: ObservedSource | None = None
-        self._lost = 0  # not written, and not yet told of in a block
+        self._lost = 0  # not written, and not yet reported in a block
         self._has_failed = False
         self._lock = threading.Lock()  # one round at a time
         self._loop = ServiceThread("tiered-trace", self.run_round, INTERVAL_MS, clock=loop_clock)

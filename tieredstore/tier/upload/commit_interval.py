@@ -80,7 +80,7 @@ class CommitInterval:
     def is_due(self, age_ms: int, waiting_bytes: int, bytes_per_s: float) -> bool:
         """Return whether a queue is due for upload if its oldest waiting message has this age."""
         if age_ms < -self.shortest_ms:
-            return True  # the clock was set back, and would hold it until it is there again
+            return True  # the clock was set back, and would delay the upload
         if self.is_adaptive and waiting_bytes >= self.preferred_bytes:
             return True
         return age_ms > self.interval_ms(bytes_per_s)

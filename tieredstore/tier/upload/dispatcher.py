@@ -71,8 +71,8 @@ class MessageStoreDispatcher:
         if gathering is not None:
             copies = LocalCopies(source, config.broker_name)
             gathering.use_local_copy(config.broker_name, copies.read)
-        # Where a fence check is a request, rounds share it. Where Java has all segments in one
-        # file, many queues roll in one write of it.
+        # If a fence check is a request, rounds share it. If Java keeps all segments in one file,
+        # many queues roll in one write.
         self._shares_checks = capabilities.conditional
         self._rolls_together = capabilities.rewritable
         self._upload = QueueUpload(
@@ -298,7 +298,7 @@ class MessageStoreDispatcher:
             )
             outcome = self._run_round(key, options)
         except Exception as error:
-            # A bug met by one queue must not take this worker from the others.
+            # A bug in one queue must not stop this worker for the others.
             outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=_describe_bug(key, error))
         if outcome.stored is not None:
             self._finish_stored(rounds, rounds.put_stored(outcome))
@@ -395,7 +395,7 @@ class MessageStoreDispatcher:
     def _upload_locked(
         self, key: QueueKey, file: FlatMessageFile, options: RoundOptions
     ) -> DispatchOutcome:
-        # Asked again: the topic may have been deleted before this file was there.
+        # Checked again, because the topic may have been deleted before this file existed.
         available = self._source.queue_range(key)
         if available is None:
             self._flat_files.drop_unregistered(file)

@@ -100,7 +100,7 @@ def read_missing(index: KeyIndex, file: FlatMessageFile) -> RecordBatch | None:
     Unavailable."""
     mark = index.find_indexed_end(file.topic_id, file.queue_id)
     if mark is not None and mark >= file.commit_log_commit_offset:
-        return None  # nearly all queues after a start: nothing is read to find that out
+        return None  # true for nearly all queues after startup, without a read
     start = max(mark if mark is not None else 0, file.commit_log_min_offset)
     try:
         offset = run(file.offset_of_position(start))
@@ -254,4 +254,4 @@ class KeyUpload:
             state.index_backoff = state.index_backoff or Backoff(self._clock)
             state.index_backoff.note_failure()
         elif self._takes_keys():
-            self._backoff.note_failure()  # an index that takes none reports when it does again
+            self._backoff.note_failure()  # an index that accepts no keys reports when it does again

@@ -82,12 +82,17 @@ class StoredUpload:
 
 @dataclass(slots=True)
 class DispatchOutcome:
-    """Outcome of an upload round. `messages`, `size_bytes`: number and size of the messages that
-    were committed, even if the round failed later. `hole`: [first missing, next existing) queue
-    offsets that the local store had deleted. `left_out`: messages whose local records are damaged.
-    `more`: whether more messages can be uploaded immediately. `stored`: upload that
-    `QueueUpload.finish` commits, if STORED. `room_bytes`: if set, the queue first needs new
-    segments with room for this many bytes (0: the old segments have reached their maximum age)."""
+    """Outcome of an upload round.
+
+    `messages`, `size_bytes`: number and size of the messages that were committed, even if the round
+    failed later.
+    `hole`: [first missing, next existing) queue offsets that the local store had deleted.
+    `left_out`: messages whose local records are damaged.
+    `more`: whether more messages can be uploaded immediately.
+    `stored`: upload that `QueueUpload.finish` commits, if STORED.
+    `room_bytes`: if set, the queue first needs new segments with room for this many bytes (0: the
+    old segments have reached their maximum age).
+    """
 
     key: QueueKey
     status: DispatchStatus
@@ -103,15 +108,19 @@ class DispatchOutcome:
 
 @dataclass(slots=True)
 class QueueState:
-    """State of a queue between upload rounds. `file`: the queue's file, to which this state
-    belongs. `verified`: whether the last message in the tier was compared with the local message.
-    `position`: position of that message in the local log (bytes), or -1 if unknown. `indexed`:
-    whether no key above the watermark is known to be missing. `oldest_offset`, `oldest_ms`: first
-    message not uploaded, and its store time. `waiting_bytes`: size of the messages from the oldest
-    up to `weighed_offset`. `bytes_per_s`: rate of the last upload, 0 before the first.
-    `unconfirmed`: the last upload while it is stored but not committed. `damaged_until`: end of the
-    damaged local records that begin at the first message not uploaded. `index_backoff`: set while
-    missing keys of the queue cannot be read back."""
+    """State of a queue between upload rounds.
+
+    `file`: the queue's file, to which this state belongs.
+    `verified`: whether the last message in the tier was compared with the local message.
+    `position`: position of that message in the local log (bytes), or -1 if unknown.
+    `indexed`: whether no key above the watermark is known to be missing.
+    `oldest_offset`, `oldest_ms`: first message not uploaded, and its store time.
+    `waiting_bytes`: size of the messages from the oldest up to `weighed_offset`.
+    `bytes_per_s`: rate of the last upload, 0 before the first.
+    `unconfirmed`: the last upload while it is stored but not committed.
+    `damaged_until`: end of the damaged local records that begin at the first message not uploaded.
+    `index_backoff`: set while missing keys of the queue cannot be read back.
+    """
 
     file: FlatMessageFile
     verified: bool = False

@@ -59,10 +59,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
-    """Options of an upload round. `force`: whether to upload without waiting for a full batch.
-    `max_bytes`: pause the round after about this many bytes. `defers`: whether the last upload of
-    the round, if small, is only stored and later committed by `finish`. `may_roll`: whether new
-    segments may begin. If not, the outcome reports that they are needed (`room_bytes`)."""
+    """Options of an upload round.
+
+    `force`: whether to upload without waiting for a full batch.
+    `max_bytes`: pause the round after about this many bytes.
+    `defers`: whether the last upload of the round, if small, is only stored and later committed by
+    `finish`.
+    `may_roll`: whether new segments may begin. If not, the outcome reports that they are needed
+    (`room_bytes`).
+    """
 
     force: bool = False
     max_bytes: int | None = None
@@ -244,7 +249,7 @@ class QueueUpload:
                 raise problem
             stored.file.wait_for_lock()
             try:
-                # Asked with the lock: a round that had it puts the keys itself, once.
+                # Checked under the lock, because a round that held it puts the keys itself.
                 is_last = state.unconfirmed is stored
                 before = stored.file.consume_queue_commit_offset
                 is_open = stored.file.settle(stored.ends)
@@ -290,7 +295,7 @@ class QueueUpload:
         key, file, state, available = round.key, round.file, round.state, round.available
         verified, state.verified = state.verified, False
         if file.consume_queue_max_offset > available.max_offset:
-            # Another round had the queue since the range was read, and has uploaded more.
+            # Another round has uploaded more since the range was read.
             available = self._source.queue_range(key) or available
         check_not_ahead(key, file, available)
         current = file.consume_queue_max_offset

@@ -55,7 +55,8 @@ def register_queues(
                         file.init_offset(find_first(key, available))
                         unavailable = 0
                 except Busy as error:
-                    # The deletion of a former segment of that name may last. It is a failure.
+                    # The deletion of an earlier segment with this name may still be in progress.
+                    # This counts as a failure.
                     failure = None if flat_files.is_leaving(key.topic) else error
                     registered.failed.append(_describe(key, failure))
                 except TieredStoreError as error:

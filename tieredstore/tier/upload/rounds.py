@@ -31,7 +31,7 @@ ROLL_WAIT_MS = 5_000
 
 class _Need(enum.Enum):
     ROUND = enum.auto()
-    LATER = enum.auto()  # there is something to do, which is not due
+    LATER = enum.auto()  # work that is not due yet
     NOTHING = enum.auto()
 
 
@@ -59,7 +59,7 @@ class PendingQueues:
         failing = set(failing)
         candidates = self._take_candidates(keys is not None)
         candidates.update(dict.fromkeys(failing))
-        self._keys = candidates  # also after an error none of them is forgotten
+        self._keys = candidates  # so that none is lost after an error
         needs = {key: self._find_need(key, keys, key in failing) for key in candidates}
         if self._topic_filter.is_settled:  # else the patterns may change back before the next scan
             self._keys = {key: None for key, need in needs.items() if need is not _Need.NOTHING}
@@ -71,7 +71,7 @@ class PendingQueues:
             return dict.fromkeys(source.queues())
         changed = source.take_changed()
         if checked_with != self._checked_with:
-            # Topics or keys may be wanted now that were not before.
+            # Topics or keys may be needed now that were not before.
             candidates = dict.fromkeys(source.queues())
             self._checked_with = checked_with  # only if that did not fail
             return candidates
@@ -103,11 +103,14 @@ class PendingQueues:
 
 class UploadRounds:
     """Upload rounds of one scan. Thread-safe. A queue with more work moves to the end. A queue that
-    needs new segments waits until `take_full` returns it, and is added again with `retry`.
+    needs new segments waits until `take_full` returns it, and is added again with `retry`. If the
+    backend is unavailable, the next queue comes from another part of the list, so that the queues
+    of one broken topic do not end the scan.
+
     `failing`: queues whose last round failed, longest waiting first. They come last, so that they
-    delay no other queue. If the backend is unavailable, the next queue comes from another part of
-    the list, so that the queues of one broken topic do not end the scan. `gathered_bytes`: size of
-    uploads that are stored together, or 0."""
+    delay no other queue.
+    `gathered_bytes`: size of uploads that are stored together, or 0.
+    """
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class UploadRounds:
     @property
     def given_up(self) -> bool:
         """Whether the backend is considered unavailable. No more rounds begin."""
-        # It is not while it accepts messages of other queues than those that failed before.
+        # It is available as long as it accepts messages of queues that did not fail before.
         is_known = self._has_answered and self._failing_since_ms is not None
         return self._unavailable >= GIVE_UP_AFTER and not is_known
 

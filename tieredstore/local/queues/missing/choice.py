@@ -62,7 +62,7 @@ def choose_units(
             wrong |= good & fit.contradicts
             good &= fit.lacks
         chosen = np.flatnonzero(good)
-        # A step back begins another generation of the topic.
+        # A step back begins a new generation of the topic.
         before = np.concatenate(([last], offsets[chosen]))
         back = chosen[np.flatnonzero(np.diff(before) <= 0)]
         last = int(before[-1])
@@ -82,7 +82,7 @@ def choose_units(
             some = block[part]
             runs[-1].add(QueueUnits(key, offset, some["unit"], some["store_timestamp"]))
     unread = _describe_misplaced(key, np.concatenate(misplaced))
-    # A light queue is not compared: it may well have its first messages.
+    # A light queue is not compared, because it may have its first messages.
     if queue is None and deleted_before < 0 and not key.topic.startswith(LMQ_PREFIX):
         unread += _find_lost_begin(key, runs, log)
     return runs, unread

@@ -62,12 +62,16 @@ class JointSpan(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """Messages that are in the log of a store but not in its queues. `built`: runs of units built
-    from the log. `unreadable`: queues whose units cannot be read, so that only the log is used.
-    `unread`: parts of the log without records, where messages may have been. `deleted`: topics that
-    have messages, but neither a queue nor an entry among the topics. `joint_topics`: topics with
-    records of several messages or with units in another format. `joints`: positions of such records
-    without a unit. `late`: messages with a store time after the limit."""
+    """Messages that are in the log of a store but not in its queues.
+
+    `built`: runs of units built from the log.
+    `unreadable`: queues whose units cannot be read, so that only the log is used.
+    `unread`: parts of the log without records, where messages may have been.
+    `deleted`: topics that have messages, but neither a queue nor an entry among the topics.
+    `joint_topics`: topics with records of several messages or with units in another format.
+    `joints`: positions of such records without a unit.
+    `late`: messages with a store time after the limit.
+    """
 
     built: list[Built] = field(default_factory=list)
     unreadable: dict[QueueKey, TieredStoreError] = field(default_factory=dict)
@@ -102,11 +106,15 @@ def compare_queues(
     scratch: Path | None = None,
 ) -> Comparison:
     """Compare the queues with the log, up to the log offset `end`, and up to the first message with
-    a store time after `limit_ms`. `has_topic`: returns whether the broker has a topic (default:
-    always). `is_special`: returns whether the units of a topic have another format. `is_plain`:
-    returns whether the units of a topic certainly have the plain format. `scratch`: folder for
-    units that exceed memory, as in `Spill`. Raises Unavailable, and Exhausted if there is no
-    space."""
+    a store time after `limit_ms`.
+
+    `has_topic`: returns whether the broker has a topic (default: always).
+    `is_special`: returns whether the units of a topic have another format.
+    `is_plain`: returns whether the units of a topic certainly have the plain format.
+    `scratch`: folder for units that exceed memory, as in `Spill`.
+
+    Raises Unavailable, and Exhausted if there is no space.
+    """
     found = Comparison()
     while True:
         opened = _open_queues(queues, found, is_special)
@@ -129,7 +137,7 @@ def compare_queues(
     late = _find_first_late(groups, limit_ms)
     ends = [0, *(_last_position(queue) for queue in opened.values())]
     ends += [int(rows[len(rows) - 1]["unit"]["physical_offset"]) for rows in groups.values()]
-    # The log ends after the last known record, whatever follows.
+    # The log ends after the last known record, regardless of the bytes after it.
     found.unread = [
         one for one in found.unread if one.begin < max(ends) and (late is None or one.begin < late)
     ]

@@ -239,7 +239,7 @@ class QueueReads:
         border, best = layout.pack_number(physical_offset), b""
         behind: list[bytes] = []
         before: list[bytes] = []
-        # Numbers are big-endian, so positions compare as bytes. Only few of very many are unpacked.
+        # Numbers are big-endian, so positions compare as bytes, and only a few are unpacked.
         for key, value in self._database.scan_offsets():
             place = value[:8]
             if place < best or not layout.is_max_key(key) or key == layout.CHECKPOINT_KEY:

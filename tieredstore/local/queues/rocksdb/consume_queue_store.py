@@ -101,7 +101,7 @@ class RocksDBConsumeQueueStore:
         return queue
 
     def _keep_open(self, queue: OwnedQueue) -> OwnedQueue:
-        """Keep a queue open, and close the one that was opened first if there are too many."""
+        """Keep a queue open. If too many are open, close the oldest one."""
         if len(self._queues) >= MAX_OPEN:
             del self._queues[next(iter(self._queues))]
         self._queues[queue.key] = queue
@@ -201,7 +201,7 @@ class RocksDBConsumeQueueStore:
 
     def find_queues_after(self, physical_offset: int) -> Iterator[OwnedQueue]:
         if physical_offset >= self._checkpoint:
-            return  # which no message ends behind
+            return  # no message ends after it
         behind, before = self._reads.find_lasts_after(physical_offset)
         for key in behind:
             yield self.get_or_create(key)

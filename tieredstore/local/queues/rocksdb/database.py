@@ -210,7 +210,7 @@ class QueueDatabase:
         self._open_it = open_it
         self._is_stuck = False
         self._is_open = False
-        self._lock = threading.RLock()  # of a sync, and of opening again
+        self._lock = threading.RLock()  # for syncs and for reopening
         self._open()
 
     def _open(self) -> None:
@@ -268,7 +268,7 @@ class QueueDatabase:
         for item in self._call(action, _items, offsets, first, end):
             yield item
             last = item[0]
-        # A damaged block ends the iteration as the last key does.
+        # A damaged block ends the iteration like the last key.
         self._call(action, _check_end, offsets, first if last is None else last, end)
 
     def make_batch(self) -> Batch:
@@ -322,7 +322,7 @@ class QueueDatabase:
             needed = _OPEN_BYTES + sum(path.stat().st_size for path in self.directory.glob("*.log"))
             usage = shutil.disk_usage(self.directory)
         free = usage.free
-        if usage.total and free < needed:  # some file systems tell no sizes
+        if usage.total and free < needed:  # some file systems report no sizes
             raise Exhausted(
                 f"{self.directory}: cannot open it again: expected {needed} free bytes, found "
                 f"{free}",
