@@ -69,8 +69,8 @@ from tieredstore.timestamps import parse_delay_levels
 
 SILENCE_CHECK_MS: Final = 10_000
 STORE_STOP_S: Final = 12
-"""How long `stop` waits for the store to shut down, in seconds. Without this limit, a tier that
-does not respond would block it."""
+"""Time limit for the shutdown of the store in `stop`, in seconds. A tier that does not respond
+would block it for longer."""
 _NAMED_TOPICS: Final = 5
 ABORT_FILE: Final = "abort"
 """File in the root of an open store. If a start finds it, the last stop was unclean."""

@@ -184,7 +184,7 @@ class TimerMessageService(DeliveryService):
 
     @property
     def late_ms(self) -> int:
-        """How long the earliest message is overdue, in ms."""
+        """Time by which the earliest message is overdue, in ms."""
         first = self.progress.slots.find_first()
         return 0 if first is None else max(self._clock.now_ms() - first[0], 0)
 

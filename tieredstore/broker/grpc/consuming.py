@@ -219,7 +219,7 @@ class Consuming:
         request: pb.ChangeInvisibleDurationRequest,
         call: Call,  # noqa: ARG002
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Change the invisible time of a message, which invalidates its receipt handle."""
+        """Change the invisible time of a message. Its old receipt handle becomes invalid."""
         invisible_ms = read_duration_ms(request.invisible_duration)
         _check_invisible_ms(invisible_ms, 0)
         handle = await self._broker.receive.change_invisible(

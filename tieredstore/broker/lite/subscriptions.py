@@ -30,9 +30,10 @@ class LiteClient(NamedTuple):
 
 
 class OffsetOption(NamedTuple):
-    """Where a group starts to read a lite topic after a new subscription. `kind`: POLICY (value 0:
-    no change, 1: the first message, 2: the end), OFFSET (`value` is the offset), or TAIL_N (`value`
-    messages before the group's current offset). Other kinds have no effect."""
+    """Offset at which a group starts to read a lite topic after a new subscription. `kind` is
+    POLICY, OFFSET or TAIL_N, other kinds have no effect. POLICY: `value` 0 means no change, 1 the
+    first message, 2 the end. OFFSET: `value` is the offset. TAIL_N: `value` messages before the
+    group's current offset."""
 
     kind: str
     value: int

@@ -70,7 +70,7 @@ class _Broker(msgspec.Struct):
 class RegisteredBrokers:
     """Registered brokers by name. A broker is removed when it unregisters, disconnects, or stops
     sending heartbeats. A topic is removed with its broker or by `delete_topic`. As in Java's name
-    server, registering a table without the topic does not remove it."""
+    server, a topic is not removed when a broker registers a table without it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

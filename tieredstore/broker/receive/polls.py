@@ -17,8 +17,8 @@ from tieredstore.errors import Busy
 
 
 class PollKey(NamedTuple):
-    """What a receive waits for. `queue_id`: a queue, or ALL_QUEUES. `client_id`: client that waits
-    for its lite topics and is woken by `LiteQueues`, or empty."""
+    """Queues that a receive waits for. `queue_id`: a queue, or ALL_QUEUES. `client_id`: client that
+    waits for its lite topics and is woken by `LiteQueues`, or empty."""
 
     group: str
     topic: str

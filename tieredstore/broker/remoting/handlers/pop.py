@@ -57,7 +57,7 @@ from tieredstore.errors import Busy, Invalid
 from tieredstore.message.lite import LITE_QUEUE_ID, LiteTopic, parse_lite_topic
 
 MAX_COUNT: Final = 32
-"""Maximum number of messages in one answer, as in Java."""
+"""Maximum number of messages in a response, as in Java."""
 MAX_BYTES: Final = 8 << 20
 """Maximum size of a response in bytes. The first message may exceed it. Clients accept frames of 16
 MiB."""
