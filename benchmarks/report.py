@@ -20,7 +20,7 @@ S3_BEGIN, S3_END = "<!-- s3 results: begin -->", "<!-- s3 results: end -->"
 
 
 def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
-    """Describe the machine in general terms, without host names."""
+    """Describe the machine without host names."""
     import numpy as np
 
     answer = subprocess.run(

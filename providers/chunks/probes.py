@@ -44,7 +44,7 @@ _NAMES = ("A", "Z", "a", "a!", "a-1", "b/1", "b/2", "c%20d", "c d", "zz", "é", 
 
 @runtime_checkable
 class ProbedClient(Protocol):
-    """Object client that has probes of its own."""
+    """Object client with additional probes."""
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
         """Yield the results of probes below `folder` (with a trailing slash). The caller deletes

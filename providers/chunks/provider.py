@@ -47,10 +47,9 @@ if TYPE_CHECKING:
 class ChunkProvider(RecordingProvider):
     """The tier of one cluster.
 
-    `owner`: name of this writer in epochs and on objects (default: host, process, time and a random
-    part). ASCII, no line breaks.
-    `maintenance_client`: client with limits of its own, for merges and deletions of the same
-    objects.
+    `owner`: name of this writer in epochs and on objects, ASCII without line breaks (default: host,
+    process, time and a random part).
+    `maintenance_client`: client of the same objects with separate limits, for merges and deletions.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Records beside the segments, as objects of an object store (`providers.records`)."""
+"""Records of a provider as objects of an object store (`providers.records`)."""
 
 from __future__ import annotations
 

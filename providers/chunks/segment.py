@@ -74,9 +74,10 @@ class ChunkFileSegment:
         return self.state.list_manifest().size_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        """Append bytes. Below the current size, the result is Written if the same write is stored
-        there, UnknownWrite for another write of this writer, and otherwise FencedWrite. Raises
-        Fenced if the writer epoch is lost, Corrupt for a segment with a hole."""
+        """Append bytes. Raises Fenced if the writer epoch is lost, Corrupt for a segment with a
+        hole. The result of a write below the current size depends on the stored bytes. It is
+        Written for the same write, UnknownWrite for another write of this writer, and otherwise
+        FencedWrite."""
         state = self.state
         checks.check_range(state.id, position, 0)
         authority = self.services.writers.get_authority(state.broker_name)

@@ -49,9 +49,9 @@ class Authority(Protocol):
 
 class SegmentState:
     """State of one segment. `write_lock` serialises changes of the segment's end. `work_lock`
-    serialises merging, sealing and deletion, and is taken first. `manifest` is replaced as a whole.
-    Setting it means that this process changes the segment. A listing is not cached if it overlaps a
-    change or a deletion, so under a held epoch the cached manifest is exact."""
+    serialises merging, sealing and deletion, and is taken first. `manifest` is always replaced as a
+    whole. Setting it records a change by this process. A listing that overlaps a change or a
+    deletion is not cached, so the cached manifest is exact under a held epoch."""
 
     __slots__ = (
         "__weakref__",
@@ -129,7 +129,7 @@ class SegmentState:
             self._changed_at = self._views.count_change()
 
     def list_manifest(self) -> SegmentManifest:
-        """List the segment manifest. It is cached unless the cached one changed in the meantime.
+        """List the segment manifest, and cache it unless a newer one was cached during the listing.
         Raises Unavailable."""
         former = self._manifest
         manifest = self._views.list_manifest(self.id, self.folder)

@@ -18,7 +18,8 @@ _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "modified",
 
 
 def has_flat_find(filesystem: AbstractFileSystem) -> bool:
-    """Return whether the filesystem has a `find` of its own, not only the base class's walk."""
+    """Return whether the filesystem overrides `find`, instead of inheriting the walk of the base
+    class."""
     kind = type(filesystem)
     if isinstance(filesystem, AsyncFileSystem):
         return kind._find is not AsyncFileSystem._find  # noqa: SLF001 - what subclasses override

@@ -230,9 +230,8 @@ def _decode_many(data: bytes, slots: int, sums: BlockSums) -> None:
 def compute_entries(
     position: int, buffers: Sequence[Buffer], tail_crc: int
 ) -> tuple[list[BlockEntry], int]:
-    """Return the entries of the blocks that a write at `position` touches, and the CRC of the last
-    block if it is not full (else 0). `tail_crc`: CRC of the bytes before `position` in its
-    block."""
+    """Return the entries of the blocks that a write at `position` touches, and the CRC of a partial
+    last block (else 0). `tail_crc`: CRC of the bytes before `position` in its block."""
     entries: list[BlockEntry] = []
     index, length = divmod(position, BLOCK_BYTES)
     crc = tail_crc

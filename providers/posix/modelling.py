@@ -51,7 +51,7 @@ class ModelledFiles(ModelledQueue):
 
 
 class FileRequestModel(RequestModel):
-    """Request rules of files."""
+    """Model of requests to files."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities

@@ -198,8 +198,8 @@ class PosixWriterEpoch:
     @classmethod
     def acquire(cls, directory: str, mark: WriterMark | None = None) -> PosixWriterEpoch:
         """Take the lock of a broker's folder, and record the mark. Raises Fenced with the owner,
-        Busy if another process acquired an epoch in the meantime, Unavailable, Corrupt, and Invalid
-        for a tier whose format version is newer than this program."""
+        Busy if another process has just acquired an epoch, Unavailable, Corrupt, and Invalid for a
+        tier with a newer format version."""
         path = f"{directory}/{WRITER_FILE_NAME}"
         try:
             fd = lock_file(path)

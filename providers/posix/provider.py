@@ -105,7 +105,7 @@ class PosixProvider(RecordingProvider):
         return msgspec.structs.replace(config, tier_file_path=url.path)
 
     def make_request_model(self) -> FileRequestModel:
-        """Return the rules by which requests to files are counted."""
+        """Return the model that counts requests to files."""
         from tieredstore.providers.posix.modelling import FileRequestModel
 
         return FileRequestModel(self.capabilities)

@@ -1,7 +1,7 @@
 """File of checksums next to a segment's file. The checksums are written after the segment's bytes
-and are not synced, so after a crash they may cover fewer bytes than the segment has, but never
-more. A truncation changes the checksums first. `docs/formats/block-checksums.md` has the format,
-and shows why no state of this file makes good bytes unreadable."""
+and are not synced. After a crash they may therefore cover fewer bytes than the segment has, but
+never more. A truncation changes the checksums first. `docs/formats/block-checksums.md` has the
+format, and shows why no state of this file makes good bytes unreadable."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class S3Client:
 
     @property
     def bulk(self) -> S3Client:
-        """Client of the same objects for background requests, with connections of its own. Closing
+        """Client of the same objects with separate connections, for background requests. Closing
         this client closes it too."""
         client = object.__new__(S3Client)
         client._assemble(self._settings, self._place, self._bulk_lane, self._bulk_lane)

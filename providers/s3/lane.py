@@ -86,8 +86,8 @@ class Gate:
 
 
 class RetryQuota:
-    """Quota that limits retries while most requests fail. It allows `most` retries in succession,
-    and one more for every `_SUCCESSES` successful requests. Without quota, each request has one
+    """Quota that limits retries while most requests fail. It allows `most` consecutive retries, and
+    one more for every `_SUCCESSES` successful requests. Without quota, each request has one
     attempt."""
 
     _SUCCESSES = 5

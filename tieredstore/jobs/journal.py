@@ -1,6 +1,6 @@
-"""Journal of the finished steps of a job, which a run after a kill does not repeat. It is a file of
-JSON lines: the identity of the job, then a line for each finished step. A line is synced before the
-step counts as done. An incomplete last line is ignored."""
+"""Journal of the finished steps of a job, so that a run after a kill does not repeat them. It is a
+file of JSON lines: the identity of the job, then a line for each finished step. Each line is
+synced. An incomplete last line is ignored."""
 
 from __future__ import annotations
 

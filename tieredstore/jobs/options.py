@@ -182,7 +182,7 @@ class CompactIndexOptions(RunOptions):
     """Options of a job on index files.
 
     `take_over`: take epoch ownership from another writer if the backend can.
-    `staging`: a URL that all workers reach. Default: a folder of this machine, beside the journal.
+    `staging`: a URL that all workers can access. Default: a local folder next to the journal.
     """
 
     take_over: bool = False
@@ -196,7 +196,7 @@ class RebuildIndexOptions(CompactIndexOptions):
     `since`, `until`: index only messages stored in this range, and keep the existing files.
     `force`: replace the existing files.
     `take_over`: take epoch ownership from another writer if the backend can.
-    `staging`: a URL that all workers reach. Default: a folder of this machine, beside the journal.
+    `staging`: a URL that all workers can access. Default: a local folder next to the journal.
     """
 
     since: Time | None = None

@@ -186,9 +186,8 @@ def make_row(part: Any) -> dict[str, object]:
 def gather_groups(
     items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int, most_items: int = 1000
 ) -> Iterator[tuple[Item, ...]]:
-    """Divide the items into groups of consecutive items, so that many small queues become one task.
-    A group has at most `most_items` items and `most_bytes` bytes. A larger item is a group of its
-    own."""
+    """Group consecutive items, so that many small queues become one task. A group has at most
+    `most_items` items and `most_bytes` bytes. A larger item becomes a separate group."""
     group: list[Item] = []
     total = 0
     for item in items:

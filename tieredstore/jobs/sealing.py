@@ -47,7 +47,7 @@ class Sealer:
     @classmethod
     def acquire(cls, provider: SegmentProvider, brokers: Iterable[str]) -> Self:
         """Take epoch ownership. Raises Fenced with the name of the owner, Unavailable, and Invalid
-        for a tier that supports neither checksums beside its segments nor recorded times."""
+        for a tier that supports neither checksums nor recorded times."""
         checked = find_layer(provider, BlockCovering)
         timed = find_layer(provider, TimesPlace)
         if checked is None and timed is None:

@@ -122,7 +122,7 @@ def run_verify(
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """Verification work with a connection of its own, for any process."""
+    """Verification work for any process, with a separate connection."""
 
     location: TierLocation
     work: Work

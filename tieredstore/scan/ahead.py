@@ -30,8 +30,8 @@ _here = _Here()
 
 
 def waits_for_network(provider: SegmentProvider) -> bool:
-    """Return whether reads from a provider wait for a network. A provider that cannot rewrite bytes
-    counts as an object store."""
+    """Return whether reads from a provider wait for a network. This is assumed of a provider that
+    cannot rewrite bytes, because it is probably an object store."""
     return not provider.capabilities.rewritable
 
 

@@ -375,9 +375,9 @@ def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.ND
 
 
 def find_message(reader: QueueReader, offset: int, size: int = 0) -> int:
-    """Return the start of the message whose unit refers to the commit log offset `offset`, which is
-    after a coda if an old writer has left one. `size`: size of the message in bytes, to cache it
-    for the next read. Raises Unavailable."""
+    """Return the start of the message whose unit refers to the commit log offset `offset`. It
+    starts there, or after the coda of an old writer. `size`: size of the message in bytes, to cache
+    it for the next read. Raises Unavailable."""
     place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
     try:
         head = reader.commit_log.read(place, BLANK_SIZE, along_bytes=max(size - BLANK_SIZE, 0))

@@ -1,8 +1,7 @@
 """Missing consume queue units: holes that the dispatcher left, and lost units. A broker that
 deleted messages before their upload leaves a hole. The commit log of the tier continues there
-without a gap. Units are lost if the metadata has a segment for them, or if the commit log has bytes
-that only they can refer to. Expired messages are neither. `verify` and all readers use these
-rules."""
+without a gap. Units are lost if the metadata lists a segment for them, or if the commit log has
+bytes of their messages. Expired messages are neither. `verify` and all readers use these rules."""
 
 from __future__ import annotations
 

@@ -213,8 +213,8 @@ def _find_wanted(
 
 
 def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
-    """Return whether all messages of a queue are known to be within the time bounds, according to
-    the metadata or because there are no bounds."""
+    """Return whether all messages of a queue are certainly within the time bounds: there are no
+    bounds, or the times in the metadata are within them."""
     if since_ms is None and until_ms is None:
         return True
     return all(

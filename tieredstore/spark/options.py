@@ -229,8 +229,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def tier_url(path: str) -> str:
-    """Convert a path in the form of Spark's users to the URL of a tier: /dir (unchanged), file:/dir
-    and s3a://bucket (percent-encoded, like all URLs)."""
+    """Convert a path of Spark's users to the URL of a tier: /dir (unchanged), file:/dir and
+    s3a://bucket (percent-encoded, like all URLs)."""
     scheme, colon, rest = path.partition(":")
     if not _SCHEME.match(path):
         return file_url(path)

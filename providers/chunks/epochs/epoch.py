@@ -57,8 +57,7 @@ def make_own_name(now_ms: int) -> str:
 @dataclass(slots=True)
 class UnheldAuthority:
     """Authority of a process that owns no epoch, such as a reader. `view`: number of the epoch
-    whose manifest decides which bytes are valid. None means the first epoch manifest that is
-    found."""
+    whose manifest decides which bytes are valid, or None until a manifest is found."""
 
     stamp: str
     number: int = 0
@@ -332,8 +331,8 @@ def _is_given_up(
     holder: dict[str, object],
     settings: ChunkSettings,
 ) -> bool:
-    """Return whether the owner has sent no heartbeat for the take-over timeout. Return False if the
-    epoch was released or taken over in the meantime. Raises Fenced if the owner may be alive."""
+    """Return whether the owner has stopped sending heartbeats for the take-over timeout. Return
+    False if the epoch was released or taken over. Raises Fenced if the owner may be alive."""
 
     def fence_check() -> frozenset[str]:
         start_after = f"{folder}/{number - 1:020d}.released"

@@ -156,10 +156,9 @@ class Renewal:
 def wait_for_change(
     look: Callable[[], frozenset[str]], every_ms: object, settings: ChunkSettings
 ) -> bool:
-    """Poll `look` until its result changes or the take-over timeout has passed. Return whether it
-    changed. `every_ms`: the owner's heartbeat interval, as recorded in the epoch. Without a timeout
-    or an interval, return True immediately. A pause of this machine counts as one interval, because
-    the owner may have paused with it. Raises the errors of `look`."""
+    """Poll `look`, and return whether its result changes before the take-over timeout. `every_ms`:
+    the owner's heartbeat interval, as recorded in the epoch. Without a timeout or an interval,
+    return True immediately. Raises the errors of `look`."""
     after_ms = settings.take_over_after_ms
     if not after_ms or not isinstance(every_ms, int) or not 0 < every_ms <= _MOST_INTERVAL_MS:
         return True

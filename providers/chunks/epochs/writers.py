@@ -103,7 +103,7 @@ class Writers:
             return self._unheld.setdefault(broker_name, UnheldAuthority(f"0:{self._owner}"))
 
     def get_held_epochs(self) -> dict[str, ChunkWriterEpoch]:
-        """Return the epochs that this process owns, as far as it knows."""
+        """Return the epochs that this process owns, unless it has lost them without noticing."""
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
 

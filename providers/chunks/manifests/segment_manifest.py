@@ -360,8 +360,8 @@ def _cut(extent: Extent, generation: Generation, inherited: ManifestEntry) -> li
 
 
 def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
-    """Return the segment manifest that consists of these extents, from position 0 on. The merged
-    run with the highest rank wins over other runs and over single writes."""
+    """Return the segment manifest of these extents. The merged run with the highest rank wins over
+    other runs and over single writes."""
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:

@@ -226,9 +226,8 @@ def cut_ranges(
 
 
 class ChunkReader:
-    """Reader of ranges. `written`: cache of written objects. When units are read from a small
-    object, its messages are read too, because they are usually needed next and cost no extra
-    request."""
+    """Reader of ranges. `written`: cache of written objects. Units of a small object are read
+    together with their messages, which are usually needed next."""
 
     def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
         self._client = client

@@ -1,7 +1,7 @@
 """Maintenance of one segment: merge, seal, collect garbage, delete. Only a tombstone changes the
 content. All other steps replace objects, so a crash after any request leaves the same content. New
-objects are created first. Then the writer epoch is confirmed, and the replaced objects are deleted.
-A later owner therefore considers the deleted objects garbage, too."""
+objects are created first. Then the writer epoch is confirmed, and the replaced objects are
+deleted."""
 
 from __future__ import annotations
 

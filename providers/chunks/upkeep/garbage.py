@@ -1,5 +1,5 @@
-"""Deletion of the garbage of many segments. After one fence check, each request deletes as many
-objects as possible, because a slow queue has only a few garbage objects at a time."""
+"""Deletion of the garbage of many segments. A slow queue has only a few garbage objects at a time,
+so each request deletes objects of many queues, after one fence check."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Merge policy. It keeps listings short at any write rate, and rewrites each byte only a few times.
-Objects are in tiers by size. A merge moves bytes up one tier, so a byte is merged once per tier,
-and the bytes in a tier never exceed its limit."""
+Objects are in tiers by size, and each tier has a size limit. A merge moves bytes up one tier, so
+each byte is merged once per tier."""
 
 from __future__ import annotations
 

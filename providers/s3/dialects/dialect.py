@@ -1,6 +1,6 @@
-"""Dialects of conditional create: how a vendor's request creates an object only if it is absent,
-and how it is refused (`docs/s3.md` has each vendor's promises, with sources). The client uses
-Amazon's dialect (`If-None-Match: *`, refusal 412). Only this module knows the others."""
+"""Dialects of conditional create: the request that creates an object only if it is absent, and its
+refusal. `docs/s3.md` has each vendor's promises, with sources. The client uses Amazon's dialect
+(`If-None-Match: *`, refusal 412). Only this module knows the others."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class Timeline(Executor):
     def pass_read(
         self, owner: object, file_type: FileSegmentType, messages: range, sizes: list[int]
     ) -> None:
-        """Advance the time by the duration of requests of these sizes."""
+        """Advance the time by a read with requests of these sizes."""
         if sizes:
             self.requests[self._operation, file_type.name] += len(sizes)
             self.read_bytes += sum(sizes)

@@ -66,7 +66,7 @@ class Arrivals:
 
     @cached_property
     def active_share(self) -> float:
-        """Share of the time in which messages arrived, 1 for a steady queue."""
+        """Share of the time with arrivals, 1 for a steady queue."""
         spans = np.diff(self.times_ms)
         active = float(spans[np.diff(self.offsets) > 0].sum())
         return active / self.span_ms if self.span_ms > 0 else 1.0

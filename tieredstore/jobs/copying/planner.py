@@ -149,9 +149,9 @@ class CopyPlanner:
         )
 
     def _compare_end(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
-        """Add a conflict to the plan if the end of an earlier copy differs from the origin, or if
-        another writer has appended to it. Raises Unavailable, and Corrupt if the origin no longer
-        has the bytes to compare."""
+        """Check that an earlier copy ends like the origin. Add a conflict to the plan if it
+        differs, or if another writer has appended to it. Raises Unavailable, and Corrupt if the
+        origin no longer has the bytes to compare."""
         if plan.conflict is not None:
             return plan
         there = {segment.id: segment for segment in plan.target}

@@ -44,8 +44,8 @@ class SegmentCopier:
 
     def copy(self, item: SegmentCopy) -> None:
         """Copy [start, end), seal it, and read it back. Raises TargetDiffers if existing bytes
-        differ from the origin's, Corrupt if bytes that were read back differ or the origin has
-        become shorter, Stopped, Fenced, Unavailable."""
+        differ from the origin's, Corrupt if the copy cannot be read back unchanged or the origin
+        has become shorter, Stopped, Fenced, Unavailable."""
         origin = self.origin.open(item.id, item.extent.listing)
         target = self.target.open(item.id)
         try:

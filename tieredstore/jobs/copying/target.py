@@ -119,9 +119,9 @@ class CopyTarget:
     def take_over_deletions(
         self, writer: TierWriter, records: Mapping[str, DeletedTopic], *, is_told: bool
     ) -> bool:
-        """Record the origin's deletions of topics in the target, and delete the segments of these
-        topics there. Return whether the target had one of them. `is_told`: whether the user permits
-        the deletion. Raises Invalid if it is needed but not permitted, Fenced, Unavailable."""
+        """Record the origin's deletions of topics in the target, and delete their segments there.
+        Return whether the target had any of these topics. `is_told`: whether the user permits the
+        deletion. Raises Invalid if it is needed but not permitted, Fenced, Unavailable."""
         deleted = DeletedTopics(self.provider, self.metadata, self.broker, self.clock)
         deleted.begin(writer)
         stale = [

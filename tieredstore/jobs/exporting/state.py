@@ -140,8 +140,8 @@ def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, obj
 
 
 def version_of(identity: Mapping[str, object]) -> int:
-    """Return the format version of an export state with this `identity`: 1 if earlier versions of
-    this program know all its keys, else 2."""
+    """Return the format version of an export state: 1 if earlier versions of this program know all
+    keys of `identity`, else 2."""
     return 1 if identity.keys().isdisjoint(_LATER_NAMES) else 2
 
 

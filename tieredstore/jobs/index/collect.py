@@ -33,9 +33,9 @@ class CollectTask:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of a task. `left_out`: number of damaged messages or, in a merge, of index items whose
-    message is damaged or missing. `findings`: descriptions of the first of them. `dangling`: number
-    of items whose message has expired or whose topic was deleted."""
+    """Result of a task. `left_out`: number of damaged messages, or in a merge of index items
+    without a readable message. `findings`: descriptions of the first of them. `dangling`: number of
+    items whose message has expired or whose topic was deleted."""
 
     staged: StagedRows | None
     messages: int = 0

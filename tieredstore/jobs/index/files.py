@@ -55,8 +55,8 @@ def build_files(
 
 
 def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
-    """Return an existing index file in the form of a newly built one, so that `commit` can append
-    it after new files and keep all files in time order."""
+    """Return an existing index file like a newly built one. `commit` can then append it after new
+    files, which keeps all files in time order."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)
 

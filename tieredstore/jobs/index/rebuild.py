@@ -123,9 +123,8 @@ def _in_order(
     tier: IndexTier, pinned: _Pinned, built: list[BuiltIndex]
 ) -> tuple[list[BuiltIndex], bool]:
     """Return the files to put into the tier, in time order, and whether to delete all old files
-    afterwards. Index files must ascend in time, because the first file expires first and Java
-    discards a file that begins before it. If a new file begins before a kept file, the kept files
-    are stored again."""
+    afterwards. If a new file begins before a kept file, the kept files are stored again, because
+    index files must ascend in time: Java discards a file that begins before the first one."""
     newest = max((file.begin_ms for file in pinned.kept), default=0)
     if pinned.kept and all(file.begin_ms > newest for file in built):
         return built, False

@@ -1,6 +1,6 @@
 """Rows of an index, one per key of a message, and their staged form. A staged file has the store
-times of all rows (int64 each), then the rows (24 bytes each, the first fields of an item), both in
-time order."""
+times of all rows (int64 each), then the rows (24 bytes each, the first fields of an item). Both are
+in time order."""
 
 from __future__ import annotations
 

@@ -121,9 +121,9 @@ class StagedIndex:
 
 @contextmanager
 def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator[Staging]:
-    """Yield the staging location of a run: `url`, or a folder beside the run's journal. On success,
-    the job's files are deleted. After an error they stay for the next run, unless there is no
-    journal. Raises Invalid."""
+    """Yield the staging location of a run: `url`, or a folder next to the run's journal. On
+    success, the job's files are deleted. After an error they stay for the next run, unless there is
+    no journal. Raises Invalid."""
     journal = run.journal.path
     folder = uuid.uuid4().hex if journal is None else journal.stem
     with ExitStack() as stack:

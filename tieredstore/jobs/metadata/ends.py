@@ -69,9 +69,9 @@ _AT_EACH_END = 2
 
 
 def probes_of(reader: EndsReader, messages: tuple[int, int], spread: int) -> list[Probe]:
-    """Create probes: messages whose keys are looked up in the index. `messages`: queue offsets
-    [from, until). `spread`: number of messages that are evenly distributed over this range. With 0,
-    small messages at both ends are used. Unreadable messages are skipped. Raises Unavailable."""
+    """Return probes: messages whose keys are looked up in the index. `messages`: queue offsets
+    [from, until). `spread`: number of probes, evenly distributed over this range, or 0 for small
+    messages at both ends. Unreadable messages are skipped. Raises Unavailable."""
     first, until = messages
     if first >= until:
         return []

@@ -1,5 +1,5 @@
-"""Backup of topics, groups and offsets of the store's broker to the tier, in the form of our own
-broker, so that `restore` works after an offload."""
+"""Backup of the topics, groups and offsets of a store to the tier, in the form of our own broker.
+It makes `restore` work after an offload."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class StoreBackup:
-    """Backs up the store's `config/` and the tier's metadata if they have changed, at the end of a
-    run and, in follow mode, every `tieredStoreBackupInterval`."""
+    """Backs up the store's `config/` and the tier's metadata if they have changed. This happens at
+    the end of a run and, in follow mode, every `tieredStoreBackupInterval`."""
 
     def __init__(
         self,

@@ -87,8 +87,8 @@ def measure_behind(
 def _find_waiting(
     store: ReadOnlyMessageStore, source: OffloadSource, flat_files: FlatFileStore, key: QueueKey
 ) -> tuple[int, int]:
-    """Return the number of a queue's messages that may be copied but are not in the tier, and the
-    store time (epoch ms) of the first of them, or -1."""
+    """Return the number of a queue's messages that may be copied but are not in the tier. Also
+    return the store time (epoch ms) of the first of them, or -1."""
     available = source.queue_range(key)
     if available is None:
         return 0, -1

@@ -62,7 +62,7 @@ def _check_form(options: OffloadOptions) -> None:
 
 
 def _check_role(options: OffloadOptions, target: TierTarget) -> None:
-    """Reject the store of a slave, or of a broker whose role a controller may change: their logs
+    """Reject the store of a slave, or of a broker whose role a controller may change. Their logs
     may differ from the master's log."""
     given = _read_conf_beside(options) | dict(target.config.plugin_properties)
     if options.standby:
@@ -83,7 +83,7 @@ def _check_role(options: OffloadOptions, target: TierTarget) -> None:
 
 
 def _read_conf_beside(options: OffloadOptions) -> dict[str, str]:
-    """Return the settings of the broker.conf beside the store, including the broker's role. Empty
+    """Return the settings of the store's own broker.conf, including the broker's role. Return none
     if the user has given a configuration, or if that file names another store."""
     path = find_conf_beside(options.store_path) if options.config_path is None else None
     if path is None:

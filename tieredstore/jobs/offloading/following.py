@@ -33,11 +33,11 @@ def follow_store(
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
     """Copy messages as the store grows, with the dispatcher's thresholds, until `stop` is set. An
-    unavailable backend and a missing store are retried. A queue with damage, with a refused upload,
-    or with a recreated topic is skipped and reported, in `failed` if it still fails at the end. A
-    refusal that affects everything ends the run. `progress`: receives totals, lag and its reason
-    after a round that copied messages or left a lag. `watch`: receives each round. Raises the
-    errors of `offload_store` at the start, and Fenced and Refused at any time."""
+    unavailable backend and a missing store are retried. A queue that cannot continue, for example
+    because of damage or a recreated topic, is skipped and reported. It is in `failed` if it still
+    fails at the end. A refusal that affects everything ends the run. `progress`: receives totals,
+    lag and its reason after a round that copied messages or left a lag. `watch`: receives each
+    round. Raises the errors of `offload_store` at the start, and Fenced and Refused at any time."""
     target = offload_target(options)
     start = time.monotonic()
     watch = watch or OffloadWatch(clock)
@@ -149,8 +149,8 @@ def _find_stuck(failing: dict[QueueKey, TieredStoreError]) -> dict[QueueKey, Tie
 def _find_refusal(
     failing: Mapping[QueueKey, TieredStoreError], tried: set[QueueKey]
 ) -> Refused | None:
-    """Return the error that prevents all queues from continuing, or None: an error of a read-only
-    file system, or the first refusal if all queues that were tried were refused."""
+    """Return the error that prevents all queues from continuing, or None. It is an error of a
+    read-only file system, or the first refusal if all queues were refused."""
     refused = {key: error for key, error in failing.items() if isinstance(error, Refused)}
     for error in refused.values():
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:

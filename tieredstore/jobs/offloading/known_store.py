@@ -1,5 +1,5 @@
-"""Memory of the store from which an offload copies, in the state directory. A Java broker's store
-has no identity, so the first record of its log identifies it."""
+"""Check that an offload always copies from the same store. A Java broker's store has no identity,
+so the state directory records the first record of its log."""
 
 from __future__ import annotations
 

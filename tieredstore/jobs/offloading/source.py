@@ -171,7 +171,7 @@ class OffloadSource:
         return self.source.topic_storage_levels()
 
     def find_excluded_topics(self) -> dict[str, str]:
-        """Return the chosen topics that are left out, with reasons."""
+        """Return the chosen topics that are not copied, with reasons."""
         if self._excluded is None:
             self._excluded = {
                 topic: reason

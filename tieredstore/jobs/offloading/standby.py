@@ -134,7 +134,8 @@ def await_coverage(
 def _find_faults(
     source: OffloadSource, flat_files: FlatFileStore
 ) -> tuple[list[Corrupt], list[Corrupt]]:
-    """Return the queues in which the store lags behind the tier, and those in which it differs."""
+    """Return the queues in which the store lags behind the tier, and those in which it differs from
+    the tier."""
     behind: list[Corrupt] = []
     other: list[Corrupt] = []
     is_chosen = source.make_topic_choice()

@@ -144,8 +144,8 @@ def _compare(seen: _Seen, options: OffloadOptions, target: TierTarget) -> Offloa
 @dataclass
 class LastLook:
     """Digests that a run computes for the next run. The tier's writer calls `forget` before its
-    first write, `see` after the upload, `leave` if everything is uploaded, and `keep` after the
-    last change of the metadata."""
+    first write and `see` after the upload. It calls `leave` if everything is uploaded, and `keep`
+    after the last change of the metadata."""
 
     options: OffloadOptions
     target: TierTarget

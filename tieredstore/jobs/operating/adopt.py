@@ -32,11 +32,11 @@ def adopt_tier(
     yes: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Let a broker that has lost its commit log continue at the tier's offsets. The effect is that
-    of a start with `tieredStoreAdopt=true`, but no broker is started. `state`: the broker's
+    """Let a broker that has lost its commit log continue at the tier's offsets. This has the effect
+    of a start with `tieredStoreAdopt=true`, but starts no broker. `state`: the broker's
     `storePathRootDir`, with the tier's metadata. `config`: a broker.conf. `properties`: settings
-    that override it. `yes`: adopt the tier, instead of only reporting. Only the first file of the
-    commit log is written. Raises Invalid for a local store that has a commit log, or a tier without
+    that override it. `yes`: adopt the tier, instead of only reporting. Writes only the first file
+    of the commit log. Raises Invalid for a local store that has a commit log, or a tier without
     messages of the broker, and the errors of `open_part` and the store."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)

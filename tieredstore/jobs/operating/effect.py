@@ -28,7 +28,7 @@ class QueueEffect:
 
 @dataclass(slots=True)
 class Effect:
-    """Effect on each queue. `problems`: errors of queues that were left out, by path."""
+    """Effect on each queue. `problems`: errors of skipped queues, by path."""
 
     queues: list[QueueEffect] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)

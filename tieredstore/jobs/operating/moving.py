@@ -22,8 +22,8 @@ def skip_messages(
 ) -> dict[str, object]:
     """Make a queue continue at a later queue offset. The skipped offsets are a hole that readers
     skip. Existing messages stay. `yes`: skip, instead of only reporting. Raises the errors of
-    `open_part`, Invalid for an offset that is not after the queue's end, and Corrupt for a queue
-    that cannot be opened or written to (see `reset_queues`)."""
+    `open_part`, Invalid for an offset that is not after the queue's end, and Corrupt for an
+    unusable queue (see `reset_queues`)."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         [key] = part.select(topic, queue_id)
         path = part.path(key)

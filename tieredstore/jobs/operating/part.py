@@ -158,8 +158,8 @@ def _find_broker(location: TierLocation) -> str | None:
 def _check_same_tier(
     location: TierLocation, metadata: MetadataStore, listings: Mapping[SegmentId, SegmentListing]
 ) -> None:
-    """Raise Invalid for a state directory of another tier, in which fewer than half of its segments
-    exist. A single match proves nothing, because the queues of all tiers begin at 0."""
+    """Raise Invalid unless at least half of the segments of the state directory exist in this tier.
+    A single match proves nothing, because the queues of all tiers begin at 0."""
     known = {
         entry.id: entry.size
         for entry in metadata.segments()

@@ -46,8 +46,8 @@ def queue_cost(
     config: StoreConfig,
     prices: Prices,
 ) -> Cost:
-    """Estimate the cost of a queue. Its `messages` arrived within the last `past_ms`. `log_bytes`:
-    total size of these messages."""
+    """Estimate the cost of a queue from the messages of the last `past_ms`. `log_bytes`: total size
+    of these messages."""
     requests = read_requests(queue)
     cost = Cost(
         prices.price_storage(queue.size_bytes),

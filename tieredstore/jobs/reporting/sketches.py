@@ -120,7 +120,7 @@ class Sizes:
         return self.total / self.count if self.count else None
 
     def quantile(self, share: float) -> int | None:
-        """Return the smallest size such that at least `share` of all sizes are equal or smaller.
+        """Return the smallest size for which at least `share` of all sizes are equal or smaller, or
         None without sizes."""
         wanted = max(share * self.count, 1)
         passed = 0

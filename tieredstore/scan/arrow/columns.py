@@ -32,8 +32,8 @@ _MOST_MS = (2**63 - 1) // 1000
 
 class ArrowColumns:
     """Arrow columns of one batch of messages, created on demand. `inflated`: decompressed bodies of
-    the rows with a compressed body, in order, None for a body that cannot be decompressed.
-    `errors`: the reason for each of these bodies, or None."""
+    the rows with a compressed body, or None if decompression failed. `errors`: the reason for each
+    failure, or None."""
 
     def __init__(
         self,

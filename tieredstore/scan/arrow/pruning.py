@@ -88,9 +88,9 @@ class _Prober:
         self._files = pa.fs.LocalFileSystem()  # that never opens anything
 
     def find_hull(self, name: str, low: int, high: int) -> tuple[int, int] | None:
-        """Return the smallest and the largest column value in [low, high] for which the condition
-        may be true, or None if it is never true. If Arrow rejects the comparison of a large integer
-        with a fraction, return (low, high)."""
+        """Return the bounds of the column values in [low, high] for which the condition may be
+        true, or None if there are none. If Arrow rejects the comparison of a large integer with a
+        fraction, return (low, high)."""
         try:
             first = self._find_end(name, low, high, is_last=False)
             if first is None:
@@ -118,8 +118,8 @@ class _Prober:
         return waiting[-1][is_last] if waiting else None
 
     def find_numbers(self, name: str, low: int, high: int) -> tuple[int, ...] | None:
-        """Return the values of [low, high] for which the condition may be true, or None for all
-        values if there are too many to try."""
+        """Return the values of [low, high] for which the condition may be true. None means all
+        values, because there are too many to try."""
         if high - low >= _MOST_QUEUES:
             return None
         values = range(low, high + 1)

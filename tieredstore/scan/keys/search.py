@@ -72,10 +72,10 @@ def find_by_key(
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within [since,
-    until), at most `limit`, by queue and offset. With `is_id`, only UNIQ_KEY counts. Index files
-    are searched newest first. Items are only hints: each message is read, and its topic and key are
-    checked. `on_finding`: receives damage. The other messages are still returned. Raises
+    """Find messages by key or UNIQ_KEY in the queues of a topic, stored within [since, until).
+    Return at most `limit` messages by queue and offset. With `is_id`, only UNIQ_KEY counts. Index
+    files are searched newest first. Items are only hints: each message is read, and its topic and
+    key are checked. `on_finding`: receives damage. The other messages are still returned. Raises
     Unavailable."""
     ids = catalogue.topic_ids
     wanted = Wanted(
@@ -118,8 +118,8 @@ def find_by_message_id(
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
     """Return all messages with the UNIQ_KEY `message_id`, stored within [since, until). If there
-    are none, return those with this offset message id *in the tier*. Such an id has the offset in
-    the queue's own log (as `cat` prints), so it may match a message in each of several queues."""
+    are none, return those with this offset message id *in the tier*. The offset in such an id is in
+    the queue's own log (as `cat` prints), so several queues may have a match."""
     found: list[Hit] = []
     for topic in sorted({queue.topic for queue in queues}):
         if len(found) < limit:

@@ -1,5 +1,5 @@
-"""Detection of an index file whose upload is running. It is not damaged, and its messages are
-searched like messages that are not indexed yet."""
+"""Detection of an index file whose upload is still running. Such a file is not damaged. A search
+treats its messages as not indexed yet."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PAUSE_S = 0.05
 def settle_index(
     provider: SegmentProvider, catalogue: TierCatalogue, on_finding: OnFinding
 ) -> TierCatalogue:
-    """Return the catalogue with only complete index files. The last file of a broker is left out,
-    with a note, if it is incomplete, and its size changes within a second or is not in the
-    metadata. A file that was replaced since its listing is listed again. A damaged file stays.
-    Raises Unavailable."""
+    """Return the catalogue with only complete index files. The last file of a broker is dropped,
+    with a note, while its upload seems to run. Then it is incomplete, and its size changes within a
+    second or is not in the metadata. A file that was replaced since its listing is listed again. A
+    damaged file stays. Raises Unavailable."""
     has_metadata = catalogue.metadata is not None
     indexes = {
         broker: tuple(settle_files(provider, extents, on_finding, has_metadata=has_metadata))

@@ -280,7 +280,7 @@ def cut_runs(
     queue: QueueFiles, offsets: Int64s, sizes: Int64s, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[slice]:
     """Divide records into runs that are read together. A run is in one segment, in ascending order
-    without large gaps, with at most `batch_bytes`. A larger record is a run of its own."""
+    without large gaps, with at most `batch_bytes`. A larger record becomes a separate run."""
     bases, _ = find_borders(queue)
     owner = find_owners(bases, offsets)
     ends = offsets + sizes

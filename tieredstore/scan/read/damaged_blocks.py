@@ -1,7 +1,7 @@
 """Messages in blocks with a wrong checksum, for providers with checksums. A damaged block may have
 intact messages, but they cannot be told apart, so none is served. Messages that fail another check
-are reported. If a record passes all checks, its unit in a damaged block is right except for its
-tags code, which is computed again from the record."""
+are reported. If the unit of an intact record is in a damaged block, only its tags code is in doubt.
+It is computed again from the record."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def leave_out_damaged(
     queue: QueueFiles, error: BlocksDamaged, run: UnitRun, on_finding: OnFinding, *, body_crcs: bool
 ) -> UnitRun | None:
     """Return the units of a run whose records touch no damaged block, or None if there are none.
-    Report damage that other checks find in the other records, and then the damaged blocks."""
+    Report the damaged blocks, and damage that other checks find in the other records."""
     starts, ends = run.offsets, run.offsets + run.sizes + CODA_SIZE
     touched = find_overlaps([error], starts, ends)
     if touched.any():

@@ -1,6 +1,6 @@
 """End of a queue: its last consume queue unit whose message exists. A writer appends a message to
-the commit log before its unit. The length of a file does not show where its valid data ends,
-because a write may be running, or a crash may have left a longer file."""
+the commit log before its unit. Files may be longer than their valid data, because of a running
+write or after a crash."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class _TailSearch(NamedTuple):
 def read_message(
     reader: QueueReader, offset: int, *, check_body: bool = False
 ) -> StoredMessage | None:
-    """Return message `offset` of the queue, or None if the record is missing, damaged or another
-    message. `check_body`: a wrong body CRC counts as damage. Raises Unavailable."""
+    """Return message `offset` of the queue, or None if its record is missing or damaged, or belongs
+    to another message. `check_body`: treat a wrong body CRC as damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
         size = int(unit["size"])
@@ -181,8 +181,8 @@ def cut_to_consistent_prefix(
     known: Mapping[SegmentId, FileSegmentMetadata] | None,
 ) -> QueueFiles:
     """Cut a queue after its last unit whose message exists, and its commit log after that message.
-    Segments end where the next one begins. Empty segments and bytes without units are omitted.
-    Raises Corrupt if a listed segment cannot be read, Unavailable."""
+    Each segment then ends where the next one begins. Empty segments and bytes without units are
+    omitted. Raises Corrupt if a listed segment cannot be read, Unavailable."""
     if not queue.consume_queue:
         return replace(queue, commit_log=(), consume_queue=())
     with QueueReader(provider, queue) as reader:

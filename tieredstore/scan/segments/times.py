@@ -72,7 +72,7 @@ def index_times(provider: SegmentProvider, extent: SegmentExtent) -> Times:
 
 def first_unit_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
     """Return the first unit of a span whose message begins at or after the commit log offset
-    `offset`, or the end of the span, in O(log n) reads."""
+    `offset`. Return the end of the span if there is none. O(log n) reads."""
     low, high = span
     while low < high:
         middle = (low + high) // 2

@@ -75,8 +75,8 @@ def join_times(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[in
 
 
 def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -> int:
-    """Return a queue offset before which all messages are stored before `since_ms`. An unreadable
-    message counts as stored at the time of the previous message. Raises Unavailable."""
+    """Return a queue offset such that all earlier messages are stored before `since_ms`. An
+    unreadable message gets the time of the previous one. Raises Unavailable."""
     window, begin = Window(since_ms, None), low
     for piece in pieces:
         if not piece.may_have(window):
@@ -95,8 +95,8 @@ def find_begin(heads: Heads, pieces: Sequence[Piece], low: int, since_ms: int) -
 
 
 def find_end(heads: Heads, pieces: Sequence[Piece], high: int, until_ms: int) -> int:
-    """Return a queue offset from which all messages are stored at or after `until_ms`. An
-    unreadable message counts as stored at the time of the next message. Raises Unavailable."""
+    """Return a queue offset such that all messages from there on are stored at or after `until_ms`.
+    An unreadable message gets the time of the next one. Raises Unavailable."""
     window, end = Window(None, until_ms), high
     for piece in reversed(pieces):
         if not piece.may_have(window):

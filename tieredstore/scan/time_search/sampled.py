@@ -84,8 +84,7 @@ class SampledSearch:
         return self._widen_begin(begin, since_ms)
 
     def find_end(self, until_ms: int) -> int:
-        """Return a position after which no message is stored before `until_ms`, as far as the
-        samples show."""
+        """Return a position after which the samples show no message stored before `until_ms`."""
         while True:
             early = np.flatnonzero(self._guess_bounds()[0] < until_ms + STEP_MS)
             gap = int(early[-1]) if len(early) else 0
@@ -97,8 +96,8 @@ class SampledSearch:
     def _guess_bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the smallest and largest possible time in each gap between samples. Gap 0 is
         before the first sample, and the last gap is after the last one. If a clock was set back
-        within a gap, the sampled times differ by less than the time that passed, which is estimated
-        from the neighbouring gaps."""
+        within a gap, the sampled times differ by less than the time that passed. This time is
+        estimated from the neighbouring gaps."""
         if not len(self._times):
             return np.array([-np.inf]), np.array([np.inf])
         times = self._times.astype(np.float64)
@@ -147,16 +146,16 @@ class SampledSearch:
         self._places = joined
 
     def _widen_begin(self, begin: int, since_ms: int) -> int:
-        """Return the position `begin`, or the start of an earlier segment whose latest message is
-        stored at or after `since_ms` according to the metadata."""
+        """Return the position `begin`. If the metadata shows a time at or after `since_ms` in an
+        earlier segment, return the start of that segment."""
         for extent in self._reader.queue.commit_log:
             if extent.times is not None and extent.times[1] >= since_ms:
                 return self._place_behind(extent.base_offset, 0, begin)
         return begin
 
     def _widen_end(self, end: int, until_ms: int) -> int:
-        """Return the position `end`, or the end of a later segment whose earliest message is stored
-        before `until_ms` according to the metadata."""
+        """Return the position `end`. If the metadata shows a time before `until_ms` in a later
+        segment, return the end of that segment."""
         for extent in reversed(self._reader.queue.commit_log):
             if extent.times is not None and extent.times[0] < until_ms:
                 return self._place_behind(extent.end_offset, end, self.count)

@@ -51,9 +51,9 @@ def narrow_by_time(
     search_times: SearchTimes = SearchTimes.EXACT,
 ) -> tuple[int, int]:
     """Return a range of queue offsets within [low, high) that contains all messages stored within
-    [since, until), epoch ms, and possibly others. A damaged message counts as stored at the time of
-    its neighbour. SAMPLED reads only some messages of a queue above 8 MiB (see
-    `narrow_by_samples`). Raises Unavailable."""
+    [since, until), epoch ms, and possibly others. A damaged message gets the time of its neighbour.
+    SAMPLED reads only some messages of a queue above 8 MiB (see `narrow_by_samples`). Raises
+    Unavailable."""
     if search_times is SearchTimes.SAMPLED and not _is_small(reader, low, high):
         return narrow_by_samples(reader, low, high, since_ms, until_ms)
     return _narrow(reader, find_pieces(reader, low, high), low, high, since_ms, until_ms)
@@ -183,7 +183,8 @@ def warn_unrecorded(found: Iterable[Unrecorded]) -> None:
 
 
 def is_read_whole(queue: QueueFiles) -> bool:
-    """Return whether a queue is so small that a search by time reads the time of every message."""
+    """Return whether a search by time reads the time of every message, because the queue is
+    small."""
     return _log_bytes(queue) <= READ_WHOLE_BYTES
 
 

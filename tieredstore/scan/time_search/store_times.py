@@ -38,8 +38,8 @@ class StoreTimes(NamedTuple):
 
 def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
     """Read the store times of messages [first, first + count), whose units must be in one span.
-    Heads that are close together are read together. Raises Unavailable, Expired if segments were
-    deleted in the meantime."""
+    Adjacent heads are read together. Raises Unavailable, Expired if segments were deleted in the
+    meantime."""
     found = StoreTimes(np.zeros(count, np.int64), np.zeros(count, np.bool_))
     try:
         units = reader.read_units(first, count)

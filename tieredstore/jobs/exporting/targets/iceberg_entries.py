@@ -88,8 +88,8 @@ def _is_far(day: int | None) -> bool:
 
 
 def _name_far_days(metadata: Any) -> Any:
-    """Return table metadata whose partition fields can also print days after the year 9999, because
-    pyiceberg prints each partition in the summary of a snapshot."""
+    """Return table metadata whose partition fields can print days after the year 9999. pyiceberg
+    prints each partition in the summary of a snapshot."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, HourTransform
     from pyiceberg.types import IcebergType
