@@ -189,9 +189,8 @@ class SegmentState:
 
     def _replace(self, manifest: SegmentManifest) -> None:
         former = self._manifest
-        # The segment was recreated, or the bytes seen were of a writer that had lost ownership and
-        # are replaced by another's. Writers without an epoch reuse a generation, but no segment
-        # shrinks.
+        # The segment was recreated, or another writer has replaced the bytes of one that had lost
+        # ownership. Writers without an epoch reuse a generation, but no segment shrinks.
         if former is not None and not manifest.continues(former):
             self.incarnation = next(_incarnations)
         self._manifest = manifest

@@ -470,8 +470,8 @@ class PosixFileSegment:
             if not position:
                 self._provider.sync_entry(self._path.rpartition("/")[0])
         except OSError as error:
-            # The system may drop the pages and report the next sync as a success, so bytes in its
-            # cache prove nothing now: remove the bytes, and write them again.
+            # The system may drop the pages and report the next sync as a success, so cached bytes
+            # prove nothing. Remove the bytes, and write them again.
             reason = f"sync {self._path} after a write at {position}: {error}"
             with suppress(OSError):
                 self._calls.truncate(fd, position)

@@ -65,7 +65,7 @@ class TieredBatchReader(DataSourceReader):
                 _log.warning("%s", finding)
         with closing(location.connect()) as provider:
             ranges = list(_ranges(provider, catalogue, options, self._narrowing))
-        # A task has costs of its own, which the few bytes of units alone would not justify.
+        # The few bytes of units alone do not justify the overhead of a task.
         read, how = self._reader.shape.read, self._reader.options
         sized = (
             one if needs_records(read, one, how) else replace(one, size_bytes=one.count * UNIT_SIZE)

@@ -85,8 +85,8 @@ def model_upload_costs(
         repeats = max(-(-least_ms // max(int(arrivals.span_ms), 1)), 1)
         end_ms = begin_ms + int(arrivals.span_ms) * repeats
         scans = range(begin_ms, end_ms, config.dispatch_interval_ms)
-        # An even curve is known after some rounds of merging, an uneven one only as a whole. A
-        # short observation counts as even.
+        # For a steady queue, a few rounds of merging are enough. A short observation is assumed to
+        # be steady.
         is_even = arrivals.is_steady or arrivals.span_ms < HOUR_MS
         curve = arrivals.smooth() if is_even else arrivals
         share = found.bytes_per_s / total / len(found.members) if total else 1.0

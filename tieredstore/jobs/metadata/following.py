@@ -86,7 +86,7 @@ class TierFollower:
     def follow(self, store: TieredMessageStore) -> list[QueueKey]:
         """Refresh the metadata, and update a store over that state directory. Return the changed
         queues. The next call repairs a failed update. Raises Unavailable."""
-        # Before the listing, and in use after it, so that the messages of the runs are there.
+        # Read before the listing and used after it, so that the messages of the runs exist.
         runs = store.lite.find_runs()
         self._take_ids(runs)
         changes = self.look(store.flat_files.provider)

@@ -41,8 +41,8 @@ def delete_topic(
         undeleted = 0
         if yes:
             forget_keys(part, keys)  # while the metadata knows the topic's id
-            # All is announced on disk before an object goes: queue by queue the metadata would be
-            # rewritten whole for each.
+            # One write records all deletions before any object is deleted. Otherwise the whole
+            # metadata would be rewritten for each queue.
             with part.metadata.batch():
                 for file in part.flat_files.files():
                     if file.topic == topic:

@@ -57,9 +57,8 @@ def queue_cost(
     if messages:
         past_s = max(past_ms / 1000, _SCAN_S)
         # Each upload is a PUT of messages and units, and a HEAD of the next writer epoch, which
-        # queues that are uploaded at the same time share. Merging reads both once, makes one object
-        # of 16 of each file, units once more when what carried them goes, and deletes the 16 at
-        # once.
+        # concurrent uploads share. Merging reads both once, and replaces 16 objects by one for each
+        # file. Units are written once more before their carriers are deleted.
         uploads = uploads_month(messages / past_s, log_bytes / past_s, config)
         merged = 3 * uploads / _MERGED
         written = [

@@ -111,7 +111,7 @@ class _Prober:
             span = waiting.pop()
             if span[0] == span[1]:
                 return span[0]
-            # It may be true for none of the parts: what Arrow says of more values is less sure.
+            # It may be true for none of the parts, because Arrow is less exact for more values.
             parts = _cut(*span)
             kept = [part for part, may in zip(parts, self._ask(name, parts), strict=True) if may]
             waiting += kept if is_last else reversed(kept)

@@ -265,8 +265,8 @@ def _with_tags(units: UnitRun, tags_codes: frozenset[int] | None) -> UnitRun | N
     if tags_codes is None:
         return units
     codes = units.tags_codes
-    # A code that does not fit 32 bits is not a hash: the time of a delayed message, or a place in
-    # an extension.
+    # A code above 32 bits is not a hash, but the time of a delayed message, or an extension's
+    # position.
     mask = np.isin(codes, list(tags_codes)) | (codes != codes.astype(np.int32))
     return units.take(mask) if mask.any() else None
 

@@ -192,8 +192,8 @@ class ItemChecker:
             else:
                 field, position = "queue_id", 8
                 expected = self._queue_by_contents(topic, item)
-            # A topic that came again has a higher id, and the same places when the metadata was
-            # lost in between.
+            # A recreated topic has a higher id, and the same offsets if the metadata was lost in
+            # between.
             is_former = topic is None and expected is not None and 0 <= group.topic_id < expected
             if expected is None or is_former:
                 # Those that name nothing are alike: do not look for each of a million.

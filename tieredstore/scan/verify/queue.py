@@ -195,7 +195,7 @@ class Assembly:
             with QueueReader(self.provider, queue) as reader:
                 is_named = all(is_coda(reader, start, end) for start, end in left)
         for before, after in holes:
-            # By the messages beside it, where readers have but the units: one of these may be bad.
+            # Readers judge holes by units, one of which may be bad. This uses the messages.
             make = make_hole_finding if is_named else make_lost_finding
             self._add(make(queue, before, after))
 
