@@ -35,7 +35,8 @@ class ChunkSettings:
     `upload_age_ms`: age at which an open multipart upload counts as abandoned.
     `sweep_interval_ms`: interval of maintenance over all segments of its brokers.
     `hedge`: send a read again when it takes longer than 95 % of recent reads.
-    `clock`: waits between attempts. `pause_ms`: first of these delays.
+    `clock`: used to wait between attempts.
+    `pause_ms`: first delay between attempts.
     """
 
     fencing: bool = True

@@ -54,25 +54,31 @@ class ExportOptions(RunOptions):
     """Options of an export.
 
     `to`: folder of the target as a URL or a path. For Iceberg, location of a new table (default:
-    the catalog's). `format`: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table`,
-    as `namespace.name`, of a pyiceberg `catalog`). With `{topic}` in `to` or `table`, each topic
-    has its own target. `topics`: names, or shell patterns such as `order_*`. Empty for all.
+    the catalog's).
+    `format`: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table`, as
+    `namespace.name`, of a pyiceberg `catalog`). With `{topic}` in `to` or `table`, each topic has
+    its own target.
+    `topics`: names, or shell patterns such as `order_*`. Empty for all.
     `from_offset`, `since`: start of the export, for queues that the target does not have yet.
-    `until_offset`, `until`: end of this run. `search_times`: `exact` or `sampled`, as in
-    `Tier.scan`. `columns`: columns to export, by default all except properties. Topic, store time,
-    and the bucket column are always included. `target_file_bytes`: approximate size of a data file.
-    `accept`: conditions that end the job unless they are accepted: `gap` (messages that expired
-    before they were exported), `remade` (a recreated topic), `moved` (a target of a tier at another
-    URL), `topics` (a target of another choice of topics, brokers or queues). `partition_by`: any of
-    topic, day, hour, bucket(N), bucket(N, column), or `none`. `body_schema`: members of JSON bodies
-    that become columns, such as `id BIGINT, at TIMESTAMP, …`, or a file (a Path) with such a text.
-    The name of each column is `body_prefix` and the member. `on_unfit`: a body that does not fit
-    gives nulls (`null`) or ends the job (`fail`). `dedup`: export only the first message with a
-    UNIQ_KEY in a topic. Later messages are dropped if they were stored within `dedup_window`
-    (default `10m`). `target_options`: options of the target's file system, or properties of the
-    catalog (`docs/jobs.md`). `follow`: continue until `stop` is set. A signal handler may set it.
-    `every` is the interval between exports (`30s`, `10m`, `2h`, default one minute). `every` alone
-    implies `follow`.
+    `until_offset`, `until`: end of this run.
+    `search_times`: `exact` or `sampled`, as in `Tier.scan`.
+    `columns`: columns to export, by default all except properties. Topic, store time, and the
+    bucket column are always included.
+    `target_file_bytes`: approximate size of a data file.
+    `accept`: conditions to accept, which otherwise end the job. `gap`: messages expired before they
+    were exported. `remade`: a topic was recreated. `moved`: the target belongs to a tier at another
+    URL. `topics`: the target has another choice of topics, brokers or queues.
+    `partition_by`: any of topic, day, hour, bucket(N), bucket(N, column), or `none`.
+    `body_schema`: members of JSON bodies that become columns, such as `id BIGINT, at TIMESTAMP, …`,
+    or the Path of a file with such a text. Each column is named `body_prefix` and the member.
+    `on_unfit`: handling of a body that does not fit: set its columns to null (`null`), or end the
+    job (`fail`).
+    `dedup`: export only the first message with a UNIQ_KEY in a topic. Later messages are dropped if
+    they were stored within `dedup_window` (default `10m`).
+    `target_options`: options of the target's file system, or properties of the catalog
+    (`docs/jobs.md`).
+    `follow`: continue until `stop` is set, for example by a signal handler.
+    `every`: interval between exports (`30s`, `10m`, `2h`, default one minute). It implies `follow`.
     """
 
     to: str | Path | None = field(default=None, kw_only=False, repr=False)
@@ -253,16 +259,21 @@ class BackfillTierOptions(NamedTierOptions, BackfillOptions):
 class OffloadOptions(NamedTierOptions):
     """Options of an offload.
 
-    `store`: a broker's storePathRootDir. `topics`: shell patterns of the topics to copy, such as
-    `order_*`. Empty for all. `workers`: number of threads that upload. Default: the configured
-    number. `take_over`: take epoch ownership from another writer if the backend can. `dry_run`:
-    write nothing and take no ownership. `follow`: continue as the store grows, until it is stopped.
+    `store`: a broker's storePathRootDir.
+    `topics`: shell patterns of the topics to copy, such as `order_*`. Empty for all.
+    `workers`: number of threads that upload. Default: the configured number.
+    `take_over`: take epoch ownership from another writer if the backend can.
+    `dry_run`: write nothing and take no ownership.
+    `follow`: continue as the store grows, until it is stopped.
     `recovered`: for a store without an owner that was not stopped cleanly, copy the messages that a
-    recovery would keep. `standby`: with `follow`, wait for the take-over order. For the store of a
-    replica. `upload_index`: upload the current, incomplete index file too. `progress`: called with
-    each `JobProgress`. `stop`: ends the run in an orderly way. A signal handler may set it.
+    recovery would keep.
+    `standby`: with `follow`, wait for the take-over order. Used for the store of a replica.
+    `upload_index`: upload the current, incomplete index file too.
+    `progress`: called with each `JobProgress`.
+    `stop`: set it, for example in a signal handler, to end the run in an orderly way.
     `on_failure`: called with each error that prevented a part of the work. The report has the text
-    of the error. `watch`: receives the state of a run with `follow`.
+    of the error.
+    `watch`: receives the state of a run with `follow`.
     """
 
     tier: str = field(kw_only=False)

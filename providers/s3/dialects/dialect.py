@@ -33,15 +33,19 @@ _REFUSED_STATUS, _REFUSED_CODE = 412, "PreconditionFailed"
 class Dialect:
     """Dialect of one vendor.
 
-    `hosts`: suffixes of the host names of its endpoints. `header`, `value`: header that makes a
-    create conditional. `refusals`: status and code of an answer if the key exists. `initiates`:
-    whether CreateMultipartUpload takes the header too. `multipart`: whether the server copies parts
-    and completes conditionally. Otherwise an object made of parts is sent whole.
+    `hosts`: suffixes of the host names of its endpoints.
+    `header`, `value`: header that makes a create conditional.
+    `refusals`: status and code of an answer if the key exists.
+    `initiates`: whether CreateMultipartUpload takes the header too.
+    `multipart`: whether the server copies parts and completes conditionally. Otherwise an object
+    made of parts is sent whole.
     `promises_exclusion`: whether the vendor promises that exactly one of concurrent creates
-    succeeds. Without this promise no writer is fenced. `void_if_versioned`: the condition has no
-    effect in a bucket that has, or ever had, versioning. `checksum`: kind of checksum of sent
-    bodies. `prefix`: replaces `x-amz-` in names of headers. `renamed`: whether `prefix` applies to
-    metadata headers only, or to all headers, which need Google's signature.
+    succeeds. Without this promise no writer is fenced.
+    `void_if_versioned`: the condition has no effect in a bucket that has, or ever had, versioning.
+    `checksum`: kind of checksum of sent bodies.
+    `prefix`: replaces `x-amz-` in names of headers.
+    `renamed`: whether `prefix` applies to metadata headers only, or to all headers, which need
+    Google's signature.
     """
 
     name: str

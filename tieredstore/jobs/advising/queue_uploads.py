@@ -70,12 +70,18 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
 class QueueUploads:
-    """Uploads of a queue. `scans`: number of dispatcher scans. `requests`: requests without
-    deletions and fence checks. `deletions`: deletions of garbage, which share requests with other
-    queues. `deferred`: commits per scan whose fence check also covers other queues. `gathered`:
-    bytes per scan that go to group objects. `fence_checks`: fence checks of this queue alone.
-    `loss_ms`: maximum age of a message at its upload. `objects`: number of objects at the end.
-    `rolls`: commit log segments that ended by age or size."""
+    """Uploads of a queue.
+
+    `scans`: number of dispatcher scans.
+    `requests`: requests without deletions and fence checks.
+    `deletions`: deletions of garbage, which share requests with other queues.
+    `deferred`: commits per scan whose fence check also covers other queues.
+    `gathered`: bytes per scan that go to group objects.
+    `fence_checks`: fence checks of this queue alone.
+    `loss_ms`: maximum age of a message at its upload.
+    `objects`: number of objects at the end.
+    `rolls`: commit log segments that ended by age or size.
+    """
 
     def __init__(
         self,

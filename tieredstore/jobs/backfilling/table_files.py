@@ -28,10 +28,15 @@ _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """File of a table. `path`: path in its file system. `name`: path below the table. `first_row`:
-    row number of its first row in the table. `group_rows`, `group_bytes`: rows and uncompressed
-    bytes of the row groups. `columns`: column names. `topic`: topic in the folder name
-    `topic=…`."""
+    """File of a table.
+
+    `path`: path in its file system.
+    `name`: path below the table.
+    `first_row`: row number of its first row in the table.
+    `group_rows`, `group_bytes`: rows and uncompressed bytes of the row groups.
+    `columns`: column names.
+    `topic`: topic in the folder name `topic=…`.
+    """
 
     path: str
     name: str

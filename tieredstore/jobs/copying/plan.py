@@ -55,11 +55,16 @@ class SegmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class PathPlan:
-    """Plan for a queue (commit log first) or the index. `origin`: part of the queue to copy, None
-    for the index. `bytes_there`: bytes that the target already has. `conflict`: reason why the
-    target's segments must be deleted first. `is_gap`: the reason is that the origin no longer has
-    the bytes after the target's end. Otherwise the contents differ. `has_units`: whether readers
-    find messages of the queue in the target. `damage`: losses of the origin, one line each."""
+    """Plan for a queue (commit log first) or the index.
+
+    `origin`: part of the queue to copy, None for the index.
+    `bytes_there`: bytes that the target already has.
+    `conflict`: reason why the target's segments must be deleted first.
+    `is_gap`: the reason is that the origin no longer has the bytes after the target's end.
+    Otherwise the contents differ.
+    `has_units`: whether readers find messages of the queue in the target.
+    `damage`: losses of the origin, one line each.
+    """
 
     path: str
     origin: QueueFiles | None

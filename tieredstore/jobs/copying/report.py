@@ -43,14 +43,21 @@ def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
 
 @dataclass(slots=True)
 class CopyReport:
-    """Result of a run. `queues`: number of chosen queues. `segments`: number of created or extended
-    segments. `copied_bytes`: bytes that were written, or compared after an interrupted run.
-    `there_bytes`: bytes that were already in the target. `index_segments`: number of index segments
-    among `segments`. `replaced`: paths that were deleted first. `vanished`: paths that expired in
-    the origin before they were copied. `failed`: path and error. `damage`: parts that were not
-    copied because of losses or contradictions in the origin. `notes`: other parts that were not
-    copied. `index_left_out`: reason why no index was copied. `origin_usage`, `target_usage`:
-    requests, if the provider counts them."""
+    """Result of a run.
+
+    `queues`: number of chosen queues.
+    `segments`: number of created or extended segments.
+    `copied_bytes`: bytes that were written, or compared after an interrupted run.
+    `there_bytes`: bytes that were already in the target.
+    `index_segments`: number of index segments among `segments`.
+    `replaced`: paths that were deleted first.
+    `vanished`: paths that expired in the origin before they were copied.
+    `failed`: path and error.
+    `damage`: parts that were not copied because of losses or contradictions in the origin.
+    `notes`: other parts that were not copied.
+    `index_left_out`: reason why no index was copied.
+    `origin_usage`, `target_usage`: requests, if the provider counts them.
+    """
 
     queues: int = 0
     segments: int = 0

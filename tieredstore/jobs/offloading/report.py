@@ -18,16 +18,22 @@ from tieredstore.tier.upload.local_records import LeftOut
 class OffloadReport:
     """Result of a run.
 
-    `queues`: number of chosen queues. `messages`, `message_bytes`: copied messages and bytes.
-    `segments`: created segments, including index segments. `holes`: (queue, first missing queue
-    offset, next existing queue offset). `failed`: queue and error. `damaged`: messages that were
-    left out because their records in the store are damaged. `wrong_bodies`: messages that were
-    copied although their bodies do not match their CRCs. `built`: messages that were in the store's
-    log but in none of its queues. `unread`: unreadable parts of the log from which nothing can be
-    copied. `skipped`: topics that never go to a tier, with reasons. `stopped`: whether `StopSignal`
-    ended the run. `behind`: lag at the end. `keys_waiting`: number of keys in index files of the
-    state directory. `backup`: the report's field `backup`. `backup_error`: reason why topics,
-    groups and offsets could not be copied. `usage`: requests, if the backend charges for requests.
+    `queues`: number of chosen queues.
+    `messages`, `message_bytes`: copied messages and bytes.
+    `segments`: created segments, including index segments.
+    `holes`: (queue, first missing queue offset, next existing queue offset).
+    `failed`: queue and error.
+    `damaged`: messages that were not copied because their records in the store are damaged.
+    `wrong_bodies`: messages that were copied although their bodies do not match their CRCs.
+    `built`: messages that were in the store's log but in none of its queues.
+    `unread`: unreadable parts of the log from which nothing can be copied.
+    `skipped`: topics that never go to a tier, with reasons.
+    `stopped`: whether `StopSignal` ended the run.
+    `behind`: lag at the end.
+    `keys_waiting`: number of keys in index files of the state directory.
+    `backup`: the report's field `backup`.
+    `backup_error`: reason why topics, groups and offsets could not be copied.
+    `usage`: requests, if the backend charges for requests.
     """
 
     queues: int = 0

@@ -18,12 +18,16 @@ in memory."""
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options for reading a range. Picklable. Raises Invalid for batches of more than 1 GiB.
-    `batch_bytes`: maximum commit log bytes of a batch. `body_crcs`: compare bodies with their CRCs.
-    `body_limit_bytes`: maximum size of one decompressed body. `tags`: only messages with one of
-    these TAGS values. `keys`: only messages with one of these keys, as UNIQ_KEY or in KEYS.
+
+    `batch_bytes`: maximum commit log bytes of a batch.
+    `body_crcs`: compare bodies with their CRCs.
+    `body_limit_bytes`: maximum size of one decompressed body.
+    `tags`: only messages with one of these TAGS values.
+    `keys`: only messages with one of these keys, as UNIQ_KEY or in KEYS.
     `verify_records`: read and check every record, even if all columns are in the consume queue.
-    `limit`: maximum number of rows of one range. `on_damage`: reaction to damage if no `on_finding`
-    is given."""
+    `limit`: maximum number of rows of one range.
+    `on_damage`: reaction to damage if no `on_finding` is given.
+    """
 
     batch_bytes: int = BATCH_BYTES
     body_crcs: bool = True
