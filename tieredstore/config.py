@@ -448,9 +448,12 @@ key at all."""
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Configuration, and the problems found when it was loaded. `explicit_settings`: names of the
-    settings that were given a value. `warnings`: lines for a log. `refused`: one line for each
-    setting whose value forbids accepting messages (`REFUSED_VALUES`)."""
+    """Configuration, and the problems found when it was loaded.
+
+    `explicit_settings`: names of the settings that were given a value.
+    `warnings`: lines for a log.
+    `refused`: one line for each setting whose value forbids accepting messages (`REFUSED_VALUES`).
+    """
 
     config: StoreConfig
     explicit_settings: frozenset[str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 
 class TieredStoreError(Exception):
-    """Root of all errors that this project raises. The message names the file or object, the
-    offset, the expected and the found value. Programs find the file, the offset and so on in the
+    """Base class of all errors of this project. The message names the file or object, the offset,
+    and the expected and found values. Programs can read the file, the offset and so on from the
     attributes."""
 
     def __init__(
@@ -35,9 +35,9 @@ class Exhausted(Unavailable):
 
 
 class Refused(Unavailable):
-    """The system refuses access to the file until somebody changes its permissions, its name or its
-    file system. Retries before that change fail. A service may still retry at intervals, so that it
-    continues after the change."""
+    """The system refuses access to a file until its permissions, its name or its file system are
+    changed. Earlier retries fail. A service may still retry at intervals, so that it continues
+    after the change."""
 
 
 class Expired(Unavailable):

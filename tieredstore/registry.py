@@ -79,9 +79,12 @@ PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Plugin names that one configuration key accepts. `known`: short names of this project's
-    plugins and their classes. `java_package`: package that may precede a known name, as in Java.
-    `group`: entry point group of installed packages."""
+    """Plugin names that one configuration key accepts.
+
+    `known`: short names of this project's plugins and their classes.
+    `java_package`: package that may precede a known name, as in Java.
+    `group`: entry point group of installed packages.
+    """
 
     what: str
     contract: type[object]
@@ -171,9 +174,14 @@ def _lacking_members(found: object, contract: type[object]) -> list[str]:
 
 
 def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
-    """Return a client for objects outside tiers. `name`: name of the provider (`s3`). `settings`:
-    configuration of the provider. `origin`: source of the settings, for messages. Raises Invalid,
-    also if the provider has no `object_client(config)`."""
+    """Return a client for objects outside tiers.
+
+    `name`: name of the provider (`s3`).
+    `settings`: configuration of the provider.
+    `origin`: source of the settings, for messages.
+
+    Raises Invalid, also if the provider has no `object_client(config)`.
+    """
     provider = _resolve(name, _PROVIDER)
     if not hasattr(provider, "object_client"):
         raise Invalid(f"segment provider {name!r} makes no client for objects")

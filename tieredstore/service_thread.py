@@ -39,9 +39,13 @@ class ServiceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """Health of a background loop. `failures`: consecutive failed rounds. `late_ms`: time for which
-    a round has been overdue or made no progress. `error`: error of the last round or of the thread.
-    Use the health only for messages and gauges, because it depends on the wall clock."""
+    """Health of a background loop. It depends on the wall clock, so use it only for messages and
+    gauges.
+
+    `failures`: consecutive failed rounds.
+    `late_ms`: time for which a round has been overdue or made no progress.
+    `error`: error of the last round or of the thread.
+    """
 
     name: str
     state: ServiceState

@@ -27,9 +27,12 @@ from tieredstore.message.record import decode_record
 
 class LocalDispatchSource:
     """DispatchSource for a local store. Compaction topics are omitted, because their consume queues
-    do not show their contents, and so are batch topics. `list_queues`: returns the store's queues.
-    `topics`: returns its topic table. `flush`: flushes the log and the units, so that `queue_range`
-    includes them."""
+    do not show their contents, and so are batch topics.
+
+    `list_queues`: returns the store's queues.
+    `topics`: returns its topic table.
+    `flush`: flushes the log and the units, so that `queue_range` includes them.
+    """
 
     def __init__(
         self,

@@ -43,10 +43,10 @@ class Reput:
     Passes run one at a time, in a background thread, or in the thread of a producer if too many
     rows are waiting. `offset` is the end of the log that was dispatched to the queues.
 
-    After a temporary error (`held_up_by`), the thread retries from `offset`, and puts are accepted
-    until `max_behind_bytes` wait in the log. After a permanent error, the dispatch stops. `error`
-    has the cause, and the flag WRITE_LOGICS_QUEUE_ERROR rejects further puts, which readers could
-    not find.
+    After a temporary error (`held_up_by`), the thread retries from `offset`. Puts are accepted
+    until `max_behind_bytes` wait in the log. After a permanent error, the dispatch stops and
+    `error` has the cause. The flag WRITE_LOGICS_QUEUE_ERROR then rejects further puts, because
+    readers could not find them.
 
     Messages put before the start get into their light queues if `enableMultiDispatch` is set at the
     start. Later messages get into a light queue if their put assigned an offset in it. A change of

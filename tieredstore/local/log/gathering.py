@@ -31,8 +31,12 @@ _EDGE: Final = np.ones(1, np.bool_)
 
 class Runs(NamedTuple):
     """One or more byte ranges ("runs") in one file of the commit log, in the requested order. No
-    two contain the same message. `starts`, `ends`: int64[n]. `begin`, `end`: range that contains
-    all runs. `size_bytes`: total size of the runs."""
+    two contain the same message.
+
+    `starts`, `ends`: int64[n].
+    `begin`, `end`: range that contains all runs.
+    `size_bytes`: total size of the runs.
+    """
 
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]

@@ -63,8 +63,11 @@ class MappingFault:
 class MappedFile:
     """File with bytes [from_offset, from_offset + size) of an address space. Opened and mapped on
     first use. Not thread-safe, except for `sync` and `touch_ahead`. Views stay valid as long as
-    they are referenced, even after `close`. `fault`: whether an access to the mapping failed.
-    `is_guarded`: whether such failures are recorded, known once the file is mapped."""
+    they are referenced, even after `close`.
+
+    `fault`: whether an access to the mapping failed.
+    `is_guarded`: whether such failures are recorded, known once the file is mapped.
+    """
 
     __slots__ = (
         "_address",

@@ -210,8 +210,8 @@ class RowBuffer:
                 self._rows, self._sealed = NoRows(), []
 
     def resume_rows(self, offset: int) -> bool:
-        """Pass rows to the dispatch again if it has read the log up to the end of the bytes that
-        may be dispatched (`offset`). Returns whether rows are passed again."""
+        """Pass rows to the dispatch again, once it has read the log up to `offset`, the end of the
+        bytes that may be dispatched. Returns whether rows are passed again."""
         with self._lock:
             if self._log.confirm_offset != offset:
                 return False

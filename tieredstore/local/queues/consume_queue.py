@@ -275,9 +275,14 @@ class ConsumeQueue:
 
     def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
         """Append consecutive units. Existing units are skipped, so records may be dispatched again.
-        A new queue may begin at any offset. `offset`: queue offset of the first unit.
-        `max_physical_offset`: end of the last message (bytes of the commit log). Raises Corrupt for
-        units that leave a hole after the tail, and for another message at an existing offset."""
+        A new queue may begin at any offset.
+
+        `offset`: queue offset of the first unit.
+        `max_physical_offset`: end of the last message (bytes of the commit log).
+
+        Raises Corrupt for units that leave a hole after the tail, and for another message at an
+        existing offset.
+        """
         with self._lock:
             has_place = offset == self.max_offset and self._end > self._start
             if not self.max_physical_offset and offset >= self.max_offset and not has_place:

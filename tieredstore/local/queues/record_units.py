@@ -33,8 +33,9 @@ def find_units(
     piece: memoryview, records: RecordColumns, delays_ms: tuple[int, ...]
 ) -> Iterator[QueueUnits | StoredMessage]:
     """Yield the units of the records in a piece of the log, in groups of consecutive units of one
-    queue, in order. A message that deletes a topic is itself yielded before its unit. Records of
-    several messages, whose units have another format, and records of invalid queues get no unit."""
+    queue, in order. A message that deletes a topic is yielded itself, before its unit. Records of
+    invalid queues are skipped, and so are records of several messages, whose units have another
+    format."""
     properties = properties_of(piece, records)
     names = topics(piece, records)
     queue_ids = records.queue_ids.tolist()

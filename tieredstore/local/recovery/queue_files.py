@@ -36,9 +36,12 @@ class QueueCut:
 @dataclass(slots=True)
 class QueueOnDisk:
     """A queue according to its files. It has units from `start_offset` to `max_offset`, and those
-    up to `kept_offset` are kept. `kept_end`: end of the last kept message (bytes of the log), or 0.
-    `is_broken`: whether files in the middle are missing. `is_unreadable`: whether the files do not
-    fit together."""
+    up to `kept_offset` are kept.
+
+    `kept_end`: end of the last kept message (bytes of the log), or 0.
+    `is_broken`: whether files in the middle are missing.
+    `is_unreadable`: whether the files do not fit together.
+    """
 
     key: QueueKey
     directory: Path

@@ -25,9 +25,13 @@ _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
 
 class SplitMessages(NamedTuple):
-    """Result of `split_messages`. `messages`: the decoded messages. `indexes`: row of each
-    message's unit, int64[len(messages)]. `units_seen`: number of units that were checked before the
-    buffer ended. Messages of the other units need another read of the commit log."""
+    """Result of `split_messages`.
+
+    `messages`: the decoded messages.
+    `indexes`: row of each message's unit, int64[len(messages)].
+    `units_seen`: number of units that were checked before the buffer ended. Messages of the other
+    units need another read of the commit log.
+    """
 
     messages: list[StoredMessage]
     indexes: npt.NDArray[np.int64]

@@ -285,7 +285,7 @@ class ReadAheadCache:
 
     def room_bytes(self) -> int:
         """Return how many bytes can be added before unfinished blocks exceed `FILL_RATIO` of the
-        limit. Finished blocks are not counted, because their readers no longer need them. Blocks in
+        limit. Finished blocks do not count, because their readers no longer need them. Blocks in
         flight count with their reserved space."""
         with self._lock:
             self._blocks.expire()

@@ -138,7 +138,7 @@ class Trail:
                     self._units = np.concatenate([self._units, units])
 
     def give_up(self, fetch: Fetch) -> None:
-        """Record that a block was not fetched."""
+        """Record that a planned block could not be fetched."""
         with self._lock:
             if fetch.further is not None:
                 self._is_asking = False

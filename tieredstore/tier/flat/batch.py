@@ -19,10 +19,16 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Consecutive messages of one queue, as they are written to the tier. `first_offset`: queue
-    offset of the first message. `buffer`: the adjacent records, with their physical offsets in the
-    tier. The arrays have one value per message: `starts` and `ends` (bytes in `buffer`), `sizes`
-    (bytes), `offsets` (bytes in the queue's commit log), `tags_codes`, `store_timestamps` (ms)."""
+    """Consecutive messages of one queue, as they are written to the tier. The arrays have one value
+    per message.
+
+    `first_offset`: queue offset of the first message.
+    `buffer`: the adjacent records, with their physical offsets in the tier.
+    `starts`, `ends`: positions in `buffer` (bytes).
+    `sizes`: bytes.
+    `offsets`: positions in the queue's commit log (bytes).
+    `store_timestamps`: epoch ms.
+    """
 
     first_offset: int
     buffer: memoryview

@@ -152,10 +152,9 @@ class QueueView:
 
     @property
     def consume_queue_min_offset(self) -> int:
-        """Queue offset of the first readable message, or the commit offset without one. This is the
-        greater of the consume queue's minimum and the first message that the commit log still has.
-        If messages have expired, this property may block once to read 8 bytes, and raise
-        Unavailable or Corrupt."""
+        """Queue offset of the first readable message, or the commit offset without one. Messages
+        may have expired from the consume queue or from the commit log. If so, this property may
+        block once to read 8 bytes, and raise Unavailable or Corrupt."""
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:

@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """End the consume queue after the last unit whose message is in the commit log, even if
-    damaged. End the commit log after that message. Changes nothing in the backend. Raises
+    """Cut the consume queue after the last unit whose message is in the commit log, even if the
+    message is damaged. Cut the commit log after that message. The backend is not changed. Raises
     Unavailable."""
     if not consume_queue.segments or not commit_log.segments:
         return

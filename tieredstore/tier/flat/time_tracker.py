@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 def take_heads(buffer: memoryview, starts: Int64s, ends: Int64s) -> dict[int, bytes]:
-    """Return the first bytes of the first record in each range of `make_ranges`, by the index of
-    its message. `starts` and `ends`: int64[n], start and end of each record in the commit log.
+    """Return the first bytes of the first message in each range of `make_ranges`, by index of the
+    message. `starts` and `ends`: int64[n], start and end of each record in the commit log.
     `buffer`: the records."""
     begin = int(starts[0]) if len(starts) else 0
     places = [int(starts[low]) for low, _ in cut_ranges(starts, ends)]

@@ -127,8 +127,12 @@ def refuse(
     is_store: bool = True,
 ) -> TieredStoreError:
     """Return the error for a rejected start: Unavailable if the location of the tier does not
-    exist, otherwise Invalid. `path`: path of the store or state directory. `last_writer`:
-    description of the tier's last writer. `is_store`: whether the directory is a store."""
+    exist, otherwise Invalid.
+
+    `path`: path of the store or state directory.
+    `last_writer`: description of the tier's last writer.
+    `is_store`: whether the directory is a store.
+    """
     outcome = verdict.outcome
     detail = f" ({verdict.detail})" if verdict.detail else ""
     written = f"; the tier was last written by {last_writer}" if last_writer else ""

@@ -277,8 +277,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         self.synced_items = count
 
     def repair(self, synced_items: int) -> None:
-        """Correct slots, chains and header after a crash. `synced_items`: number of items that are
-        known to be on disk. Raises Unavailable if the disk is full."""
+        """Correct slots, chains and header after a crash. `synced_items`: number of items known to
+        be on disk. Raises Unavailable if the disk is full."""
         count = self.item_count
         self._reserve(0)
         self.slots_used = relink(self._heads, self._items, count, min(synced_items, count))

@@ -105,9 +105,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RecoveredIndex:
-    """Result of a recovery. `local`, `uploaded`: files in ascending order of begin time. `replay`:
-    rows that the dispatcher may put a second time after a crash. `problems`: descriptions of
-    unusable parts, one line each."""
+    """Result of a recovery.
+
+    `local`, `uploaded`: files in ascending order of begin time.
+    `replay`: rows that the dispatcher may put a second time after a crash.
+    `problems`: descriptions of unusable parts, one line each.
+    """
 
     local: list[LocalIndexStoreFile] = field(default_factory=list)
     uploaded: list[UploadedIndexStoreFile] = field(default_factory=list)
@@ -123,11 +126,15 @@ def recover_index(
     *,
     is_writer: bool = True,
 ) -> RecoveredIndex:
-    """Open all files of a directory and all segments of a tier. `capacity`: configured (slots,
-    items). Unfinished compactions, empty files and files that are already uploaded are removed.
-    Files with old names are renamed. A file that cannot be used stays in place and is reported as a
-    problem. `is_writer`: whether this process writes to the tier (see `IndexSegments.load`). Raises
-    Unavailable."""
+    """Open all files of a directory and all segments of a tier. Unfinished compactions, empty files
+    and files that are already uploaded are removed. Files with old names are renamed. A file that
+    cannot be used stays in place and is reported as a problem.
+
+    `capacity`: configured (slots, items).
+    `is_writer`: whether this process writes to the tier (see `IndexSegments.load`).
+
+    Raises Unavailable.
+    """
     found = RecoveredIndex()
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -362,10 +362,15 @@ class IndexStoreService:
     def seal_and_upload(
         self, force: bool = False, on_upload: Callable[[int, int], None] = lambda _done, _all: None
     ) -> int:
-        """Upload all sealed files, oldest first, and return their number. `force`: seal the current
-        file first. `on_upload`: called before each file and at the end, with the number of uploaded
-        keys and of all keys. Raises the error that ended the upload, and Unavailable if the service
-        stops. Remaining files stay local."""
+        """Upload all sealed files, oldest first, and return their number.
+
+        `force`: seal the current file first.
+        `on_upload`: called before each file and at the end, with the number of uploaded keys and of
+        all keys.
+
+        Raises the error that ended the upload, and Unavailable if the service stops. Remaining
+        files stay local.
+        """
         with self._upload_lock:
             self._check_not_fenced()
             writer = self._open_writer()

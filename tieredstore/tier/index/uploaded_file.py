@@ -32,9 +32,12 @@ _ITEM = struct.Struct(">iiiqii")
 
 class UploadedIndexStoreFile(IndexStoreFile):
     """One INDEX segment. Its items may be older than `begin_ms`, because Java names a file by its
-    creation time. `base_offset`, `size_bytes`: base offset and size of the segment (bytes).
-    `latest_ms`: upper bound of the item times. `is_expired`: whether all items have expired, so
-    that the segment may be deleted."""
+    creation time.
+
+    `base_offset`, `size_bytes`: base offset and size of the segment (bytes).
+    `latest_ms`: upper bound of the item times.
+    `is_expired`: whether all items have expired, so that the segment may be deleted.
+    """
 
     def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
         super().__init__(entry.begin_timestamp_ms, IndexStatus.UPLOAD)

@@ -52,9 +52,13 @@ class _Version(msgspec.Struct):
 
 @dataclass(slots=True)
 class Watermarks:
-    """Content of the watermark file. `indexed_until`: tiered commit log offset (bytes) below which
-    all keys are in the index, by (topic id, queue id). `files`: states of local files, by begin
-    timestamp. `clean`: whether the writer stopped cleanly."""
+    """Content of the watermark file.
+
+    `indexed_until`: tiered commit log offset (bytes) below which all keys are in the index, by
+    (topic id, queue id).
+    `files`: states of local files, by begin timestamp.
+    `clean`: whether the writer stopped cleanly.
+    """
 
     indexed_until: dict[tuple[int, int], int] = field(default_factory=dict)
     files: dict[int, FileState] = field(default_factory=dict)

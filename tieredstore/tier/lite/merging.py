@@ -68,8 +68,8 @@ def merge_part(
 def find_log_begins(
     runs: Iterable[LiteRun], flat_files: FlatFileStore
 ) -> dict[tuple[int, int], int]:
-    """Return where the commit log of each queue with messages in the runs begins, by topic id and
-    queue id. Deleted queues are omitted."""
+    """Return the beginning of the commit log of each queue that has messages in the runs, by topic
+    id and queue id. Deleted queues are omitted."""
     begins: dict[tuple[int, int], int] = {}
     for run in runs:
         for one in run.notes.covered:

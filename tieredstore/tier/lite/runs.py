@@ -38,9 +38,12 @@ _log = logging.getLogger(__name__)
 
 
 class FoundUnits(NamedTuple):
-    """Units of one light queue in one run. `first`, `end`: offset of the first unit, and the offset
-    after the last one. `row`: index of the first unit among all units of the run. `size`: number of
-    units."""
+    """Units of one light queue in one run.
+
+    `first`, `end`: offset of the first unit, and the offset after the last one.
+    `row`: index of the first unit among all units of the run.
+    `size`: number of units.
+    """
 
     run: LiteRun
     row: int
@@ -178,7 +181,7 @@ class LiteDirectory:
         return [one for one in found if one.end > deleted], deleted
 
     def find_end(self, key: int) -> int:
-        """Return the offset after the last message of a light queue, even if deleted, or 0 for an
+        """Return the offset after the last message of a light queue, deleted or not. 0 for an
         unknown queue."""
         found, deleted = self.find(key)
         return max((one.end for one in found), default=deleted)

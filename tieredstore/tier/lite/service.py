@@ -258,8 +258,8 @@ class LiteService:
         return self._look_up(queue)[1]
 
     def find_end(self, queue: str) -> int:
-        """Return the offset after the last message of a light queue in the tier, even if deleted,
-        or 0 for an unknown queue."""
+        """Return the offset after the last message of a light queue in the tier, deleted or not. 0
+        for an unknown queue."""
         found, deleted = self._look_up(queue)
         return max((one.end for one in found), default=0) or deleted
 

@@ -342,10 +342,13 @@ class MessageStoreDispatcher:
     def dispatch(
         self, key: QueueKey, force: bool = False, *, max_bytes: int | None = None
     ) -> DispatchOutcome:
-        """Upload the due messages of one queue, blocking. Errors are in the outcome. `force`: flush
-        the local store first, wait if another thread is uploading the queue, and do not wait for a
-        full batch. `max_bytes`: stop after about this many bytes, and set `more` in the outcome if
-        messages are left."""
+        """Upload the due messages of one queue, blocking. Errors are in the outcome.
+
+        `force`: flush the local store first, wait if another thread is uploading the queue, and do
+        not wait for a full batch.
+        `max_bytes`: stop after about this many bytes, and set `more` in the outcome if messages are
+        left.
+        """
         if force and self._find_refusal(key) is None:
             self._flush_source()
         return self._run_round(key, RoundOptions(force, max_bytes))

@@ -50,10 +50,16 @@ class Backoff:
 
 
 class DispatchStatus(enum.Enum):
-    """Status of an upload round. UPLOADED: messages were committed. STORED: messages are stored,
-    and will be committed after the next fence check. HELD: messages wait for further messages or
-    for the end of the commit interval. IDLE: no new messages. BUSY: another thread is uploading the
-    queue. FILTERED, DISABLED, UNKNOWN, STOPPED: nothing to do. FAILED: see the error."""
+    """Status of an upload round.
+
+    UPLOADED: messages were committed.
+    STORED: messages are stored, and will be committed after the next fence check.
+    HELD: messages wait for further messages or for the end of the commit interval.
+    IDLE: no new messages.
+    BUSY: another thread is uploading the queue.
+    FILTERED, DISABLED, UNKNOWN, STOPPED: nothing to do.
+    FAILED: see the error.
+    """
 
     UPLOADED = "uploaded"
     STORED = "stored"
@@ -69,9 +75,12 @@ class DispatchStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
-    """Upload that is stored and waits for a fence check. `ends`: ends of the stored bytes of the
-    queue's files. `batches`, `size_bytes`: its messages and their size. `keys`: indexes the keys of
-    the messages after the commit, or None."""
+    """Upload that is stored and waits for a fence check.
+
+    `ends`: ends of the stored bytes of the queue's files.
+    `batches`, `size_bytes`: its messages and their size.
+    `keys`: indexes the keys of the messages after the commit, or None.
+    """
 
     file: FlatMessageFile
     ends: StoredEnds

@@ -76,11 +76,17 @@ class RoundOptions:
 
 
 class Step(enum.Enum):
-    """Steps of an upload round. COMMIT: commit the messages that an earlier round stored. INDEX:
-    put missing keys. CHECK: compare the end of the queue with the local store, and roll. UPLOAD:
-    upload one write. GIVE_WAY: let other threads use the queue. HOLD: end the round because nothing
-    more is due. PAUSE: end it although more is due. END: end it because the dispatcher must act
-    next."""
+    """Steps of an upload round.
+
+    COMMIT: commit the messages that an earlier round stored.
+    INDEX: put missing keys.
+    CHECK: compare the end of the queue with the local store, and roll.
+    UPLOAD: upload one write.
+    GIVE_WAY: let other threads use the queue.
+    HOLD: end the round because nothing more is due.
+    PAUSE: end the round although more is due.
+    END: end the round because the dispatcher must act next.
+    """
 
     BEGIN = enum.auto()
     COMMIT = enum.auto()
@@ -99,8 +105,11 @@ _LAST_STEPS = (Step.HOLD, Step.PAUSE, Step.END)
 @dataclass(slots=True)
 class UploadRound:
     """One upload round of a registered queue. The caller must hold the queue's lock exactly once.
-    `available`: range of the messages in the local store. `keys`: puts keys into the index, or
-    None. `done`: the last step that was executed."""
+
+    `available`: range of the messages in the local store.
+    `keys`: puts keys into the index, or None.
+    `done`: the last step that was executed.
+    """
 
     key: QueueKey
     file: FlatMessageFile

@@ -44,8 +44,8 @@ def choose_units(
 ) -> tuple[list[RebuiltQueue], list[Unread]]:
     """Return the valid units, in runs, and the messages whose queue offsets contradict other
     messages or the log. Units from before a deletion of the topic are omitted. The log shows a
-    deletion by its message, or because the queue continues at a lower offset. If only one message
-    is out of order, however, its offset is damaged and the topic was not deleted."""
+    deletion by its message, or by lower queue offsets after it. A single message out of order has a
+    damaged offset, and shows no deletion."""
     runs: list[RebuiltQueue] = []
     misplaced: list[npt.NDArray[Any]] = []
     last = -1

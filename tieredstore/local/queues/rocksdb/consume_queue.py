@@ -233,9 +233,9 @@ class QueueReads:
     def find_lasts_after(
         self, physical_offset: int
     ) -> tuple[Iterator[QueueKey], Iterator[QueueKey]]:
-        """Find the queues whose last message begins at or after `physical_offset`, and the queue
-        with the newest last message before it. The latter are several queues if light queues share
-        that message."""
+        """Find the queues whose last message begins at or after `physical_offset`. Also find the
+        queue with the newest last message before it, or several queues if light queues share that
+        message."""
         border, best = layout.pack_number(physical_offset), b""
         behind: list[bytes] = []
         before: list[bytes] = []
@@ -289,7 +289,7 @@ class QueueReads:
         return Counter(find_parent(name.decode(errors="replace")) for name in names)
 
     def _list_starts(self, begin: bytes = b"") -> Iterator[bytes]:
-        """Yield the common start of the keys of all topics of one length, for each length,
+        """Yield the common start of the keys of topics with the same length, for each length,
         beginning at a key."""
         start: bytes | None = begin or None
         while (found := next(self._database.scan_offsets(start), None)) is not None:

@@ -47,9 +47,11 @@ def translate_rocksdb_error(
     is_closed: bool = False,
 ) -> TieredStoreError:
     """Convert an error of the library to Exhausted, Fenced, Corrupt, Invalid or else Unavailable.
-    `action`: the failed action, as in "cannot <action>". `is_sync`: whether a sync failed, which is
-    never Exhausted (`tieredstore.disk.errors`). `is_closed`: whether no other process has the
-    database open, so that a missing file is lost."""
+
+    `action`: the failed action, as in "cannot <action>".
+    `is_sync`: whether a sync failed, which is never Exhausted (`tieredstore.disk.errors`).
+    `is_closed`: whether no other process has the database open, so that a missing file is lost.
+    """
     text = str(error)
     kind: type[TieredStoreError] = Unavailable
     if any(reason in text for reason in _EXHAUSTED) and not is_sync:

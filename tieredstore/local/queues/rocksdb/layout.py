@@ -180,8 +180,8 @@ def pack_numbers(first: int, count: int) -> bytes:
 
 
 def find_checkpoint_fault(key: QueueKey) -> str | None:
-    """Return why a queue cannot be used, or None. This applies only to the queue whose keys would
-    equal those of the checkpoint."""
+    """Return why a queue cannot be used, or None. The keys of the one unusable queue would equal
+    those of the checkpoint."""
     if key != (CHECKPOINT_TOPIC, 0):
         return None
     return (
