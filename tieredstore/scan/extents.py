@@ -202,8 +202,9 @@ class QueueReader:
         return self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE)
 
     def see_growth(self) -> bool:
-        """List the queue's commit log again, and return whether it has grown. Only the first call
-        lists, because the reader's units refer only to bytes that were written before."""
+        """List the queue's commit log again, and return whether it has grown. Later calls do not
+        list, because the reader's units refer only to bytes that were written before the first
+        call."""
         if self._has_looked:
             return False
         self._has_looked = True
@@ -365,8 +366,8 @@ def is_coda(reader: QueueReader, low: int, high: int) -> bool:
 
 
 def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the start positions of messages, from the positions in their units. If a unit refers
-    to the coda of an old segment, its message starts in the next segment."""
+    """Return the positions at which messages start. `offsets`: the positions in their units. If a
+    unit refers to the coda of an old segment, its message starts in the next segment."""
     offsets = offsets.copy()
     for extent in queue.commit_log:
         for border in (extent.base_offset, extent.end_offset):  # the segment in front may be lost

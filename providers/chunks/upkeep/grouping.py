@@ -59,10 +59,10 @@ def is_split(
     is_marked: bool,
     spread: float,
 ) -> bool:
-    """Return whether the grouped bytes of a queue should be moved, for its commit log and its
-    consume queue. They should if they are many or old, if all of them are units, or if a segment is
-    closed (`is_marked`). `spread`: 0 to 1. A higher value lowers the limits of size and age, so
-    that similar queues are not moved at the same time."""
+    """Return whether the grouped bytes of a queue are due to be moved, for its commit log and its
+    consume queue. Many or old bytes are due. So are all bytes if they are only units, or if a
+    segment is closed (`is_marked`). `spread`: 0 to 1. A higher value lowers the limits of size and
+    age, so that similar queues are not moved at the same time."""
     grouped = [*logged, *others]
     if not logged or not settings.group_bytes or is_marked:
         return bool(grouped)

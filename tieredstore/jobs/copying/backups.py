@@ -207,8 +207,8 @@ class BackupCopy:
         return max((it.base_offset + it.size for it in units), default=0) // UNIT_SIZE
 
     def _has_store(self) -> bool:
-        """Return whether a store, and not only a copy, has written to the target. Its backups are
-        newer than those of the origin, and must not be replaced."""
+        """Return whether a store, and not only a copy, has written to the target. The store's
+        backups are then newer than those of the origin, and must not be replaced."""
         place = find_layer(self.target.provider, IdentifiedTier)
         if place is None:
             return False

@@ -126,8 +126,8 @@ def _target(origin: OpenTier, request: CopyTierOptions, broker: str) -> TierTarg
 def _refuse_same(
     found: TierLocation, origin: OpenTier, goal: TierTarget, target: SegmentProvider
 ) -> None:
-    """Reject a target that is the origin. Buckets of the same name on two endpoints, from the URL's
-    query or the configuration, are different."""
+    """Reject a target that is the origin. Buckets of the same name on different endpoints are
+    different. The endpoint is in the URL's query or the configuration."""
     same_query = parse_tier_url(found.url).query == parse_tier_url(goal.url).query
     config = msgspec.structs.replace(
         origin.config,

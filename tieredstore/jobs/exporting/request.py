@@ -65,9 +65,8 @@ class Accept(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
     """One export: the parsed and checked `ExportOptions`. `selection`: queues, start and end of the
-    run. Tags and keys are not supported. `dedup_window_ms`: drop messages with the UNIQ_KEY of a
-    message of their topic that was stored at most this long before. None keeps all. Raises
-    Invalid."""
+    run. Tags and keys are not supported. `dedup_window_ms`: drop messages whose UNIQ_KEY occurred
+    in their topic within this time before. None keeps all. Raises Invalid."""
 
     format: Format
     to: str | None = field(default=None, repr=False)

@@ -15,11 +15,11 @@ from tieredstore.timestamps import format_time
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Messages of the chosen queues that are in the store but not in the tier. `messages`: their
-    number. `seconds`: age of the oldest of them, or 0. `held_back_messages`: messages that the
-    store's checkpoint does not confirm to be on disk. `checkpoint_ms`: store time (epoch ms) of the
-    last messages that it confirms, None if all may be copied. `reason`: reason of the lag, or
-    empty."""
+    """Messages of the chosen queues that are in the store but not in the tier. `messages`: number
+    of these messages. `seconds`: age of the oldest one, 0 if there is none. `held_back_messages`:
+    messages that the store's checkpoint does not confirm to be on disk. `checkpoint_ms`: store time
+    (epoch ms) of the last messages that it confirms, None if all may be copied. `reason`: reason of
+    the lag, or empty."""
 
     messages: int
     seconds: float

@@ -135,7 +135,7 @@ def _sizes(body_lengths: Int64s, property_lengths: Int64s, born: _Hosts, store: 
 
 def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
     """Return the header fields before the body of each record, as columns to concatenate. Addresses
-    are columns of their own if any is IPv6, because their lengths differ."""
+    are separate columns if any is IPv6, because their lengths differ."""
     if not born.is_v6.any() and not store.is_v6.any():
         head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
         head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))

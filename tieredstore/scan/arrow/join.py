@@ -16,9 +16,9 @@ joined with their neighbours."""
 def join_small_batches(
     batches: Iterable[pa.RecordBatch], batch_bytes: int = BATCH_BYTES
 ) -> Generator[pa.RecordBatch]:
-    """Yield the rows of `batches` in the same order. Small adjacent batches are joined, up to about
-    8,192 rows and `batch_bytes`. All batches must have the same schema. The rows before an error of
-    `batches` are yielded first."""
+    """Yield the rows of `batches` in the same order, with small adjacent batches joined into
+    batches of up to about 8,192 rows and `batch_bytes`. All batches must have the same schema. If
+    `batches` raises an error, the rows before it are yielded first."""
     small: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
     errors: list[Exception] = []
