@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.delayed_reads import DelayedReads
 from benchmarks.rows.tier import make_local, opened, read_queue
 from benchmarks.workload import TOPIC, config, opened_tier
 from tieredstore import registry
@@ -30,7 +31,6 @@ from tieredstore.contracts.segment import FileSegment, FileSegmentType
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.server_process import tune_server_process
-from tieredstore.testing.delayed_reads import DelayedReads
 from tieredstore.tier.store import TieredMessageStore
 
 RAW_THREADS, RAW_BYTES = 4, 4 << 20

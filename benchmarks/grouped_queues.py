@@ -6,6 +6,7 @@ from itertools import count
 from struct import pack_into
 
 from benchmarks.small_queues import BROKER, HOST, START_MS
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, order_in_groups
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import pack_unit
@@ -20,7 +21,6 @@ from tieredstore.providers.chunks.manifests.groups import (
 )
 from tieredstore.providers.chunks.manifests.names import GROUPS_FOLDER, Generation
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 
 _GROUPED_QUEUES, _REGROUPED_QUEUES = 1_700, 90
 """Number of queues in a group object of writes (16 MiB), and in a group object of merged runs (32

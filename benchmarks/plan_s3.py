@@ -22,6 +22,7 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.small_queues import BROKER, START_MS, write_queue
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.cli.output.queues import queue_rows
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.objects import ClientLimits
@@ -35,7 +36,6 @@ from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
-from tieredstore.testing.chunks import chunk_provider
 
 WANTED_SECONDS = 180
 """Maximum time to the first row of a scan or a Spark read over 100,000 queues."""

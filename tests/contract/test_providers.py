@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.provider.capabilities import (
     ConditionalProviderContract,
     PairedProviderContract,

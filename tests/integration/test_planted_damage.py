@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command_line import tieredstore
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -17,7 +18,6 @@ from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import TASK_BYTES, verify
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.corruption.damager import KINDS, Damager, Planted, StoredAt, TierImage
 
 CLUSTER, BROKER = "LabCluster", "labBroker"

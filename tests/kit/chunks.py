@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
@@ -13,8 +15,6 @@ from tieredstore.providers.chunks.manifests.names import Generation, parse_objec
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.segment import ChunkFileSegment
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 UNITS = SegmentId("broker-a/TopicA/0", FileSegmentType.CONSUME_QUEUE, 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kit.growing_tier import BROKER, GrowingTier
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
@@ -16,7 +17,6 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
-from tieredstore.testing.chunks import chunk_provider
 
 WHOLE_LISTING = 5
 """Number of LIST requests for a full listing of a small tier of one broker. Two requests list the

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kit.late_requests import LateClient
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import (
@@ -20,7 +21,6 @@ from tieredstore.errors import Unavailable
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 
 BROKER = "broker-a"
 QUEUE = f"{BROKER}/TopicA/0"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import BROKER, KEY, Tier, bodies, commit_log_id, config, existing, fill
 from tests.kit.tier.flat import consume_queue_id as queue_id_of
 from tests.kit.tier.writing import become_writer
@@ -16,7 +17,6 @@ from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Faults,
     FaultyMetadataStore,

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     BROKER,
     T0,
@@ -30,7 +31,6 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     CrashPoint,
     Faults,

@@ -24,6 +24,7 @@ from tests.kit.explorer.promises import (
     Stopped,
 )
 from tests.kit.explorer.wire import Reply, Request, WireClient
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import (
@@ -38,7 +39,6 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
-from tieredstore.testing.chunks import chunk_provider
 
 BROKER = "b"
 UNITS = "#"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.random_worlds.objects import RandomClient, RandomObjects
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
-from tieredstore.testing.chunks import chunk_provider
 
 
 class ChunkWorld:

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     BROKER,
     T0,
@@ -30,7 +31,6 @@ from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.verify.verification import verify
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter

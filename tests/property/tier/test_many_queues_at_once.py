@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     T0,
     ListIndex,
@@ -26,7 +27,6 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher

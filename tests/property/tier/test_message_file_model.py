@@ -18,13 +18,13 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import T0, TableMetadata, Tier, as_batch, read_messages, record
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Fault,
     Faults,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import T0, Tier, as_batch, record
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.contracts.time_records import TimesPlace
@@ -24,7 +25,6 @@ from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.time_search import search as time_search
 from tieredstore.scan.time_search.recorded import load_ranges
 from tieredstore.scan.time_search.sealing import record_queue
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier import recorded_times
 
 PATH = "broker-a/TopicA/0"

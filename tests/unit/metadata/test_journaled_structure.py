@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.kit.faulty_files import FaultyFiles
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.simulated_files import SimulatedFiles
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
@@ -20,7 +21,6 @@ from tieredstore.metadata.journal import Journal
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.tier.writing import TierWriter
 

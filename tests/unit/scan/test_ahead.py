@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.kit.growing_tier import GrowingTier
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import ScanBounds, plan
-from tieredstore.testing.chunks import chunk_provider
 
 THREADS = chunk_provider().capabilities.concurrent_reads
 

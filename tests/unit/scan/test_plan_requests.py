@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.counted_requests import WHOLE_LISTING, CountedTier
 from tests.kit.growing_tier import BROKER, START_MS
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.cli.output.queues import queue_rows
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
@@ -23,7 +24,6 @@ from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.scan.selection import Selection
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
-from tieredstore.testing.chunks import chunk_provider
 
 QUEUES = 40
 WIDTH = chunk_provider().capabilities.concurrent_reads

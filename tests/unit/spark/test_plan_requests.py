@@ -10,11 +10,11 @@ import pytest
 
 from tests.kit.counted_requests import WHOLE_LISTING, WHOLE_LISTING_AGAIN, CountedTier
 from tests.kit.growing_tier import START_MS
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.spark.batch import TieredBatchReader
 from tieredstore.spark.options import SourceOptions, parse_options
 from tieredstore.spark.schema import Shape, spark_schema
 from tieredstore.spark.stream.reader import TieredStreamReader
-from tieredstore.testing.chunks import chunk_provider
 
 QUEUES = 40
 WIDTH = chunk_provider().capabilities.concurrent_reads

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
 from tieredstore.contracts.segment import (
@@ -23,7 +24,6 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Unavailable
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Fault,
     Faults,

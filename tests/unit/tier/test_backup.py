@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
@@ -20,7 +21,6 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.service_thread import ServiceState
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.backup import METADATA_INTERVAL_MS, TierBackup
 from tieredstore.tier.writing import TierWriter
 

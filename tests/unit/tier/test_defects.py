@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     T0,
     TableMetadata,
@@ -41,7 +42,6 @@ from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
 from tieredstore.tier.flat.segments import FlatSegment
 from tieredstore.tier.reading import run

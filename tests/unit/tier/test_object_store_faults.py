@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import KEY, bodies, existing
 from tests.kit.tier.hostile import SIZE, Fate, HostileClient, World, body_of
 from tieredstore.contracts.segment import Buffer
@@ -15,7 +16,6 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
 BOTH = pytest.mark.parametrize("is_paired", [True, False], ids=["one write", "two writes"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import T0, ListIndex, ListSource, TableMetadata, bodies, config
 from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
@@ -24,7 +25,6 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter

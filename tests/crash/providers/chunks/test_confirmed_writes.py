@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.stopped_client import StoppedClient
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
@@ -23,7 +24,6 @@ from tieredstore.errors import Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.provider.samples import content
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)

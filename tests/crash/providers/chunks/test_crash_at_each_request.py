@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import (
+    FaultyObjectClient,
+    ObjectFault,
+    request_points,
+    run_until_crash_at,
+)
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import Companion, FileSegmentType, SegmentId, Written
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import (
-    FaultyObjectClient,
-    ObjectFault,
-    request_points,
-    run_until_crash_at,
-)
 from tieredstore.testing.provider.samples import content
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)

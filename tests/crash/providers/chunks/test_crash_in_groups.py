@@ -8,18 +8,18 @@ from __future__ import annotations
 import pytest
 
 from tests.kit.gathered import BROKER, queue_ids
-from tieredstore.clock import ManualClock
-from tieredstore.contracts.segment import Companion, SegmentId, Written
-from tieredstore.providers.chunks.provider import ChunkProvider
-from tieredstore.providers.chunks.upkeep.policy import MergePolicy
-from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import (
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import (
     FaultyObjectClient,
     ObjectFault,
     request_points,
     run_until_crash_at,
 )
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.segment import Companion, SegmentId, Written
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.provider.samples import content
 
 TOPICS = ("A", "B", "C")

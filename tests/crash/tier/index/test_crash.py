@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.index import Node, find, header_of, offsets_of, put
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Unavailable
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     CrashPoint,
     Faults,

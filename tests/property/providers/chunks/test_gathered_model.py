@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.kit.gathered import BROKER, queue_ids
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import Companion, SegmentId, UnknownWrite, Written
 from tieredstore.errors import Unavailable
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 HARMLESS = (ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY, ObjectFault.SHORT, None)
 TOPICS = ("A", "B", "C")

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FencedWrite, FileSegmentType, SegmentId, Written
@@ -17,8 +19,6 @@ from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 HARMLESS = (ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY, ObjectFault.SHORT, None)
 

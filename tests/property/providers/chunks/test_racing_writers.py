@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FencedWrite, FileSegmentType, SegmentId, Written
 from tieredstore.errors import Busy, Fenced
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.provider.samples import content
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.random_worlds.objects import RandomClient, RandomObjects
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import Companion, FileSegmentType, SegmentId, Written
@@ -18,7 +19,6 @@ from tieredstore.errors import Busy, Corrupt, Fenced, Unavailable
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 
 BROKER = "broker-a"
 TOPICS = ("A", "B", "C")

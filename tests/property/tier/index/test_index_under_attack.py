@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tests.kit.tier.flat import TableMetadata, config
 from tests.kit.tier.index import put_keys
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reading import run as run_reading
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits, ObjectInfo, Part
 from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult, Verdict
@@ -20,7 +21,6 @@ from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.faults import SimulatedCrash
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 OPTIONS = ProbeOptions(racers=4, rounds=2, samples=2, large_bytes=1 << 20)
 SMALL_PARTS = ClientLimits(min_part_bytes=1024)

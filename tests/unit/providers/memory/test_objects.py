@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectClient, Part
 from tieredstore.errors import Busy, Invalid, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.faults import SimulatedCrash
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 SMALL = ClientLimits(min_part_bytes=4, max_part_bytes=8, max_put_bytes=10, max_parts=3)
 

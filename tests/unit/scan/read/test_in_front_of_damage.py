@@ -11,6 +11,7 @@ import pytest
 import tieredstore
 from tests.kit.command_line import tieredstore as command
 from tests.kit.growing_tier import GrowingTier
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Expired
 from tieredstore.message.consume_queue import UNIT_SIZE
@@ -19,7 +20,6 @@ from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.batches import read_batches, read_batches_backwards
 from tieredstore.scan.read.small_ranges import read_small_ahead
-from tieredstore.testing.chunks import chunk_provider
 
 COUNT, BAD = 30, 17
 LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan.ahead import waits_for_network
@@ -20,7 +21,6 @@ from tieredstore.scan.read.read_ahead import (
     RUNS_PLANNED,
     load_ahead,
 )
-from tieredstore.testing.chunks import chunk_provider
 
 
 def run(number: int) -> UnitRun:

@@ -10,6 +10,7 @@ import pytest
 
 import tieredstore
 from tests.kit.growing_tier import CLUSTER, GrowingTier
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
@@ -17,7 +18,6 @@ from tieredstore.providers.naming import cluster_directory_name
 from tieredstore.scan.findings import Finding, OnFinding, note, raise_on_damage
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.read.small_ranges import AHEAD_BYTES, SMALL_BYTES, read_small_ahead
-from tieredstore.testing.chunks import chunk_provider
 
 THREADS = chunk_provider().capabilities.concurrent_reads
 

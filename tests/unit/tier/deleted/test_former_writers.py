@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import BROKER, KEY, Tier, config, fill
 from tests.kit.tier.writing import become_writer
 from tieredstore.contracts.metadata_store import TopicMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.deleted.records import find_deleted, list_records
 from tieredstore.tier.flat.file_store import FlatFileStore
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import TableMetadata, patch
 from tieredstore.contracts.segment import (
     Buffer,
@@ -16,7 +17,6 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.append_file import FlatAppendFile
 
 PATH, LOG = "broker-a/TopicA/0", FileSegmentType.COMMIT_LOG

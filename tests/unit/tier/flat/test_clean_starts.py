@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.kit.counted_requests import CountingClient
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import BROKER, T0, batch, bodies, fill
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
@@ -24,7 +25,6 @@ from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.deleted.records import QueueEnds
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tests.kit.tier.flat import BROKER, Tier, as_batch, batch, bodies, fill, record
 from tests.kit.tier.wrappers import AppendOnlyProvider, TwoWritesProvider
 from tieredstore.clock import ManualClock
@@ -29,8 +31,6 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.metrics import Histogram, Metrics
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
-from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.tier.flat.appender import SegmentAppender
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.provider_metrics import RPC_LATENCY, UPLOAD_BYTES, MeasuredProvider

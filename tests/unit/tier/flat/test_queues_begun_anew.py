@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     BROKER,
     KEY,
@@ -25,7 +26,6 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Busy, Invalid
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 

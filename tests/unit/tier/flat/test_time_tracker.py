@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.kit.counted_requests import CountingClient
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import BROKER, T0, Tier, as_batch, record
 from tieredstore.contracts.segment import WriterEpoch
 from tieredstore.contracts.time_records import TimesName
@@ -16,7 +17,6 @@ from tieredstore.errors import Unavailable
 from tieredstore.message import time_records
 from tieredstore.message.time_records import TimeRecord, decode_time_record
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier import recorded_times
 from tieredstore.tier.flat.message_file import FlatMessageFile
 

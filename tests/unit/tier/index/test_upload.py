@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.index import (
     BROKER,
     NOW,
@@ -32,7 +33,6 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import IndexStatus, IndexStoreService, segments
 from tieredstore.tier.index.service import STOP_MS

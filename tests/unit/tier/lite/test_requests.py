@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.kit.lite_tier import LiteTier, queue_of
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.wrapping import WrapperProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.lite.service import RETIRED_MS
 
 BODY = b"x" * 300

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.configured_broker import T0, TOPIC, MakeBroker, brokers
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig, change_config
@@ -26,7 +27,6 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Fenced
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.policy.limits import LIMIT_WAITS, LimitedProvider
 from tieredstore.tier.reading import Reading, SegmentRead, run_async
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     BROKER,
     T0,
@@ -32,7 +33,6 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.limits import LimitedProvider
 from tieredstore.tier.policy.topic_filter import TopicFilter

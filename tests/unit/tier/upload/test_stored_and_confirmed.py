@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tests.kit.tier.flat import (
     BROKER,
     KEY,
@@ -29,7 +30,6 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import commit_interval

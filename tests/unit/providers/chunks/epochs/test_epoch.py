@@ -14,11 +14,11 @@ import orjson
 import pytest
 
 from tests.kit.chunks import Store
+from tests.kit.object_faults import ObjectFault
 from tests.kit.paths import ROOT
 from tieredstore.contracts.objects import ObjectInfo
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.epochs import renewal
-from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.timestamps import format_time
 
 FOLDER = "212d6b50_DefaultCluster/broker-a/.writer"

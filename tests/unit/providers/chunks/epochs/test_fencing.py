@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.clock import ManualClock
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.providers.chunks.epochs.fencing import ABANDONED_MS, check_fencing
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 
 def failing(*operations: str) -> FaultyObjectClient:

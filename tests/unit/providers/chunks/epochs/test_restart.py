@@ -13,13 +13,13 @@ import orjson
 import pytest
 
 from tests.kit.chunks import Process, Store
+from tests.kit.memory_chunks import chunk_provider
+from tests.kit.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.providers.chunks.epochs import renewal
 from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
-from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 from tieredstore.tier.state_files import RECORD_FILE, StateLock, StateRecord
 
 AFTER_MS = 60_000

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.counted_requests import CountingClient
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.errors import Unavailable
 from tieredstore.providers.chunks.manifests.listing import (
@@ -18,7 +19,6 @@ from tieredstore.providers.chunks.manifests.listing import (
     split,
 )
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 
 QUEUES = 4 * LEAST_QUEUES
 PREFIX = "c/b/"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.chunks import LOG, UNITS, Process, Store
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing, Written
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
@@ -29,7 +30,6 @@ from tieredstore.providers.chunks.manifests.shutdown_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from tieredstore.testing.object_faults import ObjectFault
 
 FAIL, LOSE = ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 HEIR_OF_A_STOP = ["LIST", "GET", "LIST", "PUT"]

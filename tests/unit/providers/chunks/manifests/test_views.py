@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.providers.chunks.manifests import epoch_manifest
 from tieredstore.providers.chunks.manifests.generations import EpochGenerations
 from tieredstore.providers.chunks.manifests.names import Generation, chunk_name
-from tieredstore.testing.object_faults import ObjectFault
 
 FAIL, LOSE, SHORT = ObjectFault.FAIL, ObjectFault.LOSE_REPLY, ObjectFault.SHORT
 

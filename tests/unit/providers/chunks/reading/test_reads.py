@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
+from tests.kit.object_faults import ObjectFault
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.providers.chunks.manifests.names import chunk_name
 from tieredstore.providers.chunks.reading.blocks import BlockReader, Wanted
 from tieredstore.providers.chunks.reading.reader import ByteCache, Hedge
-from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
 
 FAIL, SHORT = ObjectFault.FAIL, ObjectFault.SHORT

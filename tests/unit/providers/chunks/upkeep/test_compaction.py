@@ -9,11 +9,11 @@ from contextlib import suppress
 import pytest
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Store
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.manifests.names import Generation, chunk_name, make_merged_name
 from tieredstore.testing.faults import SimulatedCrash
-from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
 
 FAIL, LOSE = ObjectFault.FAIL, ObjectFault.LOSE_REPLY

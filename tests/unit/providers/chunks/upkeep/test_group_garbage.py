@@ -16,9 +16,9 @@ from tests.kit.gathered import (
     queue_ids,
     read_queue,
 )
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import Companion, UnknownWrite
 from tieredstore.errors import Unavailable
-from tieredstore.testing.object_faults import ObjectFault
 
 TEXT = b"0123456789"
 

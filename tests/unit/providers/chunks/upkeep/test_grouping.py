@@ -17,12 +17,12 @@ from tests.kit.gathered import (
     queue_ids,
     read_queue,
 )
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import Buffer, SegmentId, Written
 from tieredstore.providers.chunks.manifests.extents import Extent
 from tieredstore.providers.chunks.manifests.groups import Group
 from tieredstore.providers.chunks.manifests.views import Views
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
-from tieredstore.testing.object_faults import ObjectFault
 
 FAIL, LOSE = ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 TOPICS = "ABC"

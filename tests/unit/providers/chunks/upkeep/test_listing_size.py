@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import Companion, FileSegmentType, SegmentId, Written
 from tieredstore.providers.chunks.manifests.extents import Extent
@@ -26,7 +27,6 @@ from tieredstore.providers.chunks.manifests.names import (
 from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 
 PAGE_KEYS = 1_000
 QUEUE_COUNT = 10_000

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from tests.kit.chunks import GRACE_MS, LOG, Process, Store
+from tests.kit.object_faults import ObjectFault
 from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
@@ -18,7 +19,6 @@ from tieredstore.errors import Fenced
 from tieredstore.providers.chunks.manifests.epoch_manifest import snapshot_name
 from tieredstore.providers.chunks.manifests.names import chunk_name, make_merged_name
 from tieredstore.service_thread import ServiceState
-from tieredstore.testing.object_faults import ObjectFault
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.kit.memory_chunks import chunk_provider
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import (
     FileSegmentType,
@@ -20,7 +21,6 @@ from tieredstore.providers.chunks.manifests.epoch_manifest import (
     epoch_manifest_name,
 )
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.testing.chunks import chunk_provider
 
 QUEUE = SegmentId("b/T/0", FileSegmentType.COMMIT_LOG, 0)
 COMMIT_BYTES = 6 << 10

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests.kit.chunks import LOG, UNITS, Process, Store
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.objects import ClientLimits, ObjectInfo
 from tieredstore.contracts.segment import Buffer, FencedWrite, SegmentListing, UnknownWrite, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.manifests.names import Generation, chunk_name
-from tieredstore.testing.object_faults import ObjectFault
 
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 

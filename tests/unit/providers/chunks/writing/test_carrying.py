@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import (
     Buffer,
     Companion,
@@ -20,7 +21,6 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
-from tieredstore.testing.object_faults import ObjectFault
 
 _SIXTEEN = MergePolicy(fan_in=16, target_bytes=8 << 20, part_bytes=5 << 20, free_bytes=64 << 10)
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY

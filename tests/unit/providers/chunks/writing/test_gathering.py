@@ -21,11 +21,11 @@ from tests.kit.gathered import (
     queue_ids,
     read_queue,
 )
+from tests.kit.object_faults import ObjectFault
 from tieredstore.contracts.segment import Companion, SegmentListing, Written
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.providers.chunks.manifests.groups import Group, make_group
 from tieredstore.providers.chunks.writing import gathering
-from tieredstore.testing.object_faults import ObjectFault
 
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 TEXT = b"0123456789"
