@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import wrap_os_errors
@@ -17,6 +19,7 @@ from tieredstore.local.index.reader import INDEX_DIRECTORY
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, find_log_directory
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
+from tieredstore.local.queues.interface import QueueUnits
 from tieredstore.local.queues.kinds import SEPARATE_DIRECTORY, find_database_directory
 from tieredstore.local.queues.rocksdb.replacing import replace_database
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE
@@ -31,6 +34,7 @@ from tieredstore.local.recovery.planning import plan_recovery
 from tieredstore.local.recovery.store_lock import ABORT_FILE, LOCK_FILE, has_abort_file
 from tieredstore.local.store_reads import record_time
 from tieredstore.local.topic_table import read_topics
+from tieredstore.message.consume_queue import UNIT_DTYPE, pack_unit
 from tieredstore.message.record import decode_record
 
 _log = logging.getLogger(__name__)
@@ -73,8 +77,12 @@ def check_queues(root: Path, config: StoreConfig, dispatch_from: int) -> None:
     if config.is_rocksdb or not find_log_directory(config, root).is_dir():
         return
     plan = plan_recovery(root, config, with_index=False, compares=True, builds_unknown=False)
-    if plan.queue_cuts or (plan.queues_to_build and plan.dispatch_from < dispatch_from):
-        names = sorted({f"{one.topic}/{one.queue_id}" for one in plan.queues_to_build})
+    for warning in plan.warnings:
+        _log.warning("%s", warning)
+    lost = plan.lost_ends
+    if plan.queue_cuts or lost or (plan.queues_to_build and plan.dispatch_from < dispatch_from):
+        keys = {(one.topic, one.queue_id) for one in plan.queues_to_build}
+        names = [f"{key[0]}/{key[1]}" for key in sorted(keys | {one.key for one in lost})]
         folder = root / CONSUME_QUEUE_DIRECTORY
         raise Corrupt(
             f"{folder}: the commit log has messages that no consume queue has: of "
@@ -203,6 +211,12 @@ def _load_files(
     if index.missing_from is not None:
         reput.miss_index_from(max(index.missing_from, log.min_offset))
     recover_normally(root, log, parts.queues, plan)
+    for end in () if plan is None else plan.lost_ends:
+        queue = parts.queues.get(end.key)
+        if queue is not None and queue.max_offset == end.offset:
+            unit = np.frombuffer(pack_unit(end.position, end.size, 0), UNIT_DTYPE)
+            units = QueueUnits(end.key, end.offset, unit, np.zeros(1, np.int64))
+            parts.queues.append([units], end.position + end.size)
     parts.batch_queues.truncate(log.max_offset)
     parts.batch_queues.correct_min_offset(log.min_offset)
     reput.offset = _find_dispatch_start(parts, checkpoint.logics_physical_offset, plan)

@@ -49,6 +49,7 @@ from tieredstore.local.queues.missing.spilled_rows import add_held_back, count_w
 from tieredstore.local.queues.rebuilt import RebuiltQueues
 from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
 from tieredstore.local.recovery.inferring import infer_sizes
+from tieredstore.local.recovery.log_scan import find_lost_end
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.planning import plan_recovery
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned, refuse_owned
@@ -254,6 +255,7 @@ class ReadOnlyMessageStore(StoreReads):
             is_plain=(table.attributes.keys() - batch).__contains__,
             limit_ms=self._time_limit_ms,
             end=None if self.recovery_plan is None else self.recovery_plan.log_end,
+            is_lost=lambda at: not self.is_live and bool(find_lost_end(self.root, self._log, at)),
             scratch=self._scratch,
         )
         warn_of_missing(found, str(self.root))

@@ -111,6 +111,7 @@ _PLAN_TABLES: Tables = {
     "queues_to_build": ("topic", "queue_id", "from_offset", "until_offset"),
     "index_cuts": ("path", "items"),
     "doubtful_records": ("topic", "offset", "reason"),
+    "lost_ends": ("topic", "queue_id", "offset"),
 }
 _HIDDEN = frozenset({"warnings", "needs_consent", "wipe", "records_behind"})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from tieredstore.local.log.file_names import file_name
 from tieredstore.local.log.foreign_log import ForeignCommitLog, find_record
 from tieredstore.local.log.record_check import check_stored_record, find_topic_of_whole
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.recovery.checkpoint import read_checkpoint
 from tieredstore.local.recovery.queue_files import has_data
 from tieredstore.message.columns.records import (
     RecordColumns,
@@ -35,6 +37,7 @@ from tieredstore.message.layout import (
     FIXED_SIZE,
     HOSTLESS_SIZE,
     MAGICS,
+    MAX_STORE_TIMESTAMP_END,
     MIN_RECORD_SIZE,
     host_sizes,
     size_and_magic,
@@ -339,6 +342,26 @@ def has_lost_sector(log: CommitLogReader, start: int, end: int) -> bool:
             return True
         position += length
     return False
+
+
+def find_lost_end(root: Path, log: CommitLogReader, position: int) -> str:
+    """Describe the loss if a cleanly stopped store's log ends at `position`, although a message
+    there was on disk: the head of a record is there, with a store time up to the checkpoint's.
+    Return an empty text otherwise. A Java broker leaves the bytes of a torn write there."""
+    head = log.get(position, MAX_STORE_TIMESTAMP_END)
+    message = None if head is None else StoredMessage(head, 0, len(head))
+    if message is None or message.magic not in MAGICS or message.store_timestamp_ms <= 0:
+        return ""
+    try:
+        flushed_ms = read_checkpoint(root).physic_msg_timestamp_ms
+    except Corrupt:
+        flushed_ms = 0
+    if message.store_timestamp_ms > flushed_ms:
+        return ""
+    return (
+        f"{root}: the last message of the commit log, at {position}, was on disk, and is damaged. "
+        "A recovery cuts it off, and a later message gets its queue offset again"
+    )
 
 
 def find_rest(

@@ -20,6 +20,7 @@ from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, LogSpan
 from tieredstore.local.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from tieredstore.local.recovery.index_plan import NEW_SUFFIX, IndexCut, read_items
+from tieredstore.local.recovery.log_scan import find_lost_end
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.message.columns.walk import walk_records
 from tieredstore.message.index.local import (
@@ -49,12 +50,20 @@ def recover_normally(
     root: Path, log: CommitLog, queues: ConsumeQueueStoreInterface, plan: RecoveryPlan | None = None
 ) -> None:
     """Find the end of the log, or take it from `plan`, the plan of a finished recovery. Then find
-    the beginning of each queue. No unit points outside the log afterwards. Raises Invalid for
-    queues without a log, and Corrupt if valid messages follow a damaged one."""
+    the beginning of each queue. Afterwards no unit points outside the log. Raises Invalid for
+    queues without a log, and Corrupt if valid messages follow a damaged one, or the last message
+    was on disk and is damaged."""
     if log.is_empty and queues.max_physical_offset > 0:
         raise Invalid(f"{root}: there are consume queues but no commit log", path=str(root))
     if not log.is_empty:
         tail = find_tail(log, queues) if plan is None else plan.log_end
+        loss = find_lost_end(root, log, tail) if plan is None else ""
+        if loss:
+            raise Corrupt(
+                f"{loss}. Nothing was done: `tieredstore store recover {root} --yes` does it",
+                path=str(root),
+                offset=tail,
+            )
         log.set_tail(tail)
         queues.truncate(tail if plan is None else min(plan.units_until, tail))
     queues.correct_min_offset(log.min_offset)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tieredstore.local.index.reader import IndexShape
+from tieredstore.local.queues.missing.records import Misplaced
 from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.local.recovery.index_plan import IndexCut
 from tieredstore.local.recovery.log_scan import DoubtfulRecord, EndCause, RecordsBehind
@@ -48,7 +49,8 @@ class RecoveryPlan:
     `warnings`: texts for the operator. `has_unread`: whether parts of the log have no record
     although no queue points there, which no recovery can repair. `needs_rebuild`: whether missing
     units require a rebuild of all queues. `doubtful`: complete records that look damaged because of
-    the client that sent them, and are kept.
+    the client that sent them, and are kept. `lost_ends`: damaged last
+    messages of queues, which get units so that no later message gets their offsets.
     """
 
     root: Path
@@ -78,6 +80,7 @@ class RecoveryPlan:
     has_unread: bool = False
     needs_rebuild: bool = False
     doubtful: tuple[DoubtfulRecord, ...] = ()
+    lost_ends: tuple[Misplaced, ...] = ()
 
     @property
     def is_needed(self) -> bool:
@@ -89,36 +92,22 @@ class RecoveryPlan:
             or self.delete_index_files
             or self.queues_to_build
             or self.needs_rebuild
+            or self.lost_ends
         )
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for the JSON report (`docs/cli.md`)."""
+        found = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        wipe = {"path": found.pop("wipe_path"), "position": found.pop("wipe_position")}
+        hidden = ("root", "was_clean", "behind", "doubtful", "index_shape", "log_files_to_sync")
         return {
             "store": str(self.root),
             "clean": self.was_clean,
             "recovery_needed": self.is_needed,
-            "check_from": self.check_from,
-            "records": self.records,
-            "log_end": self.log_end,
+            **{name: value for name, value in found.items() if name not in hidden},
             "end_cause": self.end_cause.name.lower(),
-            "end_detail": self.end_detail,
-            "cut_bytes": self.cut_bytes,
-            "wipe": {"path": self.wipe_path, "position": self.wipe_position}
-            if self.wipe_path
-            else None,
-            "delete_log_files": list(self.delete_log_files),
-            "records_behind": asdict(self.behind),
-            "queue_cuts": [asdict(cut) for cut in self.queue_cuts],
-            "units_until": self.units_until,
-            "index_cuts": [asdict(cut) for cut in self.index_cuts],
-            "delete_index_files": list(self.delete_index_files),
-            "dispatch_from": self.dispatch_from,
-            "queues_to_build": [asdict(queue) for queue in self.queues_to_build],
-            "checkpoint_before": asdict(self.checkpoint_before),
-            "checkpoint_after": asdict(self.checkpoint_after),
-            "needs_consent": self.needs_consent,
-            "warnings": list(self.warnings),
-            "has_unread": self.has_unread,
-            "needs_rebuild": self.needs_rebuild,
-            "doubtful_records": [asdict(record) for record in self.doubtful],
+            "wipe": wipe if self.wipe_path else None,
+            "records_behind": found["behind"],
+            "doubtful_records": found["doubtful"],
+            "lost_ends": [{**it.key._asdict(), "offset": it.offset} for it in self.lost_ends],
         }

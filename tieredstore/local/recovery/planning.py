@@ -195,6 +195,7 @@ class _Planner:
             bool(unread),
             self.in_rocksdb and not compared.found.is_whole,
             tuple(scan.doubtful),
+            tuple(compared.found.lost_ends),
         )
 
     def _compare(self, states: QueueStates, cut_at: int, end: int) -> QueuesToMend:
@@ -249,9 +250,10 @@ class _Planner:
         return log.min_offset
 
     def _step_back(self, offset: int, states: QueueStates) -> int:
-        """Return `offset`, or the position of the last message before it if that message is
-        damaged. The check of the records then begins there, and finds the damage even if the
-        message was once intact on disk."""
+        """Return `offset`. But if the last message with a unit before `offset` is damaged, return
+        its position, and if later messages without a unit are damaged, return its end. The check of
+        the records then begins there, and finds damage even if these messages were once intact on
+        disk. A false unit does not count."""
         last: tuple[int, int, int] | None = None
         for state, queue in states:
             kept = state.max_offset
@@ -264,8 +266,9 @@ class _Planner:
             return offset
         record = self.log.get(last[0], last[1])
         if record is not None and log_scan.find_record_fault(record, last[0]) is None:
-            return offset
-        return last[0]
+            end = last[0] + last[1]
+            return offset if log_scan.LogScan(self.log, end).end.offset >= offset else end
+        return last[0] if self._is_border(last[0]) else offset
 
     def _is_border(self, offset: int) -> bool:
         """Return whether a message begins or ends at the log offset `offset`."""
@@ -295,7 +298,7 @@ class _Planner:
         or ""."""
         end = scan.end
         if behind.records == 0:
-            return ""
+            return log_scan.find_lost_end(self.root, self.log, end.offset) if self.was_clean else ""
         text = (
             f"{self.log.path_of(end.offset)}: {end.cause.value} at {end.offset}, and after it, "
             f"from {behind.first_offset} on, {behind.records} valid messages "

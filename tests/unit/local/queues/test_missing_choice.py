@@ -28,7 +28,7 @@ def choose(root: Path, offsets: list[int]) -> tuple[list[tuple[int, int, int]], 
     found["unit"]["size"] = SIZE
     rows.extend(found)
     log = ForeignCommitLog(root, PositionalFiles(writable=False))
-    runs, unread = choose_units(QueueKey("t", 0), rows, None, log, -1, None, Spill())
+    runs, unread, _ = choose_units(QueueKey("t", 0), rows, None, log, -1, None, Spill())
     texts = [one.reason for one in unread]
     named = [int(text.split()[3]) for text in texts if text.startswith("queue offsets of")]
     places = [

@@ -16,7 +16,7 @@ from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.queues.foreign import ForeignQueues
 from tieredstore.local.queues.interface import ConsumeQueueReader, QueueUnits
 from tieredstore.local.queues.missing import records
-from tieredstore.local.queues.missing.choice import FOUND_DTYPE, choose_units
+from tieredstore.local.queues.missing.choice import FOUND_DTYPE, choose_units, find_ends
 from tieredstore.local.queues.missing.completed import CompletedQueue
 from tieredstore.local.queues.missing.spilled_rows import Late, Rows, Spill, SpilledRows, find_late
 from tieredstore.local.queues.topic_deletion import TopicDeletion
@@ -81,6 +81,7 @@ class Comparison:
     joints: dict[QueueKey, JointSpan] = field(default_factory=dict)
     runs: dict[QueueKey, list[ConsumeQueueReader]] = field(default_factory=dict)
     late: dict[QueueKey, Late] = field(default_factory=dict)
+    lost_ends: list[records.Misplaced] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -103,29 +104,27 @@ def compare_queues(
     is_plain: Callable[[str], bool] = lambda _: False,
     limit_ms: int = _NO_LIMIT_MS,
     end: int | None = None,
+    is_lost: Callable[[int], bool] = lambda _: False,
     scratch: Path | None = None,
 ) -> Comparison:
     """Compare the queues with the log, up to the log offset `end`, and up to the first message with
-    a store time after `limit_ms`.
-
-    `has_topic`: returns whether the broker has a topic (default: always).
-    `is_special`: returns whether the units of a topic have another format.
-    `is_plain`: returns whether the units of a topic certainly have the plain format.
-    `scratch`: folder for units that exceed memory, as in `Spill`.
-
-    Raises Unavailable, and Exhausted if there is no space.
-    """
+    a store time after `limit_ms`. `is_lost`: returns whether bytes at the end of the log were a
+    message. `has_topic`: returns whether the broker has a topic. By default all topics exist.
+    `is_special`: returns whether the units of a topic have another form. `is_plain`: returns
+    whether the units of a topic certainly have the plain form. `scratch`: folder for units that
+    exceed memory, as in `Spill`. Raises Unavailable, and Exhausted if space is missing."""
     found = Comparison()
     while True:
         opened = _open_queues(queues, found, is_special)
         spill = Spill(scratch)
         groups: dict[QueueKey, SpilledRows] = {}
         deletions: list[StoredMessage] = []
+        misplaced: list[records.Misplaced] = []
         found.unread.clear()
         try:
             until = log.readable_offset if end is None else min(end, log.readable_offset)
             spans = records.find_uncovered(log, opened.values(), until)
-            _collect(log, spans, delays_ms, found, groups, deletions, spill)
+            _collect(log, spans, delays_ms, found, groups, deletions, misplaced, spill)
             # A topic that no table describes is ordinary if it has ordinary messages too.
             plain = {key.topic for key in (*opened, *groups) if not is_special(key.topic)}
             plain |= set(filter(is_plain, found.joint_topics))
@@ -136,10 +135,13 @@ def compare_queues(
         break
     late = _find_first_late(groups, limit_ms)
     ends = [0, *(_last_position(queue) for queue in opened.values())]
+    ends = [one for one in ends if one < until]  # others are of false units
     ends += [int(rows[len(rows) - 1]["unit"]["physical_offset"]) for rows in groups.values()]
     # The log ends after the last known record, regardless of the bytes after it.
     found.unread = [
-        one for one in found.unread if one.begin < max(ends) and (late is None or one.begin < late)
+        one
+        for one in found.unread
+        if (one.begin < max(ends) or is_lost(one.begin)) and (late is None or one.begin < late)
     ]
     found.unread += [one for one in unexpected if late is None or one.begin < late]
     for key in [key for key in found.unreadable if key.topic in found.joint_topics]:
@@ -151,7 +153,7 @@ def compare_queues(
             continue
         queue = opened.get(key)
         before = deleted_before(key.topic)
-        runs, contradictions = choose_units(key, rows, queue, log, before, late, spill)
+        runs, contradictions, wrong = choose_units(key, rows, queue, log, before, late, spill)
         held_back = None if late is None else find_late(rows, max(before + 1, late))
         if not runs and held_back is None and not contradictions:
             continue
@@ -161,6 +163,8 @@ def compare_queues(
             found.deleted.add(key.topic)
             continue
         found.unread += contradictions
+        places = zip(wrong["unit"]["physical_offset"], wrong["unit"]["size"], strict=True)
+        misplaced += [records.Misplaced(key, int(at), int(size)) for at, size in places]
         if held_back is not None:
             found.late[key] = held_back
         if not runs:
@@ -170,6 +174,28 @@ def compare_queues(
             unit = run.unit(run.min_offset)
             position = 0 if unit is None else unit[0]
             found.built.append(Built(key, run.min_offset, run.max_offset, position))
+    if late is None:
+        found.lost_ends = _find_lost_ends(misplaced, opened, found.runs, log)
+    return found
+
+
+def _find_lost_ends(
+    misplaced: list[records.Misplaced],
+    opened: dict[QueueKey, ConsumeQueueReader],
+    runs: dict[QueueKey, list[ConsumeQueueReader]],
+    log: ForeignCommitLog,
+) -> list[records.Misplaced]:
+    """Return the damaged messages that lie in the log after all other messages of their queue."""
+    found = []
+    known: dict[QueueKey, tuple[int, int]] = {}
+    for one in sorted(misplaced, key=lambda one: one.position):
+        queues = (opened.get(one.key), *runs.get(one.key, ()))
+        ends = (queue and find_ends(one.key, queue, log) for queue in queues)
+        lasts = ((it.last_end, it.last_offset) for it in ends if it)
+        end, last = known.get(one.key) or max(lasts, default=(-1, -1))
+        if 0 <= end <= one.position:
+            found.append(one._replace(offset=last + 1))
+            known[one.key] = one.position + one.size, last + 1
     return found
 
 
@@ -234,6 +260,7 @@ def _collect(
     found: Comparison,
     groups: dict[QueueKey, SpilledRows],
     deletions: list[StoredMessage],
+    misplaced: list[records.Misplaced],
     spill: Spill,
 ) -> None:
     for span in spans:
@@ -245,6 +272,8 @@ def _collect(
                 rows.extend(_make_rows(one))
             elif isinstance(one, records.Unread):
                 found.unread.append(one)
+            elif isinstance(one, records.Misplaced):
+                misplaced.append(one)
             elif isinstance(one, records.Joint):
                 found.joint_topics.add(one.key.topic)
                 first = JointSpan(one.position, one.position, one.from_offset, one.until_offset)

@@ -19,7 +19,7 @@ from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.consume_queue import BLANK_SIZE_FIELD
 from tieredstore.message.properties import parse_number
 from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.message.sysflag import INNER_BATCH
+from tieredstore.message.sysflag import INNER_BATCH, TRANSACTION_PREPARED
 
 _UNITS: Final = 1 << 16
 _NEAR_BYTES: Final = 1 << 16
@@ -141,6 +141,16 @@ class Unread(NamedTuple):
     reason: str
 
 
+class Misplaced(NamedTuple):
+    """Message with a false queue offset or a false position of its own. `position`, `size`: its
+    record in the log (bytes). `offset`: its queue offset by the message before it, or -1."""
+
+    key: QueueKey
+    position: int
+    size: int
+    offset: int = -1
+
+
 class Joint(NamedTuple):
     """Record of several messages, whose unit is in a batch consume queue. `position`: position of
     the record in the log (bytes). `from_offset`, `until_offset`: queue offsets of its messages."""
@@ -151,7 +161,7 @@ class Joint(NamedTuple):
     until_offset: int
 
 
-Found = QueueUnits | StoredMessage | Unread | Joint
+Found = QueueUnits | StoredMessage | Unread | Joint | Misplaced
 
 
 def find_records(
@@ -218,9 +228,24 @@ def _find_in_piece(
         if len(positions) == 1:
             at = begin + int(positions[0])
             yield Unread(at, at + 1, str(error))
+            yield from _find_misplaced(piece[int(positions[0]) :], at)
             return
         for row in range(len(positions)):
             yield from _find_in_piece(piece, begin, positions[row : row + 1], starts, delays_ms)
+
+
+def _find_misplaced(piece: memoryview, at: int) -> Iterator[Misplaced]:
+    """Yield the message of the record at the log offset `at`, which cannot be read, if its body and
+    its queue are right. A half message, and a record of several messages, are in no such queue."""
+    try:
+        message = decode_record(piece[: int.from_bytes(piece[:4], "big")])
+        message.check_body()
+    except Corrupt:
+        return
+    key = QueueKey(message.topic, message.queue_id)
+    is_in_queue = not message.sys_flag & (INNER_BATCH | TRANSACTION_PREPARED)
+    if message.physical_offset != at and is_in_queue and find_queue_fault(*key) is None:
+        yield Misplaced(key, at, message.size)
 
 
 def _find_in_records(
