@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
@@ -41,7 +42,6 @@ def run_verify(
     """Check a tier, or one topic or queue without the index, and return the JSON report. Listing
     and metadata are read at the start of the first run. Raises Invalid, Unavailable, and Fenced if
     another writer has the epoch that a seal needs (`jobs.sealing`)."""
-    topic, queue_id = options.topic, options.queue
     kept: list[dict[str, object]] = []
     counts = dict.fromkeys(Severity, 0)
 
@@ -54,9 +54,8 @@ def run_verify(
         if sealer is not None:
             sealer.tell(finding)
 
-    provider = location.connect()
     with ExitStack() as stack:
-        stack.callback(provider.close)
+        provider = stack.enter_context(closing(location.connect()))
         with without_cycle_search():
             listings = _listings(provider, location)
             pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
@@ -68,12 +67,11 @@ def run_verify(
         sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if options.seal else None
         unreadable = pinned.metadata_error is not None
         if unreadable:
-            tell(
-                damage("metadata-unreadable", f"{pinned.metadata_error}. The tier alone is checked")
-            )
-        some = topic is not None or queue_id is not None
-        queues = catalogue.select(topic, queue_id, location.broker) if some else None
-        with_index = options.index and not some
+            text = f"{pinned.metadata_error}. The tier alone is checked"
+            tell(damage("metadata-unreadable", text))
+        chosen = options.topic, options.queue
+        queues = None if chosen == (None, None) else catalogue.select(*chosen, location.broker)
+        with_index = options.index and queues is None
 
         def stages(
             stage: str, work: Work, tasks: Sequence[VerifyTask], kind: object
@@ -90,34 +88,30 @@ def run_verify(
         ).run(tell, queues=queues, with_index=with_index)
         sealed: dict[str, object] = {}
         if sealer is not None:
-            chosen = catalogue.queues if queues is None else queues
-            extents = list(list_extents(chosen))
-            if with_index:
-                extents += [one for found in catalogue.indexes.values() for one in found]
+            sealable = catalogue.queues if queues is None else queues
+            indexes = chain.from_iterable(catalogue.indexes.values() if with_index else ())
+            extents = chain(list_extents(sealable), indexes)
             there = (one.id for one in extents if one.listing is not None)
-            done = sealer.seal(there, chosen, catalogue.queues, brokers)
-            sealed = {"sealed": asdict(done)}
-        kinds = dict(checked.kinds)
-        if unreadable:
-            kinds["metadata-unreadable"] = 1
-        return run.report(
-            {
-                "tier": provider.url,
-                "queues": checked.queues,
-                "messages": checked.messages,
-                "message_bytes": checked.message_bytes,
-                "segments": checked.segments + checked.index_segments,
-                "index_items": checked.index_items,
-                "covered_bytes": checked.covered_bytes,
-                "uncovered_bytes": checked.uncovered_bytes,
-                "damage": checked.damage + unreadable,
-                "notes": checked.notes,
-                "kinds": dict(sorted(kinds.items())),
-                "findings": kept,
-                "findings_left_out": sum(counts.values()) - len(kept),
-                **sealed,
-            }
-        )
+            sealed["sealed"] = asdict(sealer.seal(there, sealable, catalogue.queues, brokers))
+    kinds = checked.kinds | ({"metadata-unreadable": 1} if unreadable else {})
+    return run.report(
+        {
+            "tier": catalogue.url,
+            "queues": checked.queues,
+            "messages": checked.messages,
+            "message_bytes": checked.message_bytes,
+            "segments": checked.segments + checked.index_segments,
+            "index_items": checked.index_items,
+            "covered_bytes": checked.covered_bytes,
+            "uncovered_bytes": checked.uncovered_bytes,
+            "damage": checked.damage + unreadable,
+            "notes": checked.notes,
+            "kinds": dict(sorted(kinds.items())),
+            "findings": kept,
+            "findings_left_out": sum(counts.values()) - len(kept),
+            **sealed,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tieredstore.cli.messages.where import WhereFilter
     from tieredstore.cli.output.messages import MessageOutput
     from tieredstore.errors import Corrupt
-    from tieredstore.scan.opening import OpenTier
 
 
 _STORE_EVERY_MS = 1_000
@@ -114,73 +113,63 @@ def cat(
     every_ms = _TIER_EVERY_MS if store is None else _STORE_EVERY_MS
     if every is not None:
         every_ms = parse_span(every, "--every")
-    choice = MessageChoice(parse_tags(tag), _parse_where(where))
     columns = MESSAGE_COLUMNS if names_one_topic(topics) else ("topic", *MESSAGE_COLUMNS)
     left_out = LeftOut()
+    how = parse_search_times(search_times)
     request = MessageRequest(
         topics,
         queue,
-        ScanBounds(
-            from_offset,
-            until_offset,
-            since_ms,
-            until_ms,
-            search_times=parse_search_times(search_times),
-        ),
-        choice,
+        ScanBounds(from_offset, until_offset, since_ms, until_ms, search_times=how),
+        MessageChoice(parse_tags(tag), _parse_where(where)),
         out.body,
         out.fields(columns),
         make_on_finding(OnDamage(on_damage), left_out),
     )
+    feed: Feed | None = None
     with ExitStack() as stack:
-        feed: Feed | None = None
-        if follow:
+        if follow or store is not None:
             feed = stack.enter_context(_open_feed(tier, store, request))
+        if follow and feed is not None:
             rows = stack.enter_context(_follow(feed, tail, every_ms))
-        elif store is not None:
-            feed = stack.enter_context(_open_feed(tier, store, request))
-            if tail is None:
-                rows = feed.read_next()
-            else:
-                last = feed.read_last(tail)
-                rows = _raise_behind(reversed(last) if reverse else last, feed.failure)
+        elif feed is None:
+            rows = stack.enter_context(_read_tier(tier, request, tail, reverse=reverse))
+        elif tail is None:
+            rows = feed.read_next()
         else:
-            from tieredstore.cli.composition import open_tier
-
-            opened = stack.enter_context(open_tier(tier))
-            rows = stack.enter_context(_read_tier(opened, request, tail, reverse=reverse))
-        rows = rows if limit is None else islice(rows, limit)
-        found = out.write(columns, rows, is_live=follow)
+            last = feed.read_last(tail)
+            rows = _raise_behind(reversed(last) if reverse else last, feed.failure)
+        found = out.write(columns, islice(rows, limit), is_live=follow)
     if not found and limit != 0:
-        say(f"{_name(topics)} no such message{choice.explain_nothing()}")
+        say(f"{_name(topics)} no such message{request.choice.explain_nothing()}")
     ended = messages.end_with(left_out)
     return int(ExitCode.DAMAGE if feed is not None and feed.lacks_messages else ended)
 
 
 @contextmanager
 def _read_tier(
-    opened: OpenTier, request: MessageRequest, tail: int | None, *, reverse: bool
+    tier: TierOptions, request: MessageRequest, tail: int | None, *, reverse: bool
 ) -> Iterator[Iterable[Row]]:
+    from tieredstore.cli.composition import open_tier
     from tieredstore.scan.plan import plan
 
-    provider = opened.provider
-    queues = choose_queues(opened.catalogue(), request.topics, request.queue_id, opened.broker)
-    if tail is not None:
-        last, failure = last_rows(provider, queues, request, tail)
-        yield _raise_behind(reversed(last) if reverse else last, failure)
-        return
-    ranges = plan(provider, queues, request.bounds)
-    rows = message_rows(
-        provider,
-        ranges,
-        request.choice,
-        request.body,
-        request.names,
-        request.on_finding,
-        reverse=reverse,
-    )
-    with closing(rows):
-        yield rows
+    with open_tier(tier) as opened:
+        provider = opened.provider
+        queues = choose_queues(opened.catalogue(), request.topics, request.queue_id, opened.broker)
+        if tail is not None:
+            last, failure = last_rows(provider, queues, request, tail)
+            yield _raise_behind(reversed(last) if reverse else last, failure)
+            return
+        rows = message_rows(
+            provider,
+            plan(provider, queues, request.bounds),
+            request.choice,
+            request.body,
+            request.names,
+            request.on_finding,
+            reverse=reverse,
+        )
+        with closing(rows):
+            yield rows
 
 
 def _raise_behind(rows: Iterable[Row], failure: Corrupt | None) -> Iterator[Row]:

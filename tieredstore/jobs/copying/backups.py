@@ -161,8 +161,36 @@ class BackupCopy:
         topics are deleted. Messages that the target lacks are omitted, except their deletions. The
         parents keep their ids."""
         place, broker = find_layer(self.target.provider, RangedBackups), self.tier.broker
-        groups = load_runs(self.origin, broker).directory.list_groups()
-        known = load_runs(self.target.provider, broker).directory
+        known = load_runs(self.target.provider, broker).directory.runs
+        whole, covered, deleted = self._choose_light_runs()
+        before = join_covered(one for run in known for one in run.notes.covered)
+        is_known = find_deletions(run.names for run in known) == deleted and before == covered
+        if place is None or is_known:
+            return
+        parts = count_parts(whole)
+        begins = {(one.topic_id, one.queue_id): 0 for one in covered}
+        names = [BackupName(writer.epoch_number, 1 + n, BackupKind.LITE) for n in range(parts)]
+        merged = tuple(str(run.name) for run in known)
+        chosen = ChosenRuns(whole, 1, keeps_deleted=True)
+        writer.check()
+        for part, name in enumerate(names):
+            low, high = find_key_range(part, parts)
+            here = {key: end for key, end in deleted.items() if low <= key < high}
+            only = sort_units(np.zeros(0, np.uint64), np.zeros(0, UNIT_DTYPE), here)
+            content = merge_contents([merge_part(chosen, begins, part, parts), only])
+            notes = RunNotes(1, str(names[0]), part, parts)
+            if not part:
+                notes = msgspec.structs.replace(notes, covered=covered, merged=merged)
+            place.write_backup(broker, name, encode_run(notes, content))
+        writer.confirm()
+        place.delete_backups(broker, [run.name for run in known])
+
+    def _choose_light_runs(
+        self,
+    ) -> tuple[list[LiteRun], tuple[CoveredRange, ...], dict[int, int]]:
+        """Return the origin's runs whose messages the target has, the ranges that they cover, and
+        the deletions of all runs by key."""
+        groups = load_runs(self.origin, self.tier.broker).directory.list_groups()
         ids = {topic.topic: topic.topic_id for topic in self.target.metadata.topics()}
         ranges: list[CoveredRange] = []
         whole: list[LiteRun] = []
@@ -176,30 +204,8 @@ class BackupCopy:
             if all(one.end <= self._find_end(QueueKey(one.topic, one.queue_id)) for one in covered):
                 ranges += covered
                 whole += group
-        found = [run for group in groups.values() for run in group]
-        deleted = find_deletions(run.names for run in found)
-        joined = join_covered(ranges)
-        before = join_covered(one for run in known.runs for one in run.notes.covered)
-        is_known = find_deletions(run.names for run in known.runs) == deleted and before == joined
-        if place is None or is_known:
-            return
-        parts = count_parts(whole)
-        begins = {(one.topic_id, one.queue_id): 0 for one in joined}
-        names = [BackupName(writer.epoch_number, 1 + n, BackupKind.LITE) for n in range(parts)]
-        merged = tuple(str(run.name) for run in known.runs)
-        chosen = ChosenRuns(whole, 1, keeps_deleted=True)
-        writer.check()
-        for part, name in enumerate(names):
-            low, high = find_key_range(part, parts)
-            here = {key: end for key, end in deleted.items() if low <= key < high}
-            only = sort_units(np.zeros(0, np.uint64), np.zeros(0, UNIT_DTYPE), here)
-            content = merge_contents([merge_part(chosen, begins, part, parts), only])
-            notes = RunNotes(1, str(names[0]), part, parts)
-            if not part:
-                notes = msgspec.structs.replace(notes, covered=joined, merged=merged)
-            place.write_backup(broker, name, encode_run(notes, content))
-        writer.confirm()
-        place.delete_backups(broker, [run.name for run in known.runs])
+        names = (run.names for group in groups.values() for run in group)
+        return whole, join_covered(ranges), find_deletions(names)
 
     def _find_end(self, key: QueueKey) -> int:
         """Return the queue offset after the last message of a queue in the target."""
