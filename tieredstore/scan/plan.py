@@ -66,9 +66,11 @@ class ScanBounds:
     """Bounds of the messages of each queue, and the size of the ranges. None means no bound. Queue
     offsets [from_offset, until_offset) and store times [since_ms, until_ms). `range_bytes`:
     approximate commit log bytes of a range. `narrow`: a range has only the segments that it needs,
-    so that it is small to send. `search_times`: mode of the search by time. `leave_search`: leave a
-    search that reads the head of every message to the reader of a range. `has_witness`: every range
-    gets a witness. Otherwise only ranges whose plan needs reads, and parts of a queue, get one."""
+    so that it is small to send. `search_times`: mode of the search for bounds by time.
+    `leave_search`: whether a search that reads the head of every message is left to the reader of a
+    range. `has_witness`: whether every range gets a witness, because another process may read it.
+    Otherwise only ranges of large queues whose plan needs reads, and ranges that are parts of one
+    queue, get a witness."""
 
     from_offset: int | None = None
     until_offset: int | None = None
@@ -106,9 +108,9 @@ def plan(
     is_part = bounds.narrow and (bounds.from_offset is not None or bounds.until_offset is not None)
 
     def waits(queue: QueueFiles) -> bool:
-        if bounds.has_times and not (bounds.leave_search and is_read_whole(queue)):
-            return True
-        return needs_reads(queue, range_bytes=bounds.range_bytes, is_part=is_part)
+        return _needs_search(queue, bounds) or needs_reads(
+            queue, range_bytes=bounds.range_bytes, is_part=is_part
+        )
 
     warns = bounds.has_times and bounds.search_times is SearchTimes.EXACT and bounds.leave_search
     yield from plan_each(provider, list(queues), plan_one, warns=warns, waits=waits)
@@ -181,9 +183,7 @@ def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> list[ScanRange]
                     is_part = piece.from_offset > begin or piece.until_offset < behind
                     needed = _narrow_queue(reader, piece) if bounds.narrow and is_part else queue
                     pieces.append(replace(piece, queue=needed, is_searched=is_searched))
-    is_read = queue.commit_log_min_offset > 0 or (
-        bounds.has_times and any(piece.is_searched for piece in pieces)
-    )
+    is_read = queue.commit_log_min_offset > 0 or _needs_search(queue, bounds)
     if bounds.has_witness or len(pieces) > 1 or (is_read and not is_read_whole(queue)):
         offsets = [piece.from_offset for piece in pieces if not piece.is_lost]
         witness = take_witness(reader, offsets[0]) if offsets else None
@@ -194,15 +194,12 @@ def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> list[ScanRange]
 def _find_wanted(
     reader: QueueReader, low: int, high: int, bounds: ScanBounds, *, has_lost: bool
 ) -> list[tuple[int, int, bool]]:
-    """Return the runs of [low, high) that may have messages within the time bounds. The flag of a
-    run is False if the reader must still search it for the exact bounds."""
-    since_ms, until_ms = bounds.since_ms, bounds.until_ms
-    if _are_within(reader.queue, since_ms, until_ms):
-        return [(low, high, True)]
-    is_small = is_read_whole(reader.queue)
-    if is_small and bounds.leave_search and not has_lost:
-        return [(low, high, False)]
-    if is_small or has_lost or bounds.search_times is SearchTimes.SAMPLED:
+    """Return the runs of [low, high) that may have messages within the time bounds, each with a
+    flag. The flag is False if the reader must still search the run for the exact bounds."""
+    queue, since_ms, until_ms = reader.queue, bounds.since_ms, bounds.until_ms
+    if not _needs_search(queue, bounds, has_lost=has_lost):
+        return [(low, high, _are_within(queue, since_ms, until_ms))]
+    if is_read_whole(queue) or has_lost or bounds.search_times is SearchTimes.SAMPLED:
         first, end = narrow_by_time(
             reader, low, high,
             since_ms=since_ms, until_ms=until_ms, search_times=bounds.search_times,
@@ -210,6 +207,13 @@ def _find_wanted(
         return [(first, end, True)]
     runs = find_runs(reader, low, high, Window(since_ms, until_ms))
     return [(run.start, run.end, run.times is not None or not bounds.leave_search) for run in runs]
+
+
+def _needs_search(queue: QueueFiles, bounds: ScanBounds, *, has_lost: bool = False) -> bool:
+    """Return whether the plan of a queue searches for the times. If not, the reader does, or all
+    messages are within the bounds. `has_lost`: whether units of the queue are lost."""
+    is_left = bounds.leave_search and is_read_whole(queue) and not has_lost
+    return not is_left and not _are_within(queue, bounds.since_ms, bounds.until_ms)
 
 
 def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
