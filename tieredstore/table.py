@@ -226,12 +226,15 @@ class Scan:
         target_bytes = arguments.require_size("target_bytes", target_bytes)
         provider = self._tier.location.connect()
         try:
-            return list(self._tasks(provider, target_bytes))
+            return list(self._tasks(provider, target_bytes, is_shared=True))
         finally:
             provider.close()
 
-    def _tasks(self, provider: SegmentProvider, target_bytes: int) -> Iterator[ScanTask]:
-        """Plan the tasks of this scan one by one, as the caller takes them."""
+    def _tasks(
+        self, provider: SegmentProvider, target_bytes: int, *, is_shared: bool = False
+    ) -> Iterator[ScanTask]:
+        """Plan the tasks of this scan one by one, as the caller takes them. `is_shared`: whether
+        several processes may read them."""
         catalogue = self._tier.catalogue_through(provider)
         require_match(self._selection, catalogue)
         selection, narrowing = self._selection, self._narrowing
@@ -242,6 +245,7 @@ class Scan:
             range_bytes=target_bytes,
             use_index=self._use_index,
             search_times=self._search_times,
+            is_shared=is_shared,
         )
         for scan_range in ranges:
             yield ScanTask(self._tier.location, scan_range, self._columns, self._options)

@@ -145,6 +145,17 @@ def names_place(head: Buffer, queue_offset: int, physical_offset: int) -> bool:
     )
 
 
+def identify(head: Buffer) -> tuple[int, int, int]:
+    """Return queue offset, commit log offset and store time (epoch ms) of a record. `head` has at
+    least the first MAX_STORE_TIMESTAMP_END bytes of the record."""
+    time = store_timestamp_position(_I4.unpack_from(head, SYS_FLAG_POSITION)[0])
+    return (
+        int.from_bytes(head[QUEUE_OFFSET_POSITION:PHYSICAL_OFFSET_POSITION]),
+        int.from_bytes(head[PHYSICAL_OFFSET_POSITION:SYS_FLAG_POSITION]),
+        int.from_bytes(head[time : time + 8], signed=True),
+    )
+
+
 def is_blank_record(buffer: Buffer, position: int) -> bool:
     """Return whether the record that ends a commit log file begins at `position`. False at the end
     of the buffer."""

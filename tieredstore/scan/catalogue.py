@@ -7,12 +7,16 @@ import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Self
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, TopicMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentListing
 from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.findings import Finding
+
+if TYPE_CHECKING:
+    from tieredstore.scan.generation import Witness
 
 Interval = tuple[int, int]
 """A range of numbers, [from, until): bytes or queue offsets."""
@@ -68,6 +72,15 @@ class SegmentExtent:
         return self.id.base_offset + self.size_bytes
 
 
+@dataclass(slots=True)
+class Generation:
+    """One generation of a topic, as a reader sees it. The queues of one listing share it.
+    `witness`: the message of the topic that the reader compared last, or None before the first
+    read."""
+
+    witness: Witness | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFiles:
     """Segments of one queue, by ascending base offset. Picklable. Offsets of consume queue segments
@@ -79,6 +92,13 @@ class QueueFiles:
     queue_id: int
     commit_log: tuple[SegmentExtent, ...] = ()
     consume_queue: tuple[SegmentExtent, ...] = ()
+    generation: Generation = field(default_factory=Generation, compare=False, repr=False)
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """Return a queue without segments by its path."""
+        broker, topic, queue_id = path.split("/")
+        return cls(broker, topic, int(queue_id))
 
     @property
     def path(self) -> str:

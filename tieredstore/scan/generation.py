@@ -1,5 +1,6 @@
-"""Detection of a topic that was deleted and recreated during a read. In a tier that Java writes,
-both topics use the same names and offsets, so a read could mix their messages."""
+"""Detects that a topic was deleted and recreated during a read. In a tier that Java writes, the
+deleted topic and the new one use the same names and offsets, so a read could mix messages of both.
+An object store never has two messages at the same place (`docs/formats/topic-deletion.md`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from typing import NamedTuple
 from tieredstore.contracts.block_checksums import read_as_found
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Expired
-from tieredstore.message.layout import MIN_RECORD_SIZE, is_head_of_message
+from tieredstore.message.layout import (
+    MIN_RECORD_SIZE,
+    has_magic,
+    identify,
+    is_head_of_message,
+)
 from tieredstore.scan.ahead import waits_for_network
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.expired import list_now
@@ -16,13 +22,13 @@ from tieredstore.scan.extents import QueueReader, find_message
 
 
 class Witness(NamedTuple):
-    """Message that identifies the topic of a plan. `head`: first bytes of its record, including its
-    store time. `position`: position of the record in its segment (bytes)."""
+    """A message by which a reader recognises the generation of its topic. `extent`: its commit log
+    segment. Its offsets and its store time (epoch ms) together belong to one generation only."""
 
-    queue_offset: int
     extent: SegmentExtent
-    position: int
-    head: bytes
+    queue_offset: int
+    physical_offset: int
+    store_timestamp_ms: int
 
 
 def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:
@@ -31,37 +37,36 @@ def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:
     try:
         unit = reader.read_units(queue_offset, 1)[0]
         place = find_message(reader, int(unit["physical_offset"]))
-        head = bytes(reader.commit_log.read(place, MIN_RECORD_SIZE))
+        head = reader.commit_log.read(place, MIN_RECORD_SIZE)
     except Corrupt:
         return None
-    extent = reader.commit_log.extent_at(place)
-    if extent is None or not is_head_of_message(head, int(unit["size"])):
-        return None
-    return Witness(queue_offset, extent, place - extent.base_offset, head)
+    extent, found = reader.commit_log.extent_at(place), identify(head)
+    is_sound = is_head_of_message(head, int(unit["size"])) and found[:2] == (queue_offset, place)
+    return Witness(extent, *found) if extent is not None and is_sound else None
 
 
-def require_same_generation(
-    provider: SegmentProvider, queue: QueueFiles, witness: Witness | None
-) -> None:
-    """Raise Expired if another message has replaced the witness. If the witness has expired, a
-    recreated topic is not detected. Raises Unavailable."""
-    if witness is None:
-        return
+def is_still_there(provider: SegmentProvider, witness: Witness) -> bool:
+    """Read the message of a witness again. Returns False if it has expired. Raises Expired if
+    another message is in its place, or if its queue has no messages any more, Unavailable."""
     extent = witness.extent
     segment = provider.open(extent.id, extent.listing)
     try:
         if not waits_for_network(provider):
             segment.size()  # another process may have recreated the file
-        if read_as_found(segment, witness.position, len(witness.head)) == witness.head:
-            return
+        place = witness.physical_offset - extent.base_offset
+        head = read_as_found(segment, place, MIN_RECORD_SIZE)
+        if has_magic(head) and identify(head) == witness[1:]:
+            return True
     except Corrupt:
         pass  # gone, or shorter
     finally:
         segment.close()
-    now, place = list_now(provider, queue), extent.base_offset + witness.position
-    if now.commit_log and now.commit_log_min_offset <= place:
-        raise Expired(
-            f"{queue.path}: the topic was recreated while it was read: the message at queue offset "
-            f"{witness.queue_offset} is another one now. Nothing is damaged, read again",
-            topic=queue.topic, queue_id=queue.queue_id, path=queue.path,
-        )  # fmt: skip
+    queue = list_now(provider, QueueFiles.at(extent.id.path))
+    if queue.commit_log and queue.commit_log_min_offset > witness.physical_offset:
+        return False
+    what, now = ("recreated", "another one") if queue.commit_log else ("deleted", "gone")
+    raise Expired(
+        f"{queue.path}: the topic was {what} while it was read: the message at queue offset "
+        f"{witness.queue_offset} is {now} now. Nothing is damaged, read again",
+        topic=queue.topic, queue_id=queue.queue_id, path=queue.path,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -20,7 +21,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.catalogue import Generation, QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.server_process import without_cycle_search
 from tieredstore.tier.deleted.records import drop_deleted_segments
@@ -175,6 +176,7 @@ def _sort(
         else:
             queue = files.setdefault((broker, topic, queue_id), {})
             queue.setdefault(extent.id.type, []).append(extent)
+    generations: defaultdict[tuple[str, str], Generation] = defaultdict(Generation)
     queues = tuple(
         QueueFiles(
             broker,
@@ -182,6 +184,7 @@ def _sort(
             queue_id,
             sort_by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
             sort_by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
+            generations[broker, topic],
         )
         for (broker, topic, queue_id), found in sorted(files.items())
     )

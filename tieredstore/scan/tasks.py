@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.scan.ahead import waits_for_network
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.findings import LeftOut, OnFinding, make_on_finding, raise_on_damage
 from tieredstore.scan.location import TierLocation
@@ -66,13 +67,17 @@ def plan_ranges(
     range_bytes: int = RANGE_BYTES,
     use_index: bool = True,
     search_times: SearchTimes = SearchTimes.EXACT,
+    is_shared: bool = False,
 ) -> Iterator[ScanRange]:
-    """Yield ranges that contain every selected message, each with at most about `range_bytes` of
-    commit log. Reads of a range omit other messages by their tags, keys and times. Keys are
-    searched in the index files of each broker, and in messages that are not indexed.
-    `use_index=False`: read all messages. Raises Invalid, Corrupt, Unavailable."""
+    """Yield ranges that contain every selected message. The ranges may also contain other messages.
+    The read of a range leaves these out, by their tags, keys and times. Each range has at most
+    about `range_bytes` of commit log. Keys are searched in the index files of each broker, and in
+    messages that are not indexed. `use_index=False`: all messages are read, without the index. If
+    times are selected, the matching queue offsets are searched. `is_shared`: whether several
+    processes read the ranges. Raises Invalid, Corrupt, Unavailable."""
     queues = selection.queues(catalogue)
-    bounds = selection.bounds(range_bytes, search_times)
+    has_witness = is_shared and not waits_for_network(provider)
+    bounds = replace(selection.bounds(range_bytes, search_times), has_witness=has_witness)
     if selection.keys is None or not use_index:
         yield from plan(provider, queues, bounds)
         return

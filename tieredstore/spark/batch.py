@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.ahead import map_ahead
+from tieredstore.scan.ahead import map_ahead, waits_for_network
 from tieredstore.scan.arrow.read import needs_records
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.expired import open_queue
@@ -130,6 +130,7 @@ def _ranges(
     check_named(options.ending, "endingOffsets", queues)
     kept = [queue for queue in queues if narrowing.keeps(queue)]
     is_cut = options.max_records_per_partition is not None or options.min_partitions > 1
+    has_witness = is_cut or not waits_for_network(provider)
     if options.read.keys is None:
 
         def plan_one(queue: QueueFiles) -> list[ScanRange]:
@@ -143,7 +144,7 @@ def _ranges(
                     range_bytes=options.max_partition_bytes,
                     narrow=True,
                     search_times=options.search_times,
-                    has_witness=is_cut,
+                    has_witness=has_witness,
                 )
                 return plan_queue(reader, bounds)
 
@@ -178,6 +179,7 @@ def _ranges(
         selection,
         range_bytes=options.max_partition_bytes,
         search_times=options.search_times,
+        is_shared=True,
     ):
         within = windows[key_of(one.queue)].cut(one)
         if within.count > 0:

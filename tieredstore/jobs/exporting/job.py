@@ -38,7 +38,6 @@ from tieredstore.jobs.exporting.plan import (
     Plan,
     PlannedRange,
     make_plan,
-    require_same_topics,
     scan_ranges,
 )
 from tieredstore.jobs.exporting.report import Written, find_positions, make_report
@@ -110,6 +109,8 @@ def run_export(
         written = export.write_files(catalogue)
     except (Corrupt, Expired) as error:
         _require_alive(run, location, plan, error)
+        if isinstance(error, Expired):  # The plan is useless.
+            run.journal.finish()
         raise
     except Unavailable:
         # A concurrent export that commits deletes the staged files of others. If the target is
@@ -157,7 +158,7 @@ class PinnedExport:
         return state
 
     def write_files(self, catalogue: Callable[[], TierCatalogue]) -> Written:
-        """Run the tasks. Raises Corrupt, Unavailable."""
+        """Run the tasks. Raises Corrupt, Expired if a topic was recreated, Unavailable."""
         request, short = self.request, self.plan.export[:8]
         form = FileForm(
             self.target.file_columns,
@@ -168,7 +169,8 @@ class PinnedExport:
             in_folders=request.format is Format.DELTA,
             partition_by=request.partition_by,
         )
-        ranges = list(scan_ranges(catalogue(), self.plan.tasks)) if self.plan.tasks else []
+        planned, marks = self.plan.tasks, self.plan.marks
+        ranges = list(scan_ranges(catalogue(), planned, marks)) if planned else []
         skips = request.on_damage is OnDamage.SKIP
         drops = Drops()
         if request.dedup_window_ms is not None and ranges:
@@ -208,16 +210,15 @@ class PinnedExport:
         return Written(written, drops, files, sorted(names))
 
     def commit(self, written: Written) -> str:
-        """Commit the written files, unless an earlier run has done so, and return the name of the
-        commit. Raises Fenced, Expired if a topic was recreated, Unavailable."""
+        """Commit the written files, unless an earlier run of this export did so. Returns the name
+        of the commit. Raises Fenced, Unavailable."""
         try:
             state = self.require_turn()
             if state.export == self.plan.export:
                 return self.target.find_commit(state)
-            require_same_topics(self.location, self.plan)
             commit = self.target.commit(self._following(state, written), written.files)
             return self.target.find_commit(self.require_turn()) if commit is None else commit
-        except (Expired, Fenced):
+        except Fenced:
             self.run.journal.finish()
             self.target.discard(self.folder, written.names)
             raise

@@ -6,22 +6,22 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import msgspec
 
-from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Corrupt, Expired, Invalid
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
+from tieredstore.errors import Invalid
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
-from tieredstore.scan.expired import list_now, open_queue
-from tieredstore.scan.extents import QueueReader, find_message
+from tieredstore.scan.ahead import map_ahead, waits_for_network
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, extent_at
+from tieredstore.scan.expired import open_queue
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.generation import Witness, take_witness
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
@@ -29,7 +29,6 @@ from tieredstore.scan.read.small_ranges import SMALL_BYTES
 from tieredstore.scan.read.tail import find_committed_end
 from tieredstore.scan.time_search import search
 from tieredstore.scan.time_search.modes import SearchTimes
-from tieredstore.scan.time_search.store_times import read_times
 from tieredstore.timestamps import format_time
 
 
@@ -75,11 +74,12 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Plan of an export, which stays the same when the job is continued. `base`: the target's
-    sequence before the export. `tasks`: the ranges of each task. `positions`: new positions of
-    queues, without the fields about the last exported message, which only tasks read. `taken`:
-    exported queue offsets [from, until) of each queue of a target without duplicates. `marks`: for
-    each queue that is read in several pieces or continues, a message that identifies the topic, in
-    order to detect that it was recreated."""
+    sequence before the export. `tasks`: the ranges of each task. `positions`: new positions of the
+    queues whose position changes. The fields about the last exported message are not set yet,
+    because only tasks read it. `taken`: exported queue offsets [from, until) of each queue of a
+    target without duplicates. `marks`: for each queue of a tier of files, and over a network for
+    each that is read in several pieces or continues, a message by which tasks detect a recreated
+    topic."""
 
     export: str
     base: int
@@ -140,7 +140,10 @@ def make_plan(
         if planned.mark is not None:
             result.marks[queue.path] = planned.mark
     if request.dedup_window_ms is not None:
-        result.taken.update(_find_taken(provider, catalogue, state))
+        for path, taken, marked in _find_taken(provider, catalogue, state):
+            result.taken[path] = taken
+            if marked is not None:
+                result.marks.setdefault(path, _to_mark(marked, taken[1]))
     result.tasks.extend(map(list, gather_groups(ranges, lambda item: item.size_bytes, task_bytes)))
     return result
 
@@ -161,7 +164,8 @@ def _plan_queue(
 ) -> _QueuePlan:
     planned = _QueuePlan()
     end = find_committed_end(reader)
-    goes_on = position is not None and _goes_on(reader, position, request, end)
+    marked = None if position is None else _find_marked(reader, position)
+    goes_on = position is not None and _goes_on(reader, position, marked, request, end)
     low, high = _bounds(reader, position, goes_on, request, end)
     # A queue that begins, or was recreated, lacks no earlier messages.
     reached = low if position is None else min(low, position.next_offset)
@@ -175,51 +179,44 @@ def _plan_queue(
         planned.position = (
             position.move_to(high) if position is not None and goes_on else Position(high)
         )
-        if position is not None and goes_on:
+        is_large = any(one.size_bytes > SMALL_BYTES for one in planned.ranges)
+        if goes_on and marked is not None:
             planned.mark = planned.position
-        elif len(planned.ranges) > 1 or any(one.size_bytes > SMALL_BYTES for one in planned.ranges):
-            planned.mark = _mark(reader, planned.ranges[0].from_offset, high)
+        elif (
+            goes_on or not waits_for_network(reader.provider) or len(planned.ranges) > 1 or is_large
+        ):
+            found = (take_witness(reader, one.from_offset) for one in planned.ranges)
+            planned.mark = next((_to_mark(one, high) for one in found if one is not None), None)
     return planned
 
 
-def _mark(reader: QueueReader, offset: int, high: int) -> Position | None:
-    """Return a position that identifies the queue by its message at `offset`, or None if the
-    message is unreadable. `high`: next offset of the position."""
-    times, known = read_times(reader, offset, 1)
-    if not known[0]:
+def _find_marked(reader: QueueReader, position: Position) -> Witness | None:
+    """Return the message that identifies an exported queue. Return None if it has expired or is
+    damaged, or if the position names none."""
+    if position.physical_offset is None or position.last_offset < reader.min_offset():
         return None
-    named = int(reader.read_units(offset, 1)[0]["physical_offset"])
-    return Position(high, find_message(reader, named), int(times[0]), offset)
+    return take_witness(reader, position.last_offset)
 
 
-def require_same_topics(location: TierLocation, plan: Plan) -> None:
-    """Raise Expired if a topic was recreated since the plan, because messages of both topics may be
-    mixed. Raises Unavailable."""
-    with closing(location.connect()) as provider:
+def _to_mark(found: Witness, high: int) -> Position:
+    return Position(high, found.physical_offset, found.store_timestamp_ms, found.queue_offset)
 
-        def find_change(path: str) -> str | None:
-            broker, topic, queue_id = path.split("/")
-            queue = list_now(provider, QueueFiles(broker, topic, int(queue_id)))
-            if not queue.has_units:
-                return None  # All messages have expired.
-            with open_queue(provider, queue) as reader:
-                return _change(reader, plan.marks[path], reader.max_offset())
 
-        for path, changed in zip(
-            plan.marks, map_ahead(provider, find_change, plan.marks), strict=True
-        ):
-            if changed is not None:
-                raise Expired(
-                    f"{path}: the topic was recreated while it was exported: {changed}. Nothing "
-                    "was committed, run again",
-                    path=path,
-                )
+def _to_witness(queue: QueueFiles, mark: Position | None) -> Witness | None:
+    if mark is None or mark.physical_offset is None or mark.store_timestamp_ms is None:
+        return None
+    place = mark.physical_offset
+    extent = extent_at(queue.commit_log, place)
+    if extent is None:  # The message has expired, or the recreated queue is shorter.
+        extent = SegmentExtent(SegmentId(queue.path, FileSegmentType.COMMIT_LOG, place), 0)
+    return Witness(extent, mark.last_offset, place, mark.store_timestamp_ms)
 
 
 def _find_taken(
     provider: SegmentProvider, catalogue: TierCatalogue, state: TargetState
-) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the exported range of each queue of the target, except recreated queues."""
+) -> Iterator[tuple[str, tuple[int, int], Witness | None]]:
+    """Yield the exported range of each queue of the target, and the message that identifies the
+    queue. Recreated queues are left out."""
     firsts = state.taken_from or {}
     known = [
         (queue, state.queues[queue.path])
@@ -227,14 +224,16 @@ def _find_taken(
         if queue.path in state.queues and queue.path in firsts and queue.has_units
     ]
 
-    def is_same(one: tuple[QueueFiles, Position]) -> bool:
+    def find(one: tuple[QueueFiles, Position]) -> tuple[bool, Witness | None]:
         queue, position = one
         with open_queue(provider, queue) as reader:
-            return _change(reader, position, find_committed_end(reader)) is None
+            marked = _find_marked(reader, position)
+            return _change(reader, position, marked, find_committed_end(reader)) is None, marked
 
-    for (queue, position), same in zip(known, map_ahead(provider, is_same, known), strict=True):
-        if same:
-            yield queue.path, (firsts[queue.path], position.next_offset)
+    found = map_ahead(provider, find, known)
+    for (queue, position), (is_same, marked) in zip(known, found, strict=True):
+        if is_same:
+            yield queue.path, (firsts[queue.path], position.next_offset), marked
 
 
 def plan_known(
@@ -325,9 +324,15 @@ def _bounds(
     return low, max(low, high)
 
 
-def _goes_on(reader: QueueReader, position: Position, request: ExportRequest, end: int) -> bool:
+def _goes_on(
+    reader: QueueReader,
+    position: Position,
+    marked: Witness | None,
+    request: ExportRequest,
+    end: int,
+) -> bool:
     queue = reader.queue
-    changed = _change(reader, position, end)
+    changed = _change(reader, position, marked, end)
     if changed is None:
         return True
     if Accept.REMADE not in request.accept:
@@ -341,27 +346,22 @@ def _goes_on(reader: QueueReader, position: Position, request: ExportRequest, en
     return False
 
 
-def _change(reader: QueueReader, position: Position, end: int) -> str | None:
-    """Describe how the last exported message differs from the message that is now at its offset.
-    Return None if they are equal."""
-    first = reader.min_offset()
-    marked = position.marked_offset
-    last = position.next_offset - 1 if marked is None else marked
+def _change(
+    reader: QueueReader, position: Position, marked: Witness | None, end: int
+) -> str | None:
+    """Describe how the last exported message differs from the message that the queue now has at its
+    offset, `marked`. Return None if it is the same."""
+    first, last = reader.min_offset(), position.last_offset
     if end < position.next_offset:
         return f"exported up to queue offset {position.next_offset}, the tier now ends at {end}"
     if position.physical_offset is None or position.store_timestamp_ms is None or last < first:
         return None
-    try:
-        named = int(reader.read_units(last, 1)[0]["physical_offset"])
-    except Corrupt:
-        if any(low <= last < high for low, high in find_lost_units(reader)):
-            return None  # Damage is skipped as well.
-        return f"message {last} was exported, and is in a hole now"
-    times, known = read_times(reader, last, 1)
-    if not known[0]:
-        return None  # Damage is reported when messages are read.
-    found_offset, found_time = find_message(reader, named), int(times[0])
-    if found_offset == position.physical_offset and found_time == position.store_timestamp_ms:
+    if marked is None:  # Damage is reported when messages are read.
+        spans = (*reader.queue.unit_spans(), *find_lost_units(reader))
+        is_known = any(low <= last < high for low, high in spans)
+        return None if is_known else f"message {last} was exported, and is in a hole now"
+    found_offset, found_time = marked.physical_offset, marked.store_timestamp_ms
+    if (found_offset, found_time) == (position.physical_offset, position.store_timestamp_ms):
         return None
     return (
         f"the last message exported, at queue offset {last}, was stored at "
@@ -384,16 +384,20 @@ def _to_planned_range(piece: ScanRange, since_ms: int | None) -> PlannedRange:
 
 
 def scan_ranges(
-    catalogue: TierCatalogue, planned: list[list[PlannedRange]]
+    catalogue: TierCatalogue, planned: list[list[PlannedRange]], marks: Mapping[str, Position]
 ) -> Iterator[tuple[ScanRange, ...]]:
-    """Yield the ranges of each task with the current segments of their queues. A range of a deleted
-    queue has no segments, and reading it raises the error."""
+    """Yield the ranges of each task, together with the segments that their queues have now. For a
+    deleted queue, a range without segments is yielded. Reading this range then raises the error.
+    `marks`: marks of the plan, which become the witnesses of the ranges."""
     queues = {queue.path: queue for queue in catalogue.queues}
     for items in planned:
         for path in {item.queue for item in items} - queues.keys():
-            broker, topic, queue_id = path.split("/")
-            queues[path] = QueueFiles(broker, topic, int(queue_id))
-        yield tuple(_range_of(queues[item.queue], item) for item in items)
+            queues[path] = QueueFiles.at(path)
+        yield tuple(
+            replace(_range_of(queue, item), witness=_to_witness(queue, marks.get(item.queue)))
+            for item in items
+            for queue in (queues[item.queue],)
+        )
 
 
 def _range_of(queue: QueueFiles, item: PlannedRange) -> ScanRange:

@@ -34,10 +34,17 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     store_timestamp_ms: int | None = None
     marked_offset: int | None = None
 
+    @property
+    def last_offset(self) -> int:
+        """Queue offset of the message that identifies the queue."""
+        return self.next_offset - 1 if self.marked_offset is None else self.marked_offset
+
     def move_to(self, next_offset: int) -> Position:
-        """Return this position with another `next_offset`."""
-        marked = self.next_offset - 1 if self.marked_offset is None else self.marked_offset
-        return Position(next_offset, self.physical_offset, self.store_timestamp_ms, marked)
+        """Return this position with another `next_offset`. The message that identifies the queue
+        stays the same."""
+        return Position(
+            next_offset, self.physical_offset, self.store_timestamp_ms, self.last_offset
+        )
 
 
 @dataclass(frozen=True, slots=True)

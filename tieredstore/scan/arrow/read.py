@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,6 @@ from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.arrow.schema import STORE_TIME_MS, UNIT_COLUMNS, choose_columns, schema_of
 from tieredstore.scan.expired import open_queue
 from tieredstore.scan.findings import OnFinding, raise_on_damage
-from tieredstore.scan.generation import take_witness
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch, UnitRun
 from tieredstore.scan.read.batches import read_batches, unit_blocks
@@ -164,11 +162,11 @@ def _from_units(
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         whole = cut_unwritten_tail(reader, scan_range, on_finding)
-        if whole.witness is None and whole.count > _UNITS_PER_BATCH:
-            whole = replace(whole, witness=take_witness(reader, whole.from_offset))
         tell_judged = Judge(provider, whole, on_finding)
+        tell_judged.begin(reader, whole.from_offset, is_large=whole.count > _UNITS_PER_BATCH)
         blocks = unit_blocks(reader, whole, on_finding=tell_judged, units_per_read=_UNITS_PER_BATCH)
         for block in blocks:
+            tell_judged.note()
             yield pa.RecordBatch.from_arrays(
                 [_unit_column(name, scan_range, block) for name in names], schema=schema_of(names)
             )

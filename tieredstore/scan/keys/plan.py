@@ -236,7 +236,9 @@ class _Planner:
 
     def _plan_offsets(self, queue: QueueFiles, start: int, end: int) -> list[ScanRange]:
         wanted = self._bounds
-        bounds = ScanBounds(start, end, range_bytes=wanted.range_bytes, narrow=True)
+        bounds = ScanBounds(
+            start, end, range_bytes=wanted.range_bytes, narrow=True, has_witness=wanted.has_witness
+        )
         found = plan(self._provider, [queue], bounds)
         return [replace(one, since_ms=wanted.since_ms, until_ms=wanted.until_ms) for one in found]
 

@@ -68,9 +68,11 @@ def read_batches(
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         tell_judged = Judge(provider, scan_range, on_finding)
+        tell_judged.begin(reader, scan_range.from_offset)
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for units in unit_blocks(reader, scan_range, on_finding=tell):
+                tell_judged.note_units()
                 yield from _wanted_runs(reader, units, tags_codes, batch_bytes)
 
         for run, load in load_runs(provider, reader, runs_of, tell_judged):
@@ -101,11 +103,13 @@ def read_batches_backwards(
     queue = scan_range.queue
     with open_queue(provider, queue) as reader:
         tell_judged = Judge(provider, scan_range, on_finding)
+        tell_judged.begin(reader, scan_range.from_offset)
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for part in _parts_from_end(reader, scan_range, first_units):
                 found: list[UnitRun | Finding] = []
                 for units in unit_blocks(reader, part, on_finding=found.append):
+                    tell_judged.note_units()
                     found.extend(_wanted_runs(reader, units, tags_codes, batch_bytes))
                 for one in reversed(found):
                     if isinstance(one, Finding):

@@ -22,6 +22,7 @@ from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
+from tieredstore.scan.generation import is_still_there
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import BATCH_BYTES, BATCH_ROWS
@@ -85,9 +86,9 @@ def read_joined(
     provider: SegmentProvider, ranges: Sequence[ScanRange]
 ) -> tuple[list[bool], JoinedBatch | None]:
     """Read ranges and find the sound ones. In a sound range, the units refer to whole, adjacent
-    records, each record matches its unit, and each body has the right CRC. Bounds of store times
-    are ignored. Return whether each range is sound, and the messages of the sound ranges or None.
-    Raises Unavailable."""
+    records, each record belongs to its unit, and each body has the right CRC. Bounds of store times
+    are ignored. Returns whether each range is sound, and the messages of the sound ranges (None
+    without a sound range). Raises Expired, Unavailable."""
     found = list(map_ahead(provider, lambda one: _read(provider, one), ranges))
     sound = np.array([piece is not None for piece in found], np.bool_)
     batch, right = _check([piece for piece in found if piece is not None])
@@ -96,8 +97,8 @@ def read_joined(
 
 
 def _read(provider: SegmentProvider, one: ScanRange) -> _Piece | None:
-    """Read the bytes of a range. Return None if its units or its messages are in several segments,
-    or if the messages cannot be adjacent."""
+    """Read the bytes of a range. Returns None if its units or its messages are in more than one
+    segment, or if the messages cannot be adjacent. Raises Expired, Unavailable."""
     queue = one.queue
     units = read_within(
         provider, queue.consume_queue, one.from_offset * UNIT_SIZE, one.count * UNIT_SIZE
@@ -110,6 +111,8 @@ def _read(provider: SegmentProvider, one: ScanRange) -> _Piece | None:
     if not one.count * MIN_RECORD_SIZE <= length <= MOST_BYTES:
         return None
     log = read_within(provider, queue.commit_log, start, length)
+    if one.witness is not None:
+        is_still_there(provider, one.witness)
     return None if log is None else _Piece(one, units, start, log)
 
 

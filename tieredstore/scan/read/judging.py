@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.layout import MIN_RECORD_SIZE
-from tieredstore.scan.catalogue import QueueFiles, extent_at
+from tieredstore.message.layout import MIN_RECORD_SIZE, identify
+from tieredstore.scan.ahead import waits_for_network
+from tieredstore.scan.catalogue import Generation, QueueFiles, extent_at
 from tieredstore.scan.expired import find_lost_segments, first_alive, list_now, make_expired_error
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, Severity, note
-from tieredstore.scan.generation import Witness, require_same_generation
+from tieredstore.scan.generation import Witness, is_still_there, take_witness
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch
 from tieredstore.scan.read.tail import find_written_end
@@ -26,15 +27,21 @@ _NO_UNIT = "units-missing"
 
 
 class Judge:
-    """Filters the findings of one range before another `OnFinding` receives them. At the first
-    damage the queue is listed again. Raises Expired if the messages have expired or the topic was
-    recreated. Units at the end of the queue whose messages were never written become a note."""
+    """Filters the findings of one range before they reach another `OnFinding`. At the first damage
+    the queue is listed again. If the damaged messages have expired, or the topic was recreated,
+    raises Expired. Units at the end of the queue whose messages were never written become a
+    note. In a tier of files, every batch is compared with the last message that was read of the
+    topic before the batch is delivered."""
 
     def __init__(self, provider: SegmentProvider, read: ScanRange, on_finding: OnFinding) -> None:
         self._provider = provider
-        self._witness = read.witness
-        self._is_checked = read.witness is not None
         self._queue = read.queue
+        self._is_local = not waits_for_network(provider)
+        self._planned: Witness | None = None
+        self._generation = Generation(read.witness)
+        if self._is_local:
+            self._planned, self._generation = read.witness, read.queue.generation
+        self._is_due = read.witness is not None
         self._on_finding = on_finding
         self._now: QueueFiles | None = None
         self._first = 0
@@ -61,27 +68,54 @@ class Judge:
             self._has_told_tail = True
             self._on_finding(_make_tail_note(self._queue, end, finding.segment, finding.position))
 
-    def note(self, batch: MessageBatch) -> None:
-        """Record a non-empty batch of the range. Without a witness of the plan, its first message
-        becomes the witness."""
+    def begin(self, reader: QueueReader, offset: int, *, is_large: bool = False) -> None:
+        """Take the message at a queue offset as the witness of later reads, unless there is one.
+        Over a network, this is done only for a range of units that is read in several pieces
+        (`is_large`). Raises Unavailable."""
+        has_witness = (self._planned or self._generation.witness) is not None
+        if not has_witness and (is_large or self._is_local):
+            self._generation.witness = take_witness(reader, offset)
+
+    def note_units(self) -> None:
+        """Record that units were read, whose messages may not be read."""
+        self._is_due |= self._is_local
+
+    def note(self, batch: MessageBatch | None = None) -> None:
+        """Record a non-empty batch, or units, before they are delivered. In a tier of files, raises
+        the errors of `check_generation`. The first message of the batch then is the next witness.
+        Over a network the first batch has the witness, and the caller checks at the end."""
+        if self._is_local:
+            self._is_due = True
+            self.check_generation()
+        else:
+            self._is_due = self._generation.witness is not None
+        if batch is None or (self._is_due and not self._is_local):
+            return
         start = int(batch.columns.positions[0])
         extent = extent_at(self._queue.commit_log, batch.base_offset + start)
-        self._is_checked = self._witness is not None
-        if self._witness is None and extent is not None:
-            position = batch.base_offset + start - extent.base_offset
-            head = bytes(batch.buffer[start : start + MIN_RECORD_SIZE])
-            self._witness = Witness(int(batch.queue_offsets[0]), extent, position, head)
+        if extent is not None:
+            head = batch.buffer[start : start + MIN_RECORD_SIZE]
+            self._generation.witness = Witness(extent, *identify(head))
+            self._planned = None
 
     def check_generation(self) -> None:
-        """Raise Expired if the topic was recreated since the plan, or since the first of several
-        batches. Raises Unavailable."""
-        if self._is_checked:
-            require_same_generation(self._provider, self._queue, self._witness)
+        """Raise Expired if the topic was recreated since the plan, or since earlier reads of the
+        topic. No-op if nothing was read since the last check. Raises Unavailable."""
+        if self._is_due:
+            self._compare()
+
+    def _compare(self) -> None:
+        provider, generation = self._provider, self._generation
+        if self._planned is not None and not is_still_there(provider, self._planned):
+            self._planned = None
+        if generation.witness is not None and not is_still_there(provider, generation.witness):
+            generation.witness = None
+        self._is_due = False
 
     def _look(self, offset: int) -> None:
         if self._now is not None:
             return
-        require_same_generation(self._provider, self._queue, self._witness)
+        self._compare()
         now = self._now = list_now(self._provider, self._queue)
         try:
             self._gone = find_lost_segments(self._queue, now)

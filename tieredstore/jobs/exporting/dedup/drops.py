@@ -88,7 +88,8 @@ class DropFinder:
         known_ranges = self.run.do_once(
             KNOWN_STEP, lambda: self._plan_known(new), list[list[PlannedRange]]
         )
-        planned = list(scan_ranges(self.catalogue, known_ranges)) if known_ranges else []
+        marks = self.plan.marks
+        planned = list(scan_ranges(self.catalogue, known_ranges, marks)) if known_ranges else []
         known = self._stage("known-keys", "o", planned, bodies)
         sections = self._find(tasks, new, known)
         files = chain(
