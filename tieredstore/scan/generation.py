@@ -17,7 +17,7 @@ from tieredstore.message.layout import (
 )
 from tieredstore.scan.ahead import waits_for_network
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
-from tieredstore.scan.expired import list_now
+from tieredstore.scan.expired import list_now, make_expired_error
 from tieredstore.scan.extents import QueueReader, find_message
 
 
@@ -64,9 +64,10 @@ def is_still_there(provider: SegmentProvider, witness: Witness) -> bool:
     queue = list_now(provider, QueueFiles.at(extent.id.path))
     if queue.commit_log and queue.commit_log_min_offset > witness.physical_offset:
         return False
-    what, now = ("recreated", "another one") if queue.commit_log else ("deleted", "gone")
+    if not queue.commit_log:  # deleted, or expired
+        raise make_expired_error(queue, witness.queue_offset, queue, 0)
     raise Expired(
-        f"{queue.path}: the topic was {what} while it was read: the message at queue offset "
-        f"{witness.queue_offset} is {now} now. Nothing is damaged, read again",
+        f"{queue.path}: the topic was recreated while it was read: the message at queue offset "
+        f"{witness.queue_offset} is another one now. Nothing is damaged, read again",
         topic=queue.topic, queue_id=queue.queue_id, path=queue.path,
     )  # fmt: skip

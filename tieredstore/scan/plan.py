@@ -183,7 +183,8 @@ def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> list[ScanRange]
                     is_part = piece.from_offset > begin or piece.until_offset < behind
                     needed = _narrow_queue(reader, piece) if bounds.narrow and is_part else queue
                     pieces.append(replace(piece, queue=needed, is_searched=is_searched))
-    is_read = queue.commit_log_min_offset > 0 or _needs_search(queue, bounds)
+    is_searched = _needs_search(queue, bounds) and any(piece.is_searched for piece in pieces)
+    is_read = queue.commit_log_min_offset > 0 or is_searched
     if bounds.has_witness or len(pieces) > 1 or (is_read and not is_read_whole(queue)):
         offsets = [piece.from_offset for piece in pieces if not piece.is_lost]
         witness = take_witness(reader, offsets[0]) if offsets else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tieredstore.message.sysflag import COMPRESSED
 from tieredstore.scan.arrow.columns import ArrowColumns
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import TYPES
+from tieredstore.scan.catalogue import Generation
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.read.batches import BATCH_BYTES, BATCH_ROWS
 from tieredstore.scan.read.joined import MOST_BYTES, group_small, read_joined
@@ -47,7 +49,9 @@ def ranges_of(tier: BuiltTier) -> list[ScanRange]:
 
 
 def read_alone(tier: BuiltTier, one: ScanRange) -> pa.Table | None:
-    """Return the rows of a range, or None for a damaged range."""
+    """Return the rows of a range, or None for a damaged range. Each read is a new one: it does not
+    know the earlier contents of the files."""
+    one = replace(one, queue=replace(one.queue, generation=Generation()))
     try:
         return pa.Table.from_batches(arrow_batches(tier.provider, one, COLUMNS))
     except Corrupt:
