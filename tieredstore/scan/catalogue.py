@@ -7,16 +7,13 @@ import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Self
+from typing import NamedTuple, Self
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, TopicMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentListing
 from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.findings import Finding
-
-if TYPE_CHECKING:
-    from tieredstore.scan.generation import Witness
 
 Interval = tuple[int, int]
 """A range of numbers, [from, until): bytes or queue offsets."""
@@ -70,6 +67,16 @@ class SegmentExtent:
     @property
     def end_offset(self) -> int:
         return self.id.base_offset + self.size_bytes
+
+
+class Witness(NamedTuple):
+    """A message by which a reader recognises the generation of its topic. `extent`: its commit log
+    segment. Its offsets and its store time (epoch ms) together belong to one generation only."""
+
+    extent: SegmentExtent
+    queue_offset: int
+    physical_offset: int
+    store_timestamp_ms: int
 
 
 @dataclass(slots=True)

@@ -4,8 +4,6 @@ An object store never has two messages at the same place (`docs/formats/topic-de
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tieredstore.contracts.block_checksums import read_as_found
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Expired
@@ -16,19 +14,9 @@ from tieredstore.message.layout import (
     is_head_of_message,
 )
 from tieredstore.scan.ahead import waits_for_network
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.catalogue import QueueFiles, Witness
 from tieredstore.scan.expired import list_now, make_expired_error
 from tieredstore.scan.extents import QueueReader, find_message
-
-
-class Witness(NamedTuple):
-    """A message by which a reader recognises the generation of its topic. `extent`: its commit log
-    segment. Its offsets and its store time (epoch ms) together belong to one generation only."""
-
-    extent: SegmentExtent
-    queue_offset: int
-    physical_offset: int
-    store_timestamp_ms: int
 
 
 def take_witness(reader: QueueReader, queue_offset: int) -> Witness | None:

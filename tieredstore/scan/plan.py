@@ -12,11 +12,11 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import BLANK_SIZE, MIN_RECORD_SIZE
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, Witness
 from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader, find_message
 from tieredstore.scan.findings import damage
-from tieredstore.scan.generation import Witness, take_witness
+from tieredstore.scan.generation import take_witness
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.time_search.exact import Window
 from tieredstore.scan.time_search.modes import SearchTimes

@@ -18,10 +18,10 @@ from tieredstore.jobs.exporting.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead, waits_for_network
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, extent_at
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, Witness, extent_at
 from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.generation import Witness, take_witness
+from tieredstore.scan.generation import take_witness
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue

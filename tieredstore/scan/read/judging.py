@@ -12,11 +12,11 @@ from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.layout import MIN_RECORD_SIZE, identify
 from tieredstore.scan.ahead import waits_for_network
-from tieredstore.scan.catalogue import Generation, QueueFiles, extent_at
+from tieredstore.scan.catalogue import Generation, QueueFiles, Witness, extent_at
 from tieredstore.scan.expired import find_lost_segments, first_alive, list_now, make_expired_error
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, Severity, note
-from tieredstore.scan.generation import Witness, is_still_there, take_witness
+from tieredstore.scan.generation import is_still_there, take_witness
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch
 from tieredstore.scan.read.tail import find_written_end

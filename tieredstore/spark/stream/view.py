@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import Interval, QueueFiles, TierCatalogue
+from tieredstore.scan.catalogue import Interval, QueueFiles, TierCatalogue, Witness
 from tieredstore.scan.expired import expiry_told, open_queue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.generation import Witness, take_witness
+from tieredstore.scan.generation import take_witness
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.listing import Listings, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation
