@@ -56,9 +56,9 @@ def choose_units(
     spill: Spill,
 ) -> tuple[list[RebuiltQueue], list[Unread], npt.NDArray[Any]]:
     """Return the valid units, in runs, and the messages whose queue offsets contradict other
-    messages or the log: as text, and as rows. Units from before a deletion of the topic are omitted.
-    The log shows a deletion by its message, or by lower queue offsets after it. A single message out
-    of order has a damaged offset, and shows no deletion."""
+    messages or the log: as text, and as rows. Units from before a deletion of the topic are
+    omitted. The log shows a deletion by its message, or by lower queue offsets after it. A single
+    message out of order has a damaged offset, and shows no deletion."""
     runs: list[RebuiltQueue] = []
     misplaced: list[npt.NDArray[Any]] = []
     last = -1

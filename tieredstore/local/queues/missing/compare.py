@@ -108,11 +108,16 @@ def compare_queues(
     scratch: Path | None = None,
 ) -> Comparison:
     """Compare the queues with the log, up to the log offset `end`, and up to the first message with
-    a store time after `limit_ms`. `is_lost`: returns whether bytes at the end of the log were a
-    message. `has_topic`: returns whether the broker has a topic. By default all topics exist.
-    `is_special`: returns whether the units of a topic have another form. `is_plain`: returns
-    whether the units of a topic certainly have the plain form. `scratch`: folder for units that
-    exceed memory, as in `Spill`. Raises Unavailable, and Exhausted if space is missing."""
+    a store time after `limit_ms`.
+
+    `has_topic`: returns whether the broker has a topic (default: always).
+    `is_special`: returns whether the units of a topic have another format.
+    `is_plain`: returns whether the units of a topic certainly have the plain format.
+    `is_lost`: returns whether the bytes at an offset, after the log's end, were a message.
+    `scratch`: folder for units that exceed memory, as in `Spill`.
+
+    Raises Unavailable, and Exhausted if there is no space.
+    """
     found = Comparison()
     while True:
         opened = _open_queues(queues, found, is_special)
