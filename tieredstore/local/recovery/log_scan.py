@@ -345,12 +345,17 @@ def has_lost_sector(log: CommitLogReader, start: int, end: int) -> bool:
 
 
 def find_lost_end(root: Path, log: CommitLogReader, position: int) -> str:
-    """Describe the loss if a cleanly stopped store's log ends at `position`, although a message
-    there was on disk: the head of a record is there, with a store time up to the checkpoint's.
-    Return an empty text otherwise. A Java broker leaves the bytes of a torn write there."""
+    """Describe the loss if a cleanly stopped store's log ends at `position`, although a whole
+    message was on disk there: a record begins there, its last byte is not zero, and its store time
+    is not after the checkpoint's. Return an empty text otherwise. Zeros at the end are a torn tail,
+    and a Java broker leaves the bytes of a torn write there."""
     head = log.get(position, MAX_STORE_TIMESTAMP_END)
     message = None if head is None else StoredMessage(head, 0, len(head))
     if message is None or message.magic not in MAGICS or message.store_timestamp_ms <= 0:
+        return ""
+    size, _ = size_and_magic(message.buffer, 0, message.size)
+    last_byte = log.get(position + max(size, MIN_RECORD_SIZE) - 1, 1)
+    if last_byte is None or not last_byte[0]:
         return ""
     try:
         flushed_ms = read_checkpoint(root).physic_msg_timestamp_ms
