@@ -43,8 +43,8 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Store and tier of a cleanly stopped Java broker. manifest.json lists its messages. Copy
-    before writing."""
+    """Return the store and tier of a Java broker that stopped cleanly. manifest.json lists its
+    messages. Copy before writing."""
     return _unpack("public-a", tmp_path_factory)
 
 
@@ -58,15 +58,15 @@ def _unpack(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def public_rocksdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Store of a cleanly stopped Java broker without a tier, with its consume queues in RocksDB.
+    """Return the store of a Java broker without a tier, whose consume queues are in RocksDB.
     manifest.json lists its messages. Copy before writing."""
     return _unpack("public-rocksdb", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def crash_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Store of a killed Java broker (`before/`), and the same store after Java's recovery. Copy
-    before writing."""
+    """Return the store of a killed Java broker (`before/`), and the same store after Java's
+    recovery. Copy before writing."""
     root = tmp_path_factory.mktemp("crash-c")
     with tarfile.open(FIXTURES / "crash-c.tar.xz") as archive:
         archive.extractall(root, **EXTRACT_SAFELY)
@@ -87,23 +87,20 @@ def public_a_manifest(public_a: Path) -> dict[str, Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the Spark tests first. Py4J waits with `select`, which accepts only file descriptors
-    below 1,024. Crash tests leave the files of many stores open, so later descriptors are
-    larger."""
+    """Run the Spark tests first, because Py4J waits with `select`, which accepts only file
+    descriptors below 1,024. Later in a run, crash tests leave many files open."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exclude the collected tests from garbage collection, because each search for cycles would
-    visit all of them."""
+    """Exclude the collected tests from garbage collection, so that collections stay fast."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail the run if a test was skipped although TIEREDSTORE_NO_SKIPS is set. CI sets this
-    variable."""
+    """Fail the run if a test was skipped and TIEREDSTORE_NO_SKIPS is set, as in CI."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("TIEREDSTORE_NO_SKIPS") and reporter and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

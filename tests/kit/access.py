@@ -90,9 +90,8 @@ def allow(broker: Broker, rights: Iterable[tuple[str, str]]) -> None:
 
 
 def list_grants(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
-    """Return sets of permissions, each sufficient for a call. Each right can be granted by several
-    actions. The first set has the first action of every right. Each other set differs from it in
-    the action of one right."""
+    """Return sets of permissions, each sufficient for a call. The first set grants each right by
+    its first action. Every other set replaces one of these actions by an alternative."""
     first = [(right.resource, right.actions.split()[0]) for right in rights]
     grants = [first]
     for number, right in enumerate(rights):
@@ -104,9 +103,8 @@ def list_grants(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
 
 
 def list_lacks(rights: tuple[Right, ...]) -> list[list[tuple[str, str]]]:
-    """Return sets of permissions that are not sufficient for a call. Each set is a sufficient one
-    in which one permission was removed, or replaced by a permission for another action on the same
-    resource."""
+    """Return sets of permissions, none of them sufficient for a call. In each set one permission is
+    missing, or grants another action on the same resource."""
     first = list_grants(rights)[0]
     lacks = []
     for number, right in enumerate(rights):

@@ -25,8 +25,8 @@ def stored_row(message: StoredMessage, broker: str) -> dict[str, Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows of record batches, with times in µs and properties as dicts. Columns that are
-    derived from other columns are left out."""
+    """Return the rows of record batches, with times in µs and properties as dicts. Derived columns
+    are left out."""
     columns = {}
     for name in batch.schema.names:
         column = batch.column(name)

@@ -1,4 +1,4 @@
-"""Several stores, each in its own folder, over one tier of objects in memory."""
+"""Several stores in separate folders that share one in-memory tier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tieredstore.tier.writing import TierWriter
 
 
 class StillClock(ManualClock):
-    """Clock on which most background threads wait forever, so that their loops never run."""
+    """Clock on which waits of background threads never end, so that their loops never run."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         if threading.current_thread() is threading.main_thread():
@@ -35,8 +35,8 @@ class StillClock(ManualClock):
 
 
 class SharedTier:
-    """Object storage of a tier. It survives the processes that use it. `is_away` makes the tier
-    unreachable. `take_over_epoch` is the value of the key `tieredStoreChunkTakeOverEpoch`."""
+    """Object storage of a tier, shared by several processes. `is_away` makes the tier unreachable.
+    `take_over_epoch` is the value of `tieredStoreChunkTakeOverEpoch`."""
 
     current: ClassVar[SharedTier]
 
@@ -54,7 +54,7 @@ class SharedTier:
         self.objects = MemoryObjectClient(now_ms=self.clock.now_ms)
 
     def copy_objects(self) -> MemoryObjectClient:
-        """Copy the bucket in its current state."""
+        """Return a copy of the bucket."""
         copied = MemoryObjectClient(now_ms=self.clock.now_ms)
         with self.objects._store.lock:
             copied._store.objects.update(self.objects._store.objects)
@@ -94,7 +94,7 @@ class SharedTier:
 
 
 class SharedClient(MemoryObjectClient):
-    """Client of one process for the shared tier."""
+    """Client of the shared tier in one process."""
 
     def __init__(self, tier: SharedTier) -> None:
         super().__init__(beside=tier.objects, now_ms=tier.clock.now_ms)

@@ -1,4 +1,4 @@
-"""Block checksums that our writers store beside the segments of a Posix tier."""
+"""Block checksums that our writers store next to the segments of a Posix tier."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tieredstore.providers.posix.sum_files import SUFFIX, sums_path
 
 
 def checksums_of(segment: Path) -> Path:
-    """Return the path of the checksum file beside a segment's file."""
+    """Return the path of a segment's checksum file."""
     return Path(sums_path(str(segment)))
 
 
 def forget_checksums(root: Path) -> int:
-    """Delete the block checksums of a tier, so that the tier looks as if a Java broker wrote it.
-    Afterwards, damage shows only in the files themselves. Return the number of deleted files."""
+    """Delete the block checksums of a tier, so that it looks like a tier of a Java broker. Return
+    the number of deleted files."""
     found = list(root.rglob(f".*{SUFFIX}"))
     for path in found:
         path.unlink()

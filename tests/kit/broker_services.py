@@ -35,8 +35,8 @@ DELAYS_MS = (1000, 5000)
 async def broker_services(
     root: Path, *, store_settings: Mapping[str, object] | None = None, **changes: object
 ) -> AsyncIterator[BrokerServices]:
-    """Yield the services of a broker over a store of small files. `changes`: values of fields of
-    `BrokerServices` that replace the usual ones."""
+    """Yield the services of a broker over a store of small files. `changes` override fields of
+    `BrokerServices`."""
     clock = ManualClock()
     settings = BrokerSettings(
         broker_name="broker-a", broker_cluster_name="cluster", broker_ip1="127.0.0.1"

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of HTML pages. The browser makes no request to other hosts."""
+"""A headless Chromium for tests of HTML pages. It sends no request to other hosts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Browser:
         self.driver = driver
 
     def show(self, page: Path | str, screen: Screen) -> None:
-        """Load a page (a file or a URL) on a screen of the given size."""
+        """Load a page (a file or a URL) in a window of the given size."""
         metrics = {
             "width": screen.width,
             "height": screen.height,
@@ -64,7 +64,7 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def complaints(self) -> list[str]:
-        """Return the messages that pages wrote to the console since the last call."""
+        """Return the console messages since the last call."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [str(entry["message"]) for entry in entries]
 
@@ -88,7 +88,7 @@ class Browser:
 
 
 def find_browser() -> tuple[str, str] | str:
-    """Return the paths of a Chromium and its driver, or the reason why they are missing."""
+    """Return the paths of Chromium and its driver, or the reason why they are missing."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:
@@ -101,8 +101,7 @@ def find_browser() -> tuple[str, str] | str:
 def open_browser(
     paths: tuple[str, str], profile: Path, *, further: Sequence[str] = ()
 ) -> Iterator[Browser]:
-    """Start the browser with an empty profile in a new folder. `further` has additional command
-    line options."""
+    """Start the browser with a new, empty profile. `further` adds command line options."""
     options = webdriver.ChromeOptions()
     options.binary_location, driver_path = paths
     for option in (*_OPTIONS, *further, f"--user-data-dir={profile}"):

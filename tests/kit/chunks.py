@@ -1,4 +1,4 @@
-"""A small chunk log. A test can count the requests to its object store, and make requests fail."""
+"""A small chunk log whose requests to the object store can be counted and made to fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRACE_MS = 120_000
 
 
 class Store:
-    """One object store and its clock. All processes of a test share both."""
+    """One object store and its clock, shared by all processes of a test."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -37,7 +37,7 @@ class Store:
         return Process(self, owner, settings)
 
     def names(self, id: SegmentId = LOG) -> list[str]:
-        """Return the names of the objects of a segment, without their folder."""
+        """Return the object names of a segment, without their folder."""
         folder = f"/{id.path}/{id.type.name}/"
         return [info.key.rpartition("/")[2] for info in self.first.list("") if folder in info.key]
 
@@ -47,7 +47,7 @@ class Store:
         return f"{cluster}/{naming.relative_segment_path(id)}"
 
     def generations(self, id: SegmentId = LOG) -> set[Generation]:
-        """Return the generations of a segment that have an object."""
+        """Return the generations of a segment that have objects."""
         start = f"{self.folder(id)}/"
         names = [info.key.removeprefix(start) for info in self.first.list(start)]
         return {
@@ -56,8 +56,7 @@ class Store:
 
 
 class Process:
-    """One process that uses a store. Its client counts requests, and makes planned requests
-    fail."""
+    """One process that uses a store. Its client counts requests and can make them fail."""
 
     def __init__(self, store: Store, owner: str | None, settings: dict[str, Any]) -> None:
         self.store = store

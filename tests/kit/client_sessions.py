@@ -11,7 +11,7 @@ from tieredstore.message.record import StoredMessage
 
 
 class NotingSession:
-    """A session without a connection. It records the messages that the broker sends to it."""
+    """A session without a connection, which records the messages that the broker sends."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id

@@ -1,4 +1,4 @@
-"""Runs the command line in this process, with the results that a shell would get."""
+"""Runs the command line in this process, and returns what a shell would see."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def tieredstore(*arguments: object) -> Ran:
 
 
 def one_line(ran: Ran) -> str:
-    """Return the error line of a failed command. stderr must have no other line and no traceback.
-    Only the line in which a job explains how to continue is ignored."""
+    """Return the error line of a failed command. Check that stderr has no traceback and no other
+    line, except a job's hint how to continue."""
     lines = [line for line in ran.err.splitlines() if " the same command continues: " not in line]
     assert len(lines) == 1, ran.err
     assert lines[0].startswith("tieredstore: error: ")

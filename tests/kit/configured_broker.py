@@ -1,4 +1,4 @@
-"""A broker's store that is configured only by the Java keys of a `broker.conf`."""
+"""A broker's store that is configured by Java keys, as in a `broker.conf`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SMALL: dict[str, object] = {
 
 
 def properties(root: Path, **keys: object) -> dict[str, str]:
-    """Return the Java properties of SMALL for a store in `root`, with the given changes."""
+    """Return the Java properties SMALL for a store in `root`, with changes."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "tier").mkdir(exist_ok=True)
     places = {"storePathRootDir": root / "store", "tieredStoreFilePath": root / "tier"}
@@ -69,28 +69,28 @@ def properties(root: Path, **keys: object) -> dict[str, str]:
 
 
 def conf(root: Path, **keys: object) -> LoadedConfig:
-    """Load the configuration of the given properties. Raises AssertionError for a warning."""
+    """Load a configuration from the given properties. Raises AssertionError if there is a
+    warning."""
     loaded = config_from_properties(properties(root, **keys), origin="broker.conf")
     assert loaded.warnings == ()
     return loaded
 
 
 def drop_runtime_keys(keys: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys without those that can be changed while a store runs."""
+    """Return the keys without those that can be changed at run time."""
     return {key: value for key, value in keys.items() if not is_runtime(FIELDS_BY_KEY[key])}
 
 
 def change_runtime_keys(config: StoreConfig, root: Path, keys: Mapping[str, object]) -> None:
-    """Change a running store's settings, for those keys that can be changed at run time. Equal
-    values are skipped."""
+    """Apply those keys that can be changed at run time to a running store. Unchanged values are
+    skipped."""
     texts = properties(root, **keys)
     runtime = keys.keys() - drop_runtime_keys(keys).keys()
     change_config(config, {key: parse_setting(key, texts[key], "update") for key in runtime})
 
 
 class Call(NamedTuple):
-    """A read or write of a segment: its kind, the position and size in bytes, and the calling
-    thread."""
+    """A read or write of a segment: kind, position and size in bytes, and calling thread."""
 
     id: SegmentId
     position: int
@@ -99,8 +99,8 @@ class Call(NamedTuple):
 
 
 class RecordingProvider(WrapperProvider):
-    """In-memory tier that records reads and writes. Before each of them it runs a hook of the test.
-    All its reads may block."""
+    """In-memory tier that records reads and writes, and runs a hook of the test before each. Reads
+    may block."""
 
     def __init__(self) -> None:
         self._memory = MemoryProvider()
@@ -119,14 +119,13 @@ class RecordingProvider(WrapperProvider):
         return replace(super().capabilities, preferred_batch_bytes=self._preferred_bytes)
 
     def prefer(self, size_bytes: int) -> None:
-        """Set the size of writes that the provider prefers (`preferred_batch_bytes` of its
-        capabilities)."""
+        """Set the preferred write size (`preferred_batch_bytes` of the capabilities)."""
         self._preferred_bytes = size_bytes
 
     @contextmanager
     def meetings(self, count: int) -> Iterator[None]:
-        """Block the first call of each thread until `count` threads have called. Then wait a short
-        time, so that a test notices a call by a further thread."""
+        """Block the first call of each thread until `count` threads have called. Then wait briefly,
+        so that a call by an additional thread is noticed."""
         seen = threading.local()
         changed = threading.Condition()
         threads: set[int] = set()
@@ -175,8 +174,8 @@ class RecordingSegment(WrapperSegment):
 
 
 class SteppedClock(ManualClock):
-    """A clock for waiting threads. A thread continues once a test has advanced the clock past the
-    thread's deadline, or has released the thread."""
+    """A clock for waiting threads. A thread continues when the test advances the clock past its
+    deadline or releases it."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -193,17 +192,15 @@ class SteppedClock(ManualClock):
         return event.is_set()
 
     def await_waits(self, count: int) -> list[int]:
-        """Wait until `wait` was called `count` times. Return the deadlines of the calls, in epoch
-        ms."""
+        """Wait until `wait` was called `count` times. Return the deadlines in epoch ms."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.deadlines) >= count, 30)
             return list(self.deadlines)
 
 
 class Broker:
-    """A store and its parts. The background loops of the tier do not run. Tests call the loops'
-    functions instead. With `at_run_time`, the keys that a running store can change are set only
-    after the start."""
+    """A store and its parts, without the background loops of the tier. With `at_run_time`, keys
+    that a running store can change are set after the start."""
 
     def __init__(
         self, root: Path, clock: ManualClock, *, at_run_time: bool = False, **keys: object
@@ -226,8 +223,8 @@ class Broker:
         return provider
 
     def put(self, count: int = 1, *, topic: str = TOPIC, queue_id: int = 0, **more: Any) -> None:
-        """Put messages of equal size, each with a body of 100 bytes. For example, message 7 has the
-        keys `k007` and `all`."""
+        """Put messages with bodies of 100 bytes. Message 7, for example, has the keys `k007` and
+        `all`."""
         for _ in range(count):
             number = self.local.next_offset(topic, queue_id)
             values = {"body": b"x" * 100, "tags": "TagA", "keys": [f"k{number:03}", "all"], **more}
@@ -238,8 +235,7 @@ class Broker:
         self.local.dispatch_source.flush()
 
     def scan(self, *, force: bool = False) -> int:
-        """Upload once, like one round of the dispatcher's loop. Return the number of uploaded
-        messages."""
+        """Run one upload round and return the number of uploaded messages."""
         outcomes = self.store.dispatcher.scan(force)
         assert not [outcome.error for outcome in outcomes if outcome.error is not None]
         return sum(outcome.messages for outcome in outcomes)
@@ -270,7 +266,7 @@ class Broker:
         return found
 
     def query(self, key: str, store: Any = None, count: int = 1000) -> list[int]:
-        """Return the queue offsets of the messages that have a key."""
+        """Return the queue offsets of the messages with a key."""
         found = (store or self.store).query_message(TOPIC, key, count, *FOREVER)
         return [message.queue_offset for message in found]
 
@@ -291,8 +287,8 @@ def sizes(calls: Sequence[Call], type: FileSegmentType) -> list[int]:
 
 @contextmanager
 def brokers(root: Path, *, at_run_time: bool = False) -> Iterator[MakeBroker]:
-    """Yield a function that makes brokers. Each broker has its own folder unless `at` names one.
-    All brokers are stopped after the test."""
+    """Yield a factory of brokers. Each broker has its own folder unless `at` names one. All brokers
+    are stopped after the test."""
     made: list[Broker] = []
 
     def make(*, at: Path | None = None, clock: ManualClock | None = None, **keys: object) -> Broker:

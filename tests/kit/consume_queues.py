@@ -1,5 +1,5 @@
-"""Contract tests of consume queues. Each subclass in `tests/contract/test_consume_queues.py` tests
-one kind of queue."""
+"""Contract tests of consume queues. Subclasses in `tests/contract/test_consume_queues.py` test each
+kind of queue."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COUNTS = [1, 9, 10, 11, 35]
 
 
 def units_of(key: QueueKey, first: int, count: int, at: int = 0) -> QueueUnits:
-    """Return units of messages of 50 bytes. The message of unit q has the log offset `at` + 100 * q
-    and the store time 10 * q ms."""
+    """Return units of 50-byte messages. Unit q has the log offset `at` + 100 * q and the store time
+    10 * q ms."""
     offsets = np.arange(first, first + count, dtype=np.int64)
     units = make_units(at + offsets * 100, np.full(count, 50, dtype=np.int64), offsets)
     return QueueUnits(key, first, units, offsets * 10)
@@ -39,8 +39,7 @@ def end_of(offset: int) -> int:
 
 
 def record_time(physical_offset: int) -> int:
-    """Return the store time of the message at a commit log offset. The message belongs to a unit of
-    `units_of`."""
+    """Return the store time of the message at a commit log offset, for units of `units_of`."""
     return physical_offset // 10
 
 
@@ -65,7 +64,7 @@ def loaded(store: ConsumeQueueStoreInterface, key: QueueKey) -> ConsumeQueueInte
 
 
 def walk(queue: ConsumeQueueInterface) -> list[int]:
-    """Return the tags codes of all units, read in the same way as by a get."""
+    """Return the tags codes of all units, read as a get reads them."""
     found: list[int] = []
     offset = queue.min_offset
     while offset < queue.max_offset:
@@ -77,8 +76,8 @@ def walk(queue: ConsumeQueueInterface) -> list[int]:
 
 
 class ConsumeQueueStoreContract:
-    """Contract of consume queues. `open_store` opens the queues of a store in a folder and loads
-    them. It may be called repeatedly."""
+    """Contract of consume queues. `open_store` opens and loads the queues in a folder, and may be
+    called repeatedly."""
 
     opened: list[ConsumeQueueStoreInterface]
 

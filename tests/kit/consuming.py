@@ -1,4 +1,4 @@
-"""A broker on free ports, and the requests that consumers send to it."""
+"""A broker on free ports, and requests of consumers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ GROUP = "g"
 
 @dataclass
 class ServedBroker:
-    """A running broker and the address at which it serves consumers."""
+    """A running broker and its address for consumers."""
 
     services: BrokerServices
     address: str
 
     async def put(self, *messages: Message) -> None:
-        """Put messages, and wait until a get finds them."""
+        """Put messages and wait until they can be read."""
         for message in messages:
             result = self.services.store.put_message(message)
             assert result.ok, result.reason
@@ -43,7 +43,7 @@ class ServedBroker:
 async def served(
     root: Path, settings: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[ServedBroker]:
-    """Yield a broker over a store in `root`. It has the topic T with four queues."""
+    """Run a broker over a store in `root`, with the topic T of four queues."""
     properties = {
         "storePathRootDir": str(root),
         "brokerName": "b",
@@ -129,7 +129,7 @@ async def pull_messages(
     client: RemotingClient, offset: int = 0, queue_id: int = 0, **fields: object
 ) -> RemotingCommand:
     """Send a pull request, as a push consumer does. The broker holds the request only if `sysFlag`
-    asks for it."""
+    allows it."""
     return await client.request(
         RequestCode.PULL_MESSAGE,
         {

@@ -1,5 +1,4 @@
-"""A tier in this process's memory. Tests count the requests that its readers send to the object
-store."""
+"""An in-memory tier that counts the object store requests of its readers."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ WHOLE_LISTING_AGAIN = 4
 
 
 class CountingClient(MemoryObjectClient):
-    """A client that counts requests. `together`: barrier at which the first GETs of several threads
-    wait for each other, so that they run at the same time."""
+    """A client that counts requests. `together`: barrier at which the first GET of each thread
+    waits, so that they run at the same time."""
 
     def __init__(self, beside: MemoryObjectClient, concurrent_requests: int = 16) -> None:
         limits = ClientLimits(concurrent_requests=concurrent_requests)
@@ -54,7 +53,7 @@ class CountingClient(MemoryObjectClient):
 
 @dataclass(frozen=True)
 class CountedLocation(TierLocation):
-    """Location of a tier. A counting client sends its requests."""
+    """Location of a tier that is opened with a counting client."""
 
     client: CountingClient = field(default_factory=lambda: CountingClient(MemoryObjectClient()))
 
@@ -63,7 +62,7 @@ class CountedLocation(TierLocation):
 
 
 class CountedTier:
-    """A tier that a test writes, and a reader whose requests are counted."""
+    """A tier that a test writes, and a reader with counted requests."""
 
     def __init__(self, folder: Path, concurrent_requests: int = 16) -> None:
         store = MemoryObjectClient()
@@ -83,7 +82,7 @@ class CountedTier:
         self.written.provider.open(queue.commit_log[0].id).delete()
 
     def list_whole(self, provider: SegmentProvider) -> TierCatalogue:
-        """List the full tier, then set the request counts to zero."""
+        """List the whole tier, then reset the request counts."""
         found = load_catalogue(provider)
         self.client.requests.clear()
         return found

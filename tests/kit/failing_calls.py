@@ -1,5 +1,4 @@
-"""System calls that fail as if the machine had no resources left. A test makes each call fail in
-turn."""
+"""System calls that fail as if the machine had run out of resources."""
 
 from __future__ import annotations
 
@@ -16,9 +15,8 @@ CALLS: Final = ("open", "pwrite", "ftruncate", "posix_fallocate", "mkdir")
 
 
 class FailingCalls:
-    """Makes `count` calls fail with `error`, starting with call number `first` (from 0). If `first`
-    is None, no call fails. `error` is an errno of OSError, or MemoryError. Calls of all threads
-    count."""
+    """Makes `count` calls fail with `error`, an errno or MemoryError. The first failing call is
+    number `first` (from 0, None: no call fails), counted over all threads."""
 
     def __init__(self, error: int | type[MemoryError] = errno.ENOSPC) -> None:
         self.error = error
@@ -29,19 +27,19 @@ class FailingCalls:
         self._lock = threading.Lock()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Replace the functions of `os`, and `mmap.mmap`, by failing ones."""
+        """Replace `mmap.mmap` and functions of `os` with versions that can fail."""
         for name in CALLS:
             patch.setattr(os, name, self._wrap(getattr(os, name)))
         if self.error is MemoryError or self.error == errno.ENOMEM:
             patch.setattr(mmap, "mmap", self._wrap(mmap.mmap))
 
     def fail(self, first: int, count: int) -> None:
-        """Make `count` calls fail, starting with call number `first`. Counting begins now."""
+        """Make `count` calls fail, starting with call number `first` from now on."""
         with self._lock:
             self.first, self.count, self.calls, self.failed = first, count, 0, 0
 
     def stop(self) -> None:
-        """Make no further calls fail."""
+        """Let all further calls succeed."""
         with self._lock:
             self.first = None
 

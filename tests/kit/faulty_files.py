@@ -10,8 +10,8 @@ from tieredstore.disk.file_operations import AppendFile, FileOperations
 
 
 class FaultyFiles(FileOperations):
-    """Files with planned failures. `plan[name]` lists the errno numbers (None for success) for the
-    next calls of the operation `name`."""
+    """Files with planned failures. `plan[name]` lists the outcomes of the next calls of an
+    operation: an errno, or None for success."""
 
     def __init__(self) -> None:
         self.plan: dict[str, list[int | None]] = {}

@@ -1,4 +1,4 @@
-"""An offload follows a store, and the test changes the store whenever the offload waits."""
+"""An offload that follows a store, which the test changes whenever the offload waits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(store: DefaultMessageStore, first: int, count: int) -> None:
 
 
 class Steps(ManualClock):
-    """A clock on which each wait runs the next step of a scenario."""
+    """A clock whose waits run the steps of a scenario, one per wait."""
 
     def __init__(self, steps: list[Any]) -> None:
         super().__init__(4_000_000_000_000)
@@ -44,7 +44,7 @@ class Steps(ManualClock):
 
 
 def fill(root: Path, *messages: Message) -> None:
-    """Put messages into a stopped store. Starts the store for this, and stops it again."""
+    """Start a stopped store, put messages, and stop it again."""
     with running(small_config(root)) as store:
         put_all(store, list(messages))
 

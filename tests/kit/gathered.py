@@ -1,4 +1,4 @@
-"""Queues whose commits are written together into group objects."""
+"""Queues whose commits share group objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REGROUP_MS = 30 * 60_000
 
 
 def queue_ids(topic: str) -> tuple[SegmentId, SegmentId]:
-    """Return the ids of the segments of queue 0 of a topic."""
+    """Return the segment ids of queue 0 of a topic."""
     path = f"{BROKER}/{topic}/0"
     return (
         SegmentId(path, FileSegmentType.COMMIT_LOG, 0),
@@ -50,8 +50,8 @@ class Gathering:
         return self._open[id]
 
     def take(self, topic: str, messages: bytes, units: bytes) -> None:
-        """Append messages and their units to the queue of a topic. The writer may store the bytes
-        later, together with those of other queues."""
+        """Append messages and units to the queue of a topic. The writer may delay them, to store
+        them together with other queues."""
         log, queue = queue_ids(topic)
         starts = [self.ends.get(log, 0), self.ends.get(queue, 0)]
         ends = [starts[0] + len(messages), starts[1] + len(units)]
@@ -61,21 +61,20 @@ class Gathering:
         self.ends[log], self.ends[queue] = ends
 
     def write(self, *topics: str, text: bytes = b"0123456789") -> None:
-        """Commit the same content to each of the queues: messages, and units of two bytes."""
+        """Commit the same messages, with units of two bytes, to each of the queues."""
         for topic in topics:
             self.take(topic, topic.encode()[:1] + text, text[:2])
         self.epoch.confirm()
 
     def keep(self, store: Store, advance_ms: int = REGROUP_MS) -> None:
-        """Advance the clock, and run the maintenance that is due."""
+        """Advance the clock and run the maintenance that is due."""
         store.clock.advance(advance_ms)
         self.process.tier.run_maintenance(sweep=False)
 
 
 def read_queue(store: Store, topic: str) -> tuple[bytes, bytes]:
-    """Return the messages and units of a topic's queue, as read by a new process without local
-    state. Check that a listing of the whole broker and a listing of each segment lead to the same
-    bytes."""
+    """Return the messages and units of a topic's queue, as a new process without local state reads
+    them. Check that listing the whole broker and listing each segment give the same bytes."""
     process = store.process()
     listed = {found.id: found for found in process.tier.list(BROKER)}
     found = []
@@ -93,7 +92,7 @@ def list_groups(store: Store) -> list[str]:
 
 
 def attempt(action: Any) -> str:
-    """Call a function that may fail. Return the name of its error, or an empty text."""
+    """Call a function and return the name of its error, or an empty text."""
     try:
         action()
     except TieredStoreError as error:

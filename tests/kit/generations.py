@@ -1,4 +1,4 @@
-"""Steps for the tests of topics that are deleted, recreated, expired, and restored."""
+"""Steps for tests of topics that are deleted, recreated, expired and restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPICS = (
 
 
 class StillClock(ManualClock):
-    """Clock on which a wait in a background thread never times out, so that background loops do not
+    """Clock on which waits of background threads never time out, so that background loops do not
     run."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
@@ -33,7 +33,8 @@ class StillClock(ManualClock):
 
 
 def make_world(root: Path, **keys: object) -> TieredLocal:
-    """Return a store with a tier, without background loops. `keys` are further Java properties."""
+    """Return a store with a tier and without background loops. `keys` are further Java
+    properties."""
     settings: dict[str, object] = {
         "tieredStorageLevel": "NOT_IN_DISK",
         "tieredStoreFileReservedTime": 720,
@@ -44,12 +45,12 @@ def make_world(root: Path, **keys: object) -> TieredLocal:
 
 
 def keep_topics(world: TieredLocal) -> None:
-    """Write the topic table of the broker, so that its backups include the table."""
+    """Write the broker's topic table, so that its backups include it."""
     (world.root / "store" / "config" / "topics.json").write_text(TOPICS)
 
 
 class Refused:
-    """Makes the backend refuse to delete segments during a `with` block."""
+    """Context manager in which the backend refuses to delete segments."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.patch = monkeypatch
@@ -66,7 +67,7 @@ class Refused:
 
 
 def lose_disk(world: TieredLocal) -> None:
-    """Kill the broker and delete its local disk. The tier keeps its current state."""
+    """Kill the broker and delete its local disk, but not its tier."""
     for service in (world.store.dispatcher, world.store.expiry, world.store.backup):
         service.stop()
     shutil.copytree(world.root / "tier", world.root / "kept-tier")
@@ -77,7 +78,7 @@ def lose_disk(world: TieredLocal) -> None:
 
 
 def restore(world: TieredLocal) -> dict[str, int]:
-    """Restore the store from its tier. Return the next offset of each queue."""
+    """Restore the store from its tier, and return the next offset of each queue."""
     report = jobs.restore(f"file://{world.root / 'tier'}", world.root / "store")
     assert not report["damage"]
     assert not report["problems"]
@@ -85,7 +86,7 @@ def restore(world: TieredLocal) -> dict[str, int]:
 
 
 def expire_all(world: TieredLocal) -> None:
-    """Let all messages in the tier expire."""
+    """Expire all messages in the tier."""
     world.clock.advance(800 * HOUR_MS)
     world.store.expiry.retention_clock.begin(world.clock.now_ms())
     assert world.store.expiry.run_once().errors == {}

@@ -1,4 +1,4 @@
-"""A Posix tier that grows, expires, and is recreated while a stream reads it."""
+"""A Posix tier that grows, expires and is recreated while a stream reads it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Queue:
 
 
 class GrowingTier:
-    """A tier that grows. A message has the body `TOPIC/QUEUE/OFFSET `, repeated, the key
-    KEY-OFFSET, and one of the tags T0 to T2. Store times advance by one second per message."""
+    """A growing tier. The body of a message repeats `TOPIC/QUEUE/OFFSET `. Its key is KEY-OFFSET
+    and its tag T0, T1 or T2. Store times advance by one second per message."""
 
     def __init__(self, root: Path, provider: SegmentProvider | None = None) -> None:
         self.root = root
@@ -64,9 +64,9 @@ class GrowingTier:
         sys_flag: int = 0,
         body: bytes | None = None,
     ) -> range:
-        """Append messages. Return their queue offsets. Without `with_units`, append only to the
-        commit log. `uniq_keys` and `times_ms` replace the default UNIQ_KEYs and store times of the
-        messages. `body` is used for all messages."""
+        """Append messages and return their queue offsets. Without `with_units`, append only to the
+        commit log. `uniq_keys` and `times_ms` override the UNIQ_KEYs and store times. `body` is
+        used for all messages."""
         self.metadata.add_topic(topic)
         self.metadata.add_queue(topic, queue_id)
         queue = self._queues.setdefault((topic, queue_id), _Queue())
@@ -104,14 +104,14 @@ class GrowingTier:
         return range(first, first + count)
 
     def roll(self, topic: str, queue_id: int) -> None:
-        """End the last segments of a queue. Later messages go into new segments."""
+        """Start new segments of a queue for later messages."""
         queue = self._queues[topic, queue_id]
         queue.log_base, queue.units_base = queue.log_end, queue.offset * UNIT_SIZE
 
     def skip(self, topic: str, queue_id: int, count: int) -> None:
-        """Simulate that the broker deleted `count` messages before their upload. The next append
-        skips the queue offsets of these messages and begins a new consume queue segment, but
-        continues in the same commit log."""
+        """Skip `count` queue offsets, as if the broker had deleted the messages before their
+        upload. The next append begins a new consume queue segment, but continues the commit log
+        segment."""
         queue = self._queues[topic, queue_id]
         queue.offset += count
         queue.units_base = queue.offset * UNIT_SIZE

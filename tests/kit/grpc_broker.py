@@ -1,5 +1,4 @@
-"""A broker's gRPC service on a real local store, and a client for it that uses no RocketMQ
-library."""
+"""A broker's gRPC service on a real local store, and a client that uses no RocketMQ library."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ class GrpcBroker:
 
 
 class GrpcClient:
-    """Client that can call every method of the gRPC protocol definition."""
+    """Client for every method of the gRPC protocol."""
 
     def __init__(self, port: int, client_id: str) -> None:
         self._channel = grpc.aio.insecure_channel(
@@ -84,7 +83,7 @@ class GrpcClient:
         )
 
     async def receive(self, request: Any, timeout_s: float = 20) -> list[Any]:
-        """Call ReceiveMessage. Return all responses."""
+        """Call ReceiveMessage and return all responses."""
         call = self._make("ReceiveMessage", self._channel.unary_stream)
         return [one async for one in call(request, timeout=timeout_s, metadata=self._metadata)]
 
@@ -94,8 +93,8 @@ class GrpcClient:
         return call(timeout=timeout_s, metadata=self._metadata)
 
     def make(self, name: str, **fields: Any) -> Any:
-        """Make a request. `topic` and `group` are names. `endpoints=True` adds the endpoints of the
-        broker."""
+        """Make a request with the given fields. `topic` and `group` are names. With `endpoints`,
+        add the broker's endpoints."""
         request = find_message(name)()
         for field in ("topic", "group"):
             if field in fields:
@@ -126,8 +125,8 @@ async def serving_grpc(
     properties: dict[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[GrpcBroker]:
-    """Run a gRPC service on a store in the folder `root`. Topics accept messages of all types,
-    unless `properties` restrict them."""
+    """Run a gRPC service on a store in `root`. Topics accept messages of all types unless
+    `properties` restrict them."""
     settings = load_broker_settings({**_ALL_TYPES, **(properties or {})}, "test")
     sizes = {
         "mapped_file_size_commit_log_bytes": 16 << 20,
@@ -192,6 +191,6 @@ async def serving_grpc(
 
 
 def codes(statuses: Sequence[Any]) -> list[str]:
-    """Return the names of the codes in the given statuses."""
+    """Return the names of the statuses' codes."""
     names = {number: name for name, number in CODES.items()}
     return [names[status.code] for status in statuses]

@@ -1,4 +1,4 @@
-"""Message classes and enum values of the gRPC protocol by name, for tests that choose the name."""
+"""Message classes and enum values of the gRPC protocol by name."""
 
 from __future__ import annotations
 

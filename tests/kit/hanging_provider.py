@@ -1,5 +1,5 @@
-"""A Posix tier whose writes wait while a file `hang` exists beside the tier, as if the backend did
-not respond. Acquiring the writer epoch waits while a file `hang-start` exists."""
+"""A Posix tier that can hang. Writes wait while a file `hang` exists next to the tier, and
+acquiring the writer epoch waits while `hang-start` exists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tieredstore.providers.posix.provider import PosixProvider
 
 
 class HangingProvider(WrapperProvider):
-    """A Posix provider whose writes and epoch acquisitions wait while a file exists beside the
-    tier."""
+    """A Posix provider that hangs while a file exists next to the tier."""
 
     def __init__(self, wrapped: PosixProvider, folder: Path) -> None:
         super().__init__(wrapped)
@@ -27,8 +26,8 @@ class HangingProvider(WrapperProvider):
         return cls(PosixProvider.from_config(config), Path(config.tier_file_path).parent)
 
     def wait(self, sign: str = "hang") -> None:
-        """Wait while the file `sign` exists. Creates the file `<sign>.seen` to show a test that a
-        thread waits."""
+        """Wait while the file `sign` exists. The file `<sign>.seen` shows that a thread is
+        waiting."""
         while (self._folder / sign).exists():
             (self._folder / f"{sign}.seen").touch()
             time.sleep(0.05)

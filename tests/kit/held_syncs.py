@@ -1,4 +1,4 @@
-"""Syncs of files that a test delays, fails or counts."""
+"""File syncs that a test can delay, fail or count."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ WAIT_S: Final = 60.0
 
 
 class HeldSyncs:
-    """Patched versions of os.fdatasync and os.fsync. `synced` has the paths in the order of
-    completion. Between `hold` and `release`, syncs of a background flush wait if the file's path
-    contains `part`. If `error` is set, the next of these syncs raises it."""
+    """Patched os.fdatasync and os.fsync. `synced` lists the paths in order of completion. Between
+    `hold` and `release`, background flushes wait if the file's path contains `part`. If `error` is
+    set, the next of these syncs raises it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, part: str = "/commitlog/") -> None:
         self.synced: list[str] = []

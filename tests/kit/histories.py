@@ -1,4 +1,4 @@
-"""Generated tiers with every kind of event and damage, and the list of the rows that a reader must
+"""Generated tiers with every kind of event and damage, and the list of rows that a reader must
 find.
 
     history = build(root, draw(histories()))
@@ -43,13 +43,12 @@ unit without its message."""
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """Plan of one queue. Numbers count its messages from 0. `rolls` are messages that begin new
-    segments. `steps` are (number, change of the clock in ms). `odd_times` are (number, store time)
-    of single messages. `codas` are messages before which an old writer left a coda. `holes` are
-    (number, count): the dispatcher skipped `count` queue offsets before the message. `damaged` are
-    (number, kind). `lost` are (type, number) of missing segments in the middle. `expired` has the
-    counts of segments that are missing at the beginning: of the commit log, and of the consume
-    queue."""
+    """Plan of one queue, whose messages are numbered from 0. `rolls`: messages that begin new
+    segments. `steps`: (number, clock change in ms). `odd_times`: (number, store time) of single
+    messages. `codas`: messages before which an old writer left a coda. `holes`: (number, count) of
+    queue offsets that the dispatcher skipped before a message. `damaged`: (number, kind). `lost`:
+    (type, number) of segments missing in the middle. `expired`: counts of segments missing at the
+    beginning of the commit log and the consume queue."""
 
     topic: str
     queue_id: int
@@ -77,7 +76,7 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class Row:
-    """A message that a reader must find. `keys` begin with its UNIQ_KEY."""
+    """A message that a reader must find. The first of its `keys` is the UNIQ_KEY."""
 
     topic: str
     queue_id: int
@@ -94,8 +93,8 @@ class Row:
 
 @dataclass
 class History:
-    """A tier that was built from plans, and its expected rows. If `is_damaged`, a reader may fail
-    instead of returning the rows."""
+    """A tier built from plans, and its expected rows. If `is_damaged`, a reader may fail instead of
+    returning them."""
 
     root: Path
     plans: list[QueuePlan]
@@ -121,7 +120,7 @@ class History:
         tags: Iterable[str] | None = None,
         keys: Iterable[str] | None = None,
     ) -> list[Row]:
-        """Return the expected rows for these filters, sorted by topic, queue and offset."""
+        """Return the expected rows for the given filters, sorted by topic, queue and offset."""
         return sorted(
             (
                 row
@@ -199,9 +198,8 @@ def histories(draw: st.DrawFn) -> list[QueuePlan]:
 
 @st.composite
 def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
-    """Draw arguments of `History.rows`, with values that occur in the history or are close to such
-    values. Lower bounds are never above upper bounds, and each queue id exists, because readers
-    refuse other arguments."""
+    """Draw arguments for `History.rows` that occur in the history or are close to values that do.
+    Readers refuse crossed bounds and unknown queues, so none are drawn."""
     queue_ids = sorted({plan.queue_id for plan in plans})
     times = sorted({time + by for plan in plans for time in plan.times() for by in (0, 1)})
     offsets = st.integers(0, 130)
@@ -226,7 +224,7 @@ def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
 
 
 def build(root: Path, plans: list[QueuePlan]) -> History:
-    """Write a tier and its state according to the plans."""
+    """Write the tier and the state that the plans describe."""
     (root / "tier").mkdir(parents=True)
     history = History(root, plans)
     provider = PosixProvider(root / "tier", CLUSTER, fsync=False, checksums=False)
@@ -240,8 +238,8 @@ def build(root: Path, plans: list[QueuePlan]) -> History:
 
 @dataclass
 class _Segment:
-    """A segment. `base` has the queue offset of its first message, and the position in the commit
-    log at which the segment begins."""
+    """A segment. `base` has the queue offset of its first message, and the commit log position of
+    its beginning."""
 
     base: tuple[int, int]
     log: bytearray = field(default_factory=bytearray)

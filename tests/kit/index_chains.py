@@ -1,5 +1,4 @@
-"""Single items of index files: puts into a file of the tier, and walks along the chain of a
-slot."""
+"""Single items of index files: writing an item, and walking along the chain of a slot."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _ITEM = struct.Struct(">iqii")
 
 
 class TieredIndexItem(NamedTuple):
-    """Item of a file. `offset` and `size`: bytes, in the queue's tiered commit log.
-    `time_diff_seconds`: since the time that is the file's name. `previous`: item number, 0 for
+    """Item of a tiered index file. `offset` and `size`: bytes in the queue's tiered commit log.
+    `time_diff_seconds`: seconds since the time in the file's name. `previous`: item number, 0 for
     none."""
 
     hash: int
@@ -45,14 +44,14 @@ def put_item(
     size: int,
     store_timestamp_ms: int,
 ) -> IndexHeader:
-    """Put one item into an unsealed file. Return the header, which is also written. Raises Invalid
-    if the file is full: a file with room for N items takes N - 1."""
+    """Put one item into an unsealed file, and return the updated header. Raises Invalid if the file
+    is full: a file with room for N items holds N - 1."""
     rows = [(key_hash, offset, size, store_timestamp_ms)]
     return put_few_items(buffer, slots, topic_id, queue_id, rows)
 
 
 def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
-    """Unpack an item of an unsealed file. Raises Corrupt if the item is not within the buffer."""
+    """Unpack an item of an unsealed file. Raises Corrupt if the item lies outside the buffer."""
     position = tiered.item_position(slots, number)
     if number < 1 or position + tiered.ITEM_SIZE > len(buffer):
         raise Corrupt(
@@ -67,8 +66,8 @@ def walk_tiered_chain(
     buffer: Buffer, slots: int, key_hash: int, items: int | None = None
 ) -> Iterator[TieredIndexItem]:
     """Yield the items with this hash from its slot of an unsealed file, newest first. `items` is
-    the number of items in the file, by default from its header. The walk along the chain ends at a
-    link that does not lead to an older item, so that it also ends in a damaged chain."""
+    the number of items, by default from the header. A link that does not lead to an older item ends
+    the walk, so damaged chains end too."""
     newest = unpack_header(buffer).items if items is None else items
     slot = tiered.HEADER_SIZE + key_hash % slots * tiered.SLOT_SIZE
     if slot + tiered.SLOT_SIZE > len(buffer):
@@ -85,9 +84,9 @@ def walk_tiered_chain(
 def walk_local_chain(
     buffer: Buffer, slots: int, key_hash: int, header: LocalIndexHeader | None = None
 ) -> Iterator[LocalIndexItem]:
-    """Yield the items with this hash from its slot, newest first. The walk along the chain ends at
-    a link that does not lead to an older item, so that it also ends in a damaged chain. Raises
-    Corrupt if the file is too short for `slots`."""
+    """Yield the items with this hash from its slot, newest first. A link that does not lead to an
+    older item ends the walk, so damaged chains end too. Raises Corrupt if the file is too short for
+    `slots`."""
     head = LocalIndexHeader.unpack(buffer) if header is None else header
     slot = local.HEADER_SIZE + key_hash % slots * local.SLOT_SIZE
     if slot + local.SLOT_SIZE > len(buffer):

@@ -1,4 +1,4 @@
-"""Signals that arrive at a chosen instruction, as a Ctrl-C might."""
+"""Signals that arrive at a chosen instruction, like a Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ SIGNAL = signal.SIGUSR2
 
 
 class Interrupt(BaseException):
-    """Error that the signal handler raises instead of KeyboardInterrupt."""
+    """Raised by the signal handler in place of KeyboardInterrupt."""
 
 
 @contextmanager
 def raising_signal(number: int = SIGNAL) -> Iterator[None]:
-    """Make a signal raise Interrupt within the block, at the point where the interpreter handles
-    the signal."""
+    """Make a signal raise Interrupt within the block."""
 
     def raise_interrupt(*_: object) -> None:
         raise Interrupt
@@ -35,11 +34,10 @@ def raising_signal(number: int = SIGNAL) -> Iterator[None]:
 
 
 def call_interrupted(call: Callable[[], object], step: int) -> bool:
-    """Call a function. A signal arrives before its `step`-th instruction (from 1), instructions of
-    callees included. Return whether the function had that many instructions. Needs
-    `raising_signal`. The interpreter handles the signal at its usual points: after the next call,
-    at the beginning of a function, before a jump back. It handles no signal between these
-    points."""
+    """Call a function and send a signal before its `step`-th instruction (from 1), including those
+    of callees. Return whether the function has that many instructions. Use it within
+    `raising_signal`. The interpreter handles the signal only at its usual points: after a call, at
+    the beginning of a function, and before a jump back."""
     seen = 0
     # A collection would call others' functions in the middle, and the interpreter drops what these
     # raise.
@@ -71,8 +69,8 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
 
 
 def run_elsewhere(call: Callable[[], object], timeout_s: float = 20) -> None:
-    """Call a function in another thread. A lock that this thread still holds then makes the call
-    time out, and the test fails. Raises the errors of the call."""
+    """Call a function in another thread, and fail the test if it hangs because this thread still
+    holds a lock. Raises the errors of the call."""
     found: list[BaseException | None] = []
 
     def run() -> None:

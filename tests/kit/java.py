@@ -1,8 +1,8 @@
-"""Runs the published Java broker over stores that this project wrote.
+"""Runs the published Java broker on stores that this project wrote.
 
-The Java programs are in `tests/interop/java`: check.sh compares every message and key query that a
-manifest names. The class Append takes over a store, appends and uploads. The class Hold runs a
-broker while a test inspects its store.
+The Java programs are in `tests/interop/java`. check.sh compares every message and key query of a
+manifest. Append takes over a store, appends and uploads. Hold runs a broker while a test inspects
+its store.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Findings of the Java broker. `wanted`: number of expected messages, `right`: number of
-    correctly read messages. `key_queries`: number of queries by key, `key_queries_right`: number of
-    those that found their message."""
+    """Findings of the Java broker. `wanted` messages were expected, and `right` of them were read
+    correctly. Of `key_queries` queries by key, `key_queries_right` found their message."""
 
     passed: bool
     wanted: int
@@ -64,8 +63,7 @@ class Report:
 
 
 class HeldBroker:
-    """A Java broker that runs on a store. Created by `JavaTools.hold`. `namesrv` is the address for
-    clients."""
+    """A running Java broker, created by `JavaTools.hold`. `namesrv` is the address for clients."""
 
     def __init__(self, process: subprocess.Popen[str], namesrv: str) -> None:
         self._process = process
@@ -95,14 +93,13 @@ class JavaTools:
         self._flags = flags
 
     def command(self, main: str, folder: Path) -> list[str]:
-        """Return the command that runs a class of RocketMQ. Logs are written to `folder`."""
+        """Return the command that runs a RocketMQ class with its logs in `folder`."""
         where = [f"-Duser.home={folder / 'home'}", f"-Drocketmq.home.dir={folder}"]
         return ["java", *self._flags, *where, "-cp", self._classpath, main]
 
     @classmethod
     def resolve(cls) -> JavaTools | str:
-        """Return the tools, or the reason why they are missing. In that case the caller skips its
-        tests."""
+        """Return the tools, or the reason why they are missing."""
         missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         if missing:
             return f"not installed: {', '.join(missing)}"
@@ -121,7 +118,7 @@ class JavaTools:
         return cls(classpath, flags.split())
 
     def run_class(self, name: str, text: str) -> str:
-        """Run one of our Java classes. The class reads its whole input before it answers."""
+        """Run one of our Java classes, which reads all its input before it answers."""
         done = subprocess.run(
             ["java", "-Xmx256m", *QUICK, "-cp", self._classpath, name],
             input=text,
@@ -133,10 +130,9 @@ class JavaTools:
         return done.stdout
 
     def check(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
-        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`. The check of a tier is
-        repeated if it missed only a few keys. In Java, concurrent reads of one segment file share
-        the file's position (`PosixFileSegment.read0`), so on a busy machine a read may return the
-        bytes at another position."""
+        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`. A check of a tier that
+        missed only a few keys is repeated, because concurrent Java reads of a segment share a file
+        position (`PosixFileSegment.read0`) and may return other bytes."""
         report = self._check_once(mode, root, manifest, work)
         misses = report.key_queries - report.key_queries_right
         if mode == "tiered" and report.right == report.wanted and 0 < misses <= MAX_RACES:
@@ -172,8 +168,7 @@ class JavaTools:
         self, root: Path, manifest: Manifest, queues: Iterable[tuple[str, int]], count: int
     ) -> dict[str, Any]:
         """Let the Java broker take over `root` in place, append `count` messages to each queue,
-        upload all and stop. Return the Java broker's report: `messages`, `atStart`,
-        `afterAppend`."""
+        upload all and stop. Return its report: `messages`, `atStart`, `afterAppend`."""
         wanted, out = root / "append-manifest.json", root / "append-out.json"
         wanted.write_text(json.dumps({"brokerConf": manifest["brokerConf"]}))
         names = [f"{topic}:{queue_id}" for topic, queue_id in queues]
@@ -191,8 +186,8 @@ class JavaTools:
 
     @contextmanager
     def hold(self, store: Path, *settings: str) -> Iterator[HeldBroker]:
-        """Run a Java broker on `store` until `stop`. If the broker still runs at the end of the
-        block, it is killed. `settings` are lines `key=value` of its configuration."""
+        """Run a Java broker on `store` until `stop`, at most to the end of the block. `settings`
+        are configuration lines `key=value`."""
         log = store.parent / "java.log"
         java = ["java", *self._flags, *QUICK, f"-Duser.home={store.parent / 'home'}"]
         for _ in range(3):
@@ -210,7 +205,7 @@ class JavaTools:
 
     @contextmanager
     def name_server(self, folder: Path) -> Iterator[str]:
-        """Run a Java name server on a free port during the block, then kill it. Yield `ip:port`."""
+        """Run a Java name server on a free port within the block. Yield `ip:port`."""
         port = free_ports()
         config, log = folder / "namesrv.conf", folder / "namesrv.log"
         config.write_text(f"listenPort={port}\nrocketmqHome={folder}\n")
@@ -236,9 +231,9 @@ class JavaTools:
 
     @contextmanager
     def proxy(self, folder: Path, namesrv: str, cluster: str) -> Iterator[str]:
-        """Run a Java proxy in cluster mode, and kill it at the end. Yield `ip:port` of its gRPC
-        server. A long poll ends after 3 s, so that push consumers close soon. The proxy registers
-        its producers every second, because the tests' brokers check transactions every second."""
+        """Run a Java proxy in cluster mode within the block. Yield `ip:port` of its gRPC server.
+        Long polls end after 3 s, so that push consumers close quickly. Producers are registered
+        every second, because the tests' brokers check transactions every second."""
         port = free_ports()
         config, log = folder / "proxy.json", folder / "proxy.log"
         settings = {
@@ -295,7 +290,7 @@ def _run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in its own process group. In any case, stop the group at the end."""
+    """Run a command in its own process group, which is always stopped at the end."""
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -320,8 +315,8 @@ def running_process(
     errors: int | IO[str] = subprocess.PIPE,
     longest_s: float = CHECK_TIMEOUT_S,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a process group whose input and output the test uses. The group is killed at the end of
-    the block, or after `longest_s`, so that its output ends."""
+    """Run a process group whose input and output the test uses. It is killed at the end of the
+    block, or after `longest_s`."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True
@@ -341,7 +336,7 @@ def running_process(
 
 
 def free_ports() -> int:
-    """Return a port P for which P + each of PORT_OFFSETS is a free loopback port."""
+    """Return a port P such that P plus each of PORT_OFFSETS is a free loopback port."""
     for _ in range(100):
         with ExitStack() as stack:
             first = stack.enter_context(socket.socket())
@@ -364,22 +359,22 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def write_broker_conf(path: Path, manifest: Manifest, **extra: str) -> Path:
-    """Write the broker configuration of the fixture, without the paths of stores and tiers."""
+    """Write the fixture's broker configuration without the paths of stores and tiers."""
     values = {**manifest["brokerConf"], **extra}
     path.write_text("".join(f"{k}={v}\n" for k, v in values.items() if k not in OWN_KEYS))
     return path
 
 
 def tieredstore(*arguments: str | Path) -> str:
-    """Run the command line in this process. Return its standard output."""
+    """Run the command line in this process and return its standard output."""
     ran = command_line.tieredstore(*arguments)
     assert ran.code == 0, f"{arguments}: {ran.err}"
     return ran.out
 
 
 def key_queries(messages: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of key queries of the Java check. It queries every message by its UNIQ_KEY
-    and by its first key, except messages of system topics and `%…` topics."""
+    """Return the number of key queries in the Java check. It queries each message by its UNIQ_KEY
+    and its first key, except in system topics and `%…` topics."""
     hidden = ("RMQ_SYS", "rmq_sys", "SCHEDULE", "%")
     return sum(
         (message["uniqKey"] is not None) + (message["keys"] is not None)

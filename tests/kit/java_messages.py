@@ -1,5 +1,5 @@
-"""Messages of every kind for the Java checker, and the fields that it compares. The fields are
-computed from the messages before they are put, instead of from stored messages."""
+"""Messages of every kind for the Java checker, and the fields that it compares. The fields come
+from the messages before they are put, not from stored messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUES = (("inter_one", 0), ("inter_two", 0), ("inter_two", 1))
 
 
 def wanted_of(message: Message, result: Any, offset: int, **known: Any) -> dict[str, Any]:
-    """Return the fields that check.sh compares, computed from the messages that were put."""
+    """Return the fields that check.sh compares, computed from the messages of a put."""
     body = bytes(message.body)
     return {
         "topic": message.topic,

@@ -1,5 +1,5 @@
-"""An in-memory object store. One of its clients is paused in a request, or has given up a request
-long before the request takes effect."""
+"""An in-memory object store with a client that pauses in a request, or times out before the request
+takes effect."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ CHANGING = frozenset({"PUT", "COMPLETE_UPLOAD", "DELETE"})
 
 
 class LateClient(MemoryObjectClient):
-    """In-memory object store whose client pauses at the request that `watch` chooses. The times in
-    replies are `ahead_ms` later than the times of objects, because they come from different clocks.
-    With `stamps_beginning`, a multipart object gets the time at which its upload began, as on
-    Amazon S3."""
+    """In-memory object store whose client pauses at the request that `watch` chooses. Times in
+    replies are `ahead_ms` later than the times of objects. With `stamps_beginning`, a multipart
+    object gets the time at which its upload began, as on Amazon S3."""
 
     def __init__(
         self, *, ahead_ms: int = 0, stamps_beginning: bool = False, **settings: Any
@@ -42,7 +41,7 @@ class LateClient(MemoryObjectClient):
     def watch(
         self, number: int = 0, how: str = "", meanwhile: Callable[[], None] | None = None
     ) -> None:
-        """Choose a request to watch. Number 1 is the next request. Number 0 disables watching."""
+        """Choose a request to watch. Number 1 is the next request, and 0 disables watching."""
         self.requests.clear()
         self.is_over = False
         self._number, self._how = number, how
@@ -96,8 +95,8 @@ class LateClient(MemoryObjectClient):
         super().delete(*arguments, **named)
 
     def _hold(self, act: Callable[[], object]) -> bool:
-        """Let `deliver` apply the chosen request later. Return whether the request must not be
-        applied now as well."""
+        """Defer a chosen request until `deliver`. Return whether the request must not be applied
+        now as well."""
         if not self._is_held:
             return False
         self._is_held = False

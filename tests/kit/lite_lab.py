@@ -1,4 +1,4 @@
-"""A broker for tests of lite topics, with a parent topic, a group, and a remoting client."""
+"""A broker with a parent topic and a group for tests of lite topics, and a remoting client."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ NONE = ResponseCode.POLLING_TIMEOUT
 
 
 class Lab:
-    """Broker with the parent topic P and the group G, and a remoting client that is connected to
-    it."""
+    """Broker with the parent topic P and the group G, and a connected remoting client."""
 
     def __init__(self, broker: Broker, client: RemotingClient) -> None:
         self.broker = broker
@@ -68,8 +67,7 @@ class Lab:
         return answer
 
     async def take(self, count: int, **more: Any) -> Any:
-        """Pop once, and wait until messages arrive. Return the answer and the bodies of at most
-        `count` messages."""
+        """Pop once, waiting until messages arrive. Return the answer and at most `count` bodies."""
         async with asyncio.timeout(20):
             answer = await self.pop(**{"pollTime": 10_000, **more})
         return answer, [bytes(one.body) for one in split_records(answer.body_bytes)][:count]

@@ -34,7 +34,7 @@ def queue_of(lite: str, parent: str = PARENT) -> str:
 
 
 def write_topics(root: Path, *parents: str) -> None:
-    """Write the topic table of a broker. Its topics are parents of lite topics."""
+    """Write a broker's topic table with the parents of lite topics."""
     topics = {
         name: {
             "topicName": name,
@@ -52,9 +52,8 @@ def write_topics(root: Path, *parents: str) -> None:
 
 
 class LiteTier(TieredLocal):
-    """Store of one broker with the parent topic P. Messages, and the units of lite topics, are
-    uploaded only when the test asks for it. `clean` deletes all local files whose messages are in
-    the tier."""
+    """Store of one broker with the parent topic P. Nothing is uploaded or deleted unless the test
+    asks for it."""
 
     def __init__(self, root: Path, *parents: str, **keys: object) -> None:
         write_topics(root, PARENT, *parents)
@@ -86,7 +85,7 @@ class LiteTier(TieredLocal):
         self.local.wait_until_dispatched()
 
     def fill(self) -> None:
-        """Put messages without a lite topic, until all earlier messages are in full files."""
+        """Put messages without a lite topic until all earlier messages are in full files."""
         self.put("Other", *[bytes(1000)] * 12)
 
     def upload_runs(self) -> None:
@@ -114,7 +113,7 @@ class LiteTier(TieredLocal):
         return self.store.get_message("g", queue_of(lite, parent), 0, offset, count)
 
     def read_lite(self, lite: str, parent: str = PARENT, offset: int = 0) -> list[bytes]:
-        """Return the bodies that a consumer receives. Check their offsets."""
+        """Return the bodies that a consumer receives, after a check of their offsets."""
         found: list[bytes] = []
         queue = queue_of(lite, parent)
         while True:
@@ -130,7 +129,7 @@ class LiteTier(TieredLocal):
             offset = result.next_begin_offset
 
     def list_runs(self) -> list[BackupName]:
-        """Return the names of the objects in the tier that have units of lite topics."""
+        """Return the names of the tier's objects with units of lite topics."""
         provider = self.store.flat_files.provider
         place = find_layer(provider, RangedBackups)
         assert place is not None

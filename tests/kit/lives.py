@@ -1,5 +1,5 @@
-"""Writers that own a tier one after the other. Each has its own clock, and records the bytes that
-it has written."""
+"""Writers that own a tier one after another, each with its own clock and a record of the bytes it
+wrote."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLICY = MergePolicy(fan_in=4, target_bytes=1_000, part_bytes=100, free_bytes=30
 
 
 class Tier:
-    """One object store, and its clock."""
+    """One object store and its clock."""
 
     def __init__(self, *, stamps_beginning: bool = False) -> None:
         self.server = ManualClock(10_000_000)
@@ -57,15 +57,14 @@ class Tier:
     def content(
         self, file: str = QUEUE, kind: FileSegmentType = FileSegmentType.COMMIT_LOG
     ) -> bytes:
-        """Return the bytes that a reader without any state gets."""
+        """Return the bytes that a reader without state gets."""
         return read_file(chunk_provider(self.client()), file, kind)
 
 
 class Broker:
-    """One process with its own clock. `told` has the bytes of each file that the process knows to
-    be in the tier: bytes found at its start, and bytes confirmed since. With `looks`, the process
-    confirms bytes by a fence check. Otherwise, bytes count as confirmed when the store replies to
-    their write."""
+    """One process with its own clock. `told` maps files to the bytes that the process knows to be
+    in the tier: those found at its start and those confirmed since. With `looks`, a fence check
+    confirms bytes. Otherwise, the reply to a write does."""
 
     def __init__(
         self, client: LateClient, name: str, *, looks: bool = True, **settings: Any
@@ -90,12 +89,12 @@ class Broker:
         return chunk_provider(self.client, owner=self.name, **self._settings)
 
     def restart(self) -> Broker:
-        """Continue like a new process, which knows only the content of the tier."""
+        """Continue like a new process that knows only the content of the tier."""
         self.tier = self._make_tier()
         return self.begin()
 
     def begin(self) -> Broker:
-        """Acquire the writer epoch, and continue from a listing of the tier."""
+        """Acquire the writer epoch and continue from a listing of the tier."""
         self.epoch = self.tier.acquire_writer(BROKER, take_over=True)
         self._segments.clear()
         self._own.clear()
@@ -112,7 +111,7 @@ class Broker:
         return self
 
     def append(self, *pieces: bytes, file: str = QUEUE) -> Broker:
-        """Append after the bytes in `told`, and confirm. Raises Fenced, Unavailable."""
+        """Append after the bytes in `told` and confirm them. Raises Fenced, Unavailable."""
         for piece in pieces:
             told = self.told.get(file, b"")
             self._write(file, len(told), piece)
@@ -142,7 +141,7 @@ class Broker:
         self._segments[file][-1].seal()
 
     def delete(self, file: str = QUEUE) -> Broker:
-        """Delete a file. The next append creates it again."""
+        """Delete a file. The next append creates a new one."""
         self.told.pop(file, None)
         for segment in self._segments.pop(file, [])[::-1]:
             segment.delete()
@@ -160,7 +159,7 @@ class Broker:
         self.tier.run_maintenance(sweep=sweep)
 
     def collect(self, tier: Tier) -> None:
-        """Merge small objects, and delete garbage."""
+        """Merge small objects and delete garbage."""
         for _ in range(2):
             self.keep()
             for clock in (self.clock, tier.server):
@@ -181,7 +180,7 @@ class Broker:
 def read_file(
     tier: ChunkProvider, file: str, kind: FileSegmentType = FileSegmentType.COMMIT_LOG
 ) -> bytes:
-    """Return the content of a file. Where segments overlap, the later segment's bytes are used."""
+    """Return the content of a file. Where segments overlap, the later one wins."""
     found = [item for item in _listings(tier) if item.id.path == file and item.id.type is kind]
     content = b""
     for listing in found:

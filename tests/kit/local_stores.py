@@ -48,7 +48,7 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
 
 @contextmanager
 def running(config: StoreConfig, clock: Any = None) -> Iterator[DefaultMessageStore]:
-    """Start a store, and shut it down at the end."""
+    """Run a store within the block, and shut it down at the end."""
     store = DefaultMessageStore(config, clock or ManualClock(START_MS))
     store.load()
     store.start()
@@ -71,7 +71,7 @@ def plain(topic: str = "T", queue_id: int = 0, number: int = 0, **more: Any) -> 
 
 
 def put_all(store: DefaultMessageStore, messages: list[Message]) -> list[Any]:
-    """Put messages, and dispatch them. The store must accept all of them."""
+    """Put messages, which the store must accept, and dispatch them."""
     results = [store.put_message(message) for message in messages]
     assert all(result.ok for result in results), [r.status for r in results if not r.ok]
     store.wait_until_dispatched()
@@ -88,6 +88,6 @@ def copy_store(source: Path, target: Path) -> Path:
 
 
 def runs_of(*spans: tuple[int, int]) -> Runs:
-    """Return `Runs` with the given (start, end) ranges of a log."""
+    """Return `Runs` of the given (start, end) ranges of a log."""
     starts, ends = np.array(spans, np.int64).T
     return Runs.of(starts, ends)

@@ -1,4 +1,4 @@
-"""Decorator for tests that are coroutines."""
+"""A decorator for asynchronous tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 
 
 def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a coroutine test function on its own event loop."""
+    """Run an asynchronous test function on its own event loop."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

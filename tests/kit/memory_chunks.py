@@ -1,4 +1,4 @@
-"""In-memory chunk log for tests, without background work or waits."""
+"""In-memory chunk log without background work or waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 def chunk_provider(
     client: ObjectClient | None = None, *, owner: str | None = None, **settings: object
 ) -> ChunkProvider:
-    """Create a provider on `client` (default: a new MemoryObjectClient). `settings`: fields of
+    """Return a provider on `client` (default: a new MemoryObjectClient). `settings` are fields of
     ChunkSettings."""
     quick: dict[str, Any] = {"maintenance_threads": 0, "pause_ms": 0}
     return ChunkProvider(

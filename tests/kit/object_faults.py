@@ -1,6 +1,6 @@
 """In-memory object store that injects failures, lost replies and crashes.
 
-Requests are numbered, starting with 1. Each part of a multipart upload counts as a request:
+Requests are numbered from 1. Each part of a multipart upload is a request:
 
     for number, _ in request_points(scenario):
         store = MemoryObjectClient()
@@ -21,9 +21,9 @@ from tieredstore.testing.faults import SimulatedCrash
 
 
 class ObjectFault(enum.Enum):
-    """Fault of a request. BUSY (409) and FAIL (503): the request is not executed. LOSE_REPLY: the
-    request is executed, but its reply is lost. SHORT: a read returns half of its bytes.
-    CRASH_BEFORE, CRASH_AFTER: the process ends before or after the request."""
+    """Fault of a request. BUSY (409) and FAIL (503): the request is not executed. LOSE_REPLY: it is
+    executed, but its reply is lost. SHORT: a read returns half of its bytes. CRASH_BEFORE,
+    CRASH_AFTER: the process ends before or after the request."""
 
     BUSY = "busy at"
     FAIL = "fail"
@@ -34,9 +34,9 @@ class ObjectFault(enum.Enum):
 
 
 class FaultyObjectClient(MemoryObjectClient):
-    """Object store with planned faults. `plan`: faults by request number. `fault_of`: function that
-    chooses the fault of each request, instead of `plan`. After a crash, every request on every
-    thread raises SimulatedCrash, because the process is dead."""
+    """Object store with planned faults. `plan` maps request numbers to faults. `fault_of` is a
+    function that chooses faults instead. After a crash, all requests of all threads raise
+    SimulatedCrash."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FaultyObjectClient(MemoryObjectClient):
         self._count_lock = threading.Lock()
 
     def count(self, operation: str) -> int:
-        """Return how many requests of an operation were sent so far."""
+        """Return the number of requests of an operation so far."""
         return sum(request.startswith(f"{operation} ") for request in self.requests)
 
     def request(self, operation: str, key: str) -> None:
@@ -92,7 +92,7 @@ class FaultyObjectClient(MemoryObjectClient):
 
 
 def request_points(scenario: Callable[[FaultyObjectClient], object]) -> list[tuple[int, str]]:
-    """Run the scenario once without faults. Returns the number and name of each request."""
+    """Run the scenario once without faults, and return the number and name of each request."""
     client = FaultyObjectClient()
     scenario(client)
     return list(enumerate(client.requests, 1))

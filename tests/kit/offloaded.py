@@ -16,10 +16,9 @@ OUR_OFFLOAD = {"tieredStoreGroupCommitTimeout": "1000"}
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """A tier that `tieredstore offload` made from the fixture's local store. `root` has the layout
-    that check.sh needs: our state directory `store/` and the tier `tiered/`. `source` is the local
-    store. `manifest` has the expected content of the tier, as the Java broker saw it in the local
-    store."""
+    """A tier offloaded from the fixture's local store `source`. `root` has the layout that check.sh
+    needs: our state directory `store/` and the tier `tiered/`. `manifest` is the expected content,
+    as the Java broker saw it in the local store."""
 
     root: Path
     source: Path
@@ -27,8 +26,8 @@ class Offloaded:
 
 
 def tier_manifest(public_a_manifest: Manifest) -> Manifest:
-    """Return the fixture's messages in topics that Java uploads. The local store has all of them,
-    including those that expired in Java's tier."""
+    """Return the fixture's messages in topics that Java uploads. They include messages that expired
+    in Java's tier, because the local store still has them."""
     tiered_topics = {m["topic"] for m in public_a_manifest["messages"] if "tiered" in m}
     messages = [
         {**message, "tiered": message.get("tiered", {})}
@@ -39,8 +38,8 @@ def tier_manifest(public_a_manifest: Manifest) -> Manifest:
 
 
 def offload(source: Path, root: Path, manifest: Manifest) -> str:
-    """Offload the local store `source` into the tier `root/tiered`. `root/store` is the state
-    directory."""
+    """Offload the local store `source` into the tier `root/tiered`, with the state directory
+    `root/store`."""
     conf = write_broker_conf(root / "broker.conf", manifest, **OUR_OFFLOAD)
     return tieredstore(
         "offload", source, "--tier", f"file://{root / 'tiered'}", "--state", root / "store",
@@ -49,8 +48,7 @@ def offload(source: Path, root: Path, manifest: Manifest) -> str:
 
 
 def stored_messages(source: Path, topics: set[str]) -> Iterator[StoredMessage]:
-    """Return the messages that our read-only store finds in the consume queues of the given
-    topics."""
+    """Return the messages that our read-only store finds in the given topics."""
     store = open_read_only(source)
     try:
         dispatch = store.dispatch_source

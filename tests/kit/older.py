@@ -34,7 +34,7 @@ LOST_QUEUES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class OlderStore:
-    """An unpacked archive. Some archives lack the folder `store` or the folder `tier`."""
+    """An unpacked archive. The folder `store` or `tier` may be missing."""
 
     name: str
     root: Path
@@ -49,12 +49,12 @@ class OlderStore:
 
     @property
     def conf(self) -> Path:
-        """Path of the unpacked broker.conf. The paths in this file lead to the unpacked folders."""
+        """Path of the unpacked broker.conf, whose paths lead to the unpacked folders."""
         return self.root / "broker.conf"
 
     def read_by_java(self) -> dict[Place, dict[str, Any]]:
-        """Return the messages that a Java consumer of the archive's version read. Light queues and
-        the broker's own topics are excluded."""
+        """Return the messages that a Java consumer of the archive's version read, without light
+        queues and the broker's own topics."""
         manifest = json.loads((OLDER / f"{self.name}.manifest.json").read_bytes())
         return {
             (row["topic"], row["queueId"], row["queueOffset"]): row
@@ -64,8 +64,7 @@ class OlderStore:
 
 
 def unpack_older(name: str, root: Path) -> OlderStore:
-    """Unpack one archive into a new folder. The paths in the archive's broker.conf are changed to
-    the new folder."""
+    """Unpack an archive into a new folder, and adjust the paths in its broker.conf."""
     root.mkdir(parents=True)
     with tarfile.open(OLDER / f"{name}.tar.xz") as archive:
         archive.extractall(root, **_EXTRACT_SAFELY)
@@ -81,7 +80,7 @@ def unpack_older(name: str, root: Path) -> OlderStore:
 
 
 def open_broker_store(older: OlderStore, **more: str) -> AbstractContextManager[MessageStore]:
-    """Open the local store with its broker's configuration, without the tier."""
+    """Open the local store without the tier, using its broker's configuration."""
     conf = dict(read_broker_conf(older.conf))
     for key in [key for key in conf if "iered" in key or key == "messageStorePlugIn"]:
         del conf[key]

@@ -1,4 +1,4 @@
-"""Records the files that a thread opens, from Python's audit events."""
+"""Records the files that a thread opens, using Python's audit events."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def watch_opens(thread: int) -> Iterator[list[tuple[str, str]]]:
-    """Record the files that a thread opens during the block, each as its path and its callers.
-    Imported modules are left out. `thread` is a result of `threading.get_ident`."""
+    """Record the files that a thread opens within the block, each as a path with its callers.
+    Imports are left out. `thread` is a result of `threading.get_ident`."""
     if not _watched:
         sys.addaudithook(_note)  # An audit hook cannot be removed. Without a watch it does nothing.
     found = _watched[thread] = []

@@ -1,8 +1,7 @@
-"""Correct answers to the manifest's queries, computed only from its `messages[]`.
+"""Correct answers to the manifest's queries, computed from its `messages[]` alone.
 
-The manifest records the answers of a Java broker. If Java's answer differs from the answer computed
-here, Java is wrong or defines the answer differently. The tests name the number of each difference
-in `docs/differences.md`.
+The manifest records a Java broker's answers. Where they differ, Java is wrong or defines the answer
+differently. The tests name the number of each difference in `docs/differences.md`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ TRANSFER_BYTES = 262_144
 @dataclass(frozen=True)
 class Expected:
     """Expected answer to a get. `min` and `max` are the queue's first offset and end. `offsets` are
-    the offsets of the returned messages."""
+    those of the returned messages."""
 
     status: str
     next: int
@@ -33,7 +32,7 @@ class Expected:
 
 @dataclass
 class Queue:
-    """Messages of a queue by ascending offset, starting at 0."""
+    """Messages of a queue in ascending order of offsets, from 0."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -43,7 +42,7 @@ class Queue:
 
 
 class Oracle:
-    """Correct answers of a store that has only the offsets [low, high) of each queue."""
+    """Correct answers of a store that holds only the offsets [low, high) of each queue."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.queues: dict[tuple[str, int], Queue] = defaultdict(Queue)
@@ -70,10 +69,10 @@ class Oracle:
         broker_low: int | None = None,
         overshoot: bool = True,
     ) -> Expected:
-        """Return the answer to a get from a store whose queue begins at `low`. With `overshoot` (as
-        in the tier), the answer includes the message that reaches the byte limit. Otherwise (as in
-        the local store) it ends before that message. `broker_low` is the minimum offset that the
-        answer reports."""
+        """Return the answer to a get from a store whose queue begins at `low`. With `overshoot`
+        (the tier), the answer includes the message that reaches the byte limit. Without it (the
+        local store), it ends before that message. `broker_low` is the minimum offset in the
+        answer."""
         rows = self.queues[topic, queue_id].rows
         high = len(rows)
         shown = low if broker_low is None else broker_low
@@ -103,9 +102,8 @@ class Oracle:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str, *, low: int = 0
     ) -> int:
-        """Return the offset for a time. LOWER: the first message at or after the time, or the end
-        if no such message exists. UPPER: the last message at or before the time, or the first
-        message of the queue if no such message exists."""
+        """Return the offset for a time. LOWER: the first message at or after the time, or the end.
+        UPPER: the last message at or before the time, or the queue's first message."""
         times = self.queues[topic, queue_id].times[low:]
         if boundary == "lower":
             return low + bisect.bisect_left(times, timestamp_ms)
@@ -114,7 +112,7 @@ class Oracle:
     def query(
         self, topic: str, key: str, begin_ms: int, end_ms: int, low: dict[tuple[str, int], int]
     ) -> set[tuple[int, int, int, str]]:
-        """Return (queue id, offset, store time, topic) of all messages of a topic with a key."""
+        """Return (queue id, offset, store time, topic) of all messages with a key."""
         return {
             (row["queueId"], row["queueOffset"], row["storeTimestamp"], row["topic"])
             for (name, queue_id), queue in self.queues.items()
@@ -134,7 +132,7 @@ def keys_of(row: dict[str, Any]) -> set[str]:
 def is_right(
     answer: list[list[Any]], right: set[tuple[int, int, int, str]], max_count: int
 ) -> bool:
-    """Return whether an answer to a key query is correct. It must have no wrong or repeated
-    message, and may lack messages only because of `max_count`."""
+    """Return whether an answer to a key query is correct. Wrong and repeated messages are errors.
+    Messages may be missing only because of `max_count`."""
     rows = [tuple(row) for row in answer]
     return len(rows) == len(set(rows)) == min(len(right), max_count) and set(rows) <= right

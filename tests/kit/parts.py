@@ -1,5 +1,4 @@
-"""A broker that starts with any combination of copies of its store, state and tier.
-`Parts.find_messages` returns the messages that each part should have."""
+"""A broker that starts with any combination of copies of its store, state and tier."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ ROUND = 6
 
 
 class Part(enum.Enum):
-    """Content of one part of a broker (store, state or tier), such as an older copy, the part of
-    another broker, or an empty folder."""
+    """Content of one part of a broker (store, state or tier): an older copy, another broker's part,
+    or an empty folder."""
 
     SAME = "same"
     OLDER = "older copy"
@@ -54,7 +53,7 @@ def bodies(who: str, count: int) -> list[bytes]:
 @dataclasses.dataclass(frozen=True)
 class Place:
     """Properties of a broker's parts. With `has_objects`, the tier is a chunk log. With
-    `is_cleaned`, the local store has deleted the uploaded messages. `keys` are further Java
+    `is_cleaned`, uploaded messages are deleted from the local store. `keys` are further Java
     properties."""
 
     has_objects: bool = False
@@ -98,7 +97,7 @@ class Parts:
                 self._buckets[name] = self.shared.copy_objects()
 
     def open(self, folder: Path, **keys: object) -> TieredLocal:
-        """Start the broker in a folder. Raises the error if the start is refused."""
+        """Start the broker in a folder. Raises the error of a refused start."""
         SharedTier.current = self.shared
         if self._has_objects:
             return self.shared.open(folder, **self._keys, **keys)
@@ -118,7 +117,7 @@ class Parts:
             self._put_as_java(folder)
 
     def find_messages(self, store: Part, tier: Part) -> list[dict[int, bytes]]:
-        """Return the messages of the local store, and those of the tier, by offset."""
+        """Return the messages that the local store and the tier should have, by offset."""
         found = []
         for name, part in (("store", store), ("tier", tier)):
             lives = {Part.OLDER: 1, Part.NEWER: 3}.get(part, 2)
@@ -135,7 +134,7 @@ class Parts:
         return found
 
     def hash_tier(self, folder: Path) -> dict[str, str]:
-        """Hash the segments of the tier in a folder."""
+        """Return hashes of the tier's segments in a folder."""
         if not self._has_objects:
             return hash_segments(folder / "tier")
         provider = self.shared.provider()
@@ -220,7 +219,7 @@ class Parts:
 
 
 def hash_segments(folder: Path) -> dict[str, str]:
-    """Hash the segments of a tier."""
+    """Return hashes of a tier's segments."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("[0-9]*")

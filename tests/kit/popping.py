@@ -1,4 +1,4 @@
-"""Sends requests to pop messages, and parses the answers as Java's clients do."""
+"""Sends pop requests, and parses the answers as Java's clients do."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tieredstore.broker.remoting.command import RemotingCommand
 
 
 class PoppedMessage(NamedTuple):
-    """A message of an answer, with the receipt handle (POP_CK) that Java's client makes for it.
-    `topic`: the topic to name in an acknowledgement of the message. `lite_topic`: the lite topic of
-    the message, or empty."""
+    """A popped message with the receipt handle (POP_CK) that Java's client makes for it. `topic`:
+    the topic to use in acknowledgements. `lite_topic`: the message's lite topic, or empty."""
 
     body: str
     topic: str
@@ -39,7 +38,7 @@ class PoppedMessage(NamedTuple):
 
 
 async def pop(client: RemotingClient, **fields: object) -> RemotingCommand:
-    """Pop from all queues of the topic T, starting at the first message, without waiting."""
+    """Pop from all queues of the topic T from the first message, without waiting."""
     return await client.request(
         RequestCode.POP_MESSAGE,
         {
@@ -62,8 +61,8 @@ async def pop(client: RemotingClient, **fields: object) -> RemotingCommand:
 def read_popped(
     answer: RemotingCommand, topic: str = TOPIC, group: str = GROUP
 ) -> list[PoppedMessage]:
-    """Return the messages of an answer. Like Java's client, pair the messages of each queue with
-    the answer's offsets in order."""
+    """Return the messages of an answer. As in Java's client, the messages of a queue are paired
+    with its offsets in order."""
     fields = answer.ext_fields
     starts = _parse(fields["startOffsetInfo"])
     offsets = _parse(fields["msgOffsetInfo"])
@@ -109,7 +108,7 @@ def read_popped(
 
 
 async def pop_lite(client: RemotingClient, **fields: object) -> RemotingCommand:
-    """Pop from the lite topics to which the client subscribes, without waiting."""
+    """Pop from the client's lite topics without waiting."""
     common = {"maxMsgNum": 32, "invisibleTime": 60_000, "pollTime": 0, "bornTime": 0}
     return await client.request(RequestCode.POP_LITE_MESSAGE, {**common, "attemptId": "", **fields})
 
@@ -163,7 +162,7 @@ async def ack(
 
 
 async def ack_batch(client: RemotingClient, messages: Iterable[PoppedMessage]) -> RemotingCommand:
-    """Acknowledge messages of one queue that came in one answer."""
+    """Acknowledge messages of one queue from one answer."""
     messages = list(messages)
     start, pop_time, invisible_time, revive, retry = messages[0].extra_info.split(" ")[:5]
     bits = sum(1 << (message.offset - int(start)) for message in messages)
@@ -189,7 +188,7 @@ async def change_time(
     group: str = GROUP,
     **fields: object,
 ) -> tuple[RemotingCommand, PoppedMessage]:
-    """Change the invisible time of a message. Return the answer, and the message with its new
+    """Change the invisible time of a message. Return the answer and the message with its new
     handle."""
     answer = await client.request(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,

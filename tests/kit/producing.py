@@ -1,4 +1,4 @@
-"""Parts of a broker that serve producers, over a real store."""
+"""Parts of a broker for producers, over a real store."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ STORE_HOST = encode_host("127.0.0.1", 10911)
 
 
 class Producing:
-    """A store, the services that put messages into it, and the services that deliver delayed
-    messages."""
+    """A store with the services that put messages into it and deliver delayed messages."""
 
     def __init__(
         self,
@@ -87,31 +86,31 @@ class Producing:
         self.transactions = self.make_transactions()
 
     def make_transactions(self) -> TransactionService:
-        """Create the transaction service as a broker's start does."""
+        """Create the transaction service, as a starting broker does."""
         return TransactionService(
             self.store, self.settings, self.sender, self.offsets, self.producers, self.clock
         )
 
     async def prepare(self, message: Message) -> SendResult:
-        """Store a half message, and wait until it is durable."""
+        """Put a half message and wait until it is durable."""
         sent = self.transactions.submit(SendRequest("g", message))
         return sent if isinstance(sent, SendResult) else await sent
 
     async def send(self, topic: str = "T", body: bytes = b"body", **more: Any) -> Any:
-        """Send one message. Without a queue id the broker chooses the queue."""
+        """Send one message. The broker chooses the queue if no id is given."""
         return await self.sender.send(self.make_request(topic, body, **more))
 
     def make_request(self, topic: str = "T", body: bytes = b"body", **more: Any) -> SendRequest:
-        """Make the request that sends one message."""
+        """Make a request to send one message."""
         return SendRequest("g", Message.create(topic, body, **{"queue_id": -1, **more}))
 
     def put_as_is(self, topic: str, properties: dict[str, str], body: bytes = b"x") -> Any:
-        """Put a message without any check or hook."""
+        """Put a message without checks or hooks."""
         message = Message.create(topic, body, properties=properties)
         return self.hook.put_now(self.store, message)
 
     def read(self, topic: str = "T", queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
-        """Return all messages of a queue, starting at an offset."""
+        """Return the messages of a queue from an offset on."""
         self.store.wait_until_dispatched()
         found: list[StoredMessage] = []
         while batch := self.store.get_message("g", topic, queue_id, offset, 32).messages:
@@ -122,7 +121,7 @@ class Producing:
 
 @contextmanager
 def producing(root: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Producing]:
-    """Create the services of a broker over a started store. The store is shut down at the end."""
+    """Create a broker's services over a started store, which is shut down at the end."""
     parts = Producing(root, clock or ManualClock(START_MS), **settings)
     try:
         yield parts

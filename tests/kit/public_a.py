@@ -1,5 +1,4 @@
-"""Parts that tests of the fixture public-a share. They open the fixture's stores and run its
-queries."""
+"""Helpers for tests of the fixture public-a, which open its stores and run its queries."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ JAVA_TIER_LOW: Low = {("pub_expire", 0): 344}
 
 
 def config_at(public_a: Path, root: Path, **overrides: str) -> StoreConfig:
-    """Return the configuration in the fixture's broker.conf, for a copy of its store below
-    `root`."""
+    """Return the fixture's configuration for a copy of its store below `root`."""
     places = {
         "storePathRootDir": str(root / "store"),
         "tieredStoreFilePath": str(root / "tiered"),
@@ -41,7 +39,7 @@ def config_at(public_a: Path, root: Path, **overrides: str) -> StoreConfig:
 
 
 class JavaTier:
-    """A copy of Java's tier and metadata, which this project reads."""
+    """A copy of Java's tier and metadata for readers of this project."""
 
     def __init__(self, public_a: Path, root: Path) -> None:
         shutil.copytree(public_a / "tiered", root / "tiered")
@@ -78,8 +76,7 @@ class JavaTier:
 
 
 def sha256_at(message: StoredMessage, commit_log_offset: int) -> str:
-    """Return the SHA-256 of a record after its physical offset is replaced by
-    `commit_log_offset`."""
+    """Return the SHA-256 of a record with `commit_log_offset` as its physical offset."""
     raw = bytearray(message.raw)
     raw[28:36] = commit_log_offset.to_bytes(8, "big")
     return hashlib.sha256(raw).hexdigest()
@@ -152,7 +149,7 @@ def wrong_queries(
     is_ordered: bool = True,
 ) -> list[tuple[dict[str, Any], list[Any]]]:
     """Return the manifest's rows that `query` answers wrongly, as (row, found). With `is_ordered`,
-    an answer that is not ordered by queue and offset is also wrong."""
+    answers must be in order of queue and offset."""
     wrong = []
     for row in rows:
         right = oracle.query(row["topic"], row["key"], row["begin"], row["end"], low)

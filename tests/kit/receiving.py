@@ -26,7 +26,7 @@ FROM_FIRST_GROUP = {"consumeFromWhere": FROM_FIRST}
 
 
 class KeptDeadLetters:
-    """Records dead letters. If `error` is set, a put raises it. `was_put` is set when a dead letter
+    """Records dead letters. If `error` is set, a put raises it. `was_put` is set once a dead letter
     is stored, before the put returns."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class KeptDeadLetters:
 
 
 class Receiving:
-    """Topic T with `queues` queues, and group G. The group begins at the first message unless
-    `attributes` change that."""
+    """Topic T with `queues` queues, and group G. The group starts at the first message unless
+    `attributes` say otherwise."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Receiving:
         await self.service.start()
 
     async def kill(self) -> None:
-        """Stop like a killed process: nothing more is written."""
+        """Stop like a killed process, without further writes."""
         for task in self.service._tasks:
             await task.stop()
         if self.journal._fd >= 0:
@@ -121,7 +121,7 @@ class Receiving:
         self.store.shutdown()
 
     def put(self, count: int = 1, queue_id: int = 0, message_group: str = "", **more: Any) -> None:
-        """Put messages. Their bodies are consecutive numbers."""
+        """Put messages whose bodies are consecutive numbers."""
         properties = {"__SHARDINGKEY": message_group} if message_group else {}
         messages = []
         for _ in range(count):
@@ -133,7 +133,7 @@ class Receiving:
         put_all(self.store, messages)
 
     async def receive(self, max_count: int = 32, **more: Any) -> list[Received]:
-        """Receive the available messages, or those that arrive within `poll_ms`."""
+        """Receive the available messages, waiting for them up to `poll_ms`."""
         poll_ms = more.pop("poll_ms", 0)
         expression, topic = more.pop("expression", "*"), more.pop("topic", "T")
         more.setdefault("invisible_ms", 30_000)
@@ -159,7 +159,7 @@ def bodies(received: list[Received]) -> list[int]:
 
 
 def drive(folder: Path, test: Callable[[Receiving], Awaitable[None]], **more: Any) -> None:
-    """Run a test on its own event loop, with a service over a folder."""
+    """Run a test on its own event loop, with a service on a folder."""
 
     async def run() -> None:
         receiving = Receiving(folder, **more)

@@ -1,4 +1,4 @@
-"""The tier that the recipes in `docs/` use: orders in JSON, payments in Avro."""
+"""The tier of the recipes in `docs/`: orders in JSON, payments in Avro."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def _text(value: str) -> bytes:
 
 
 class RecipeTier:
-    """A Posix tier in a folder. Each call of `add` is one backfill. It adds messages after the
-    existing ones."""
+    """A Posix tier in a folder. Each call of `add` is one backfill, which appends messages."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -60,7 +59,8 @@ class RecipeTier:
     def add(
         self, topic: str, bodies: list[bytes], *, every: timedelta = timedelta(hours=1)
     ) -> None:
-        """Append messages to queue 0 of a topic. Their store times are the given interval apart."""
+        """Append messages to queue 0 of a topic, with the given interval between their store
+        times."""
         self._tables += 1
         first = START + timedelta(days=self._tables)
         times = [first + n * every for n in range(len(bodies))]

@@ -1,4 +1,4 @@
-"""Records, batches and bodies in forms that only tests create or check."""
+"""Records, batches and bodies in formats that only tests create or check."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> 
 
 
 def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress a body as a producer does. The caller must also set the message's compression flag,
-    by `sysflag.set_compression`."""
+    """Compress a body as a producer does. The caller must set the message's compression flag by
+    `sysflag.set_compression`."""
     if compression is CompressionType.ZLIB:
         return zlib.compress(data, level)
     if compression is CompressionType.LZ4:
@@ -65,7 +65,7 @@ def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LE
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Encode the body of a batch. Raises Invalid for properties that are too long."""
+    """Encode the body of a batch. Raises Invalid if the properties are too long."""
     parts: list[Buffer] = []
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_BYTES:
@@ -83,10 +83,9 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 class RecordCheck(NamedTuple):
-    """Result of a check at one position of a log. A positive `size` is the size of the record in
-    bytes, and `ok` says whether the record is intact. `size` 0 with `ok` means a blank record,
-    which ends the file. `size` -1 means that there is no record. `reason` describes the fault, and
-    is empty if `ok`."""
+    """Result of a check at one position of a log. A positive `size` is the record's size in bytes,
+    and `ok` says whether the record is intact. `size` 0 with `ok` means a blank record, which ends
+    the file. `size` -1 means that there is no record. `reason` describes the fault."""
 
     size: int
     ok: bool
@@ -104,9 +103,9 @@ def check_record(
     check_crc: bool = True,
     check_property_crc: bool = False,
 ) -> RecordCheck:
-    """Check the record at a position of a log whose readable bytes are [0, end). Bad bytes never
+    """Check the record at a position of a log with the readable bytes [0, end). Bad bytes never
     raise an error. `check_crc` checks the body. `check_property_crc` checks the whole record by its
-    `__CRC32#` property instead. A record without the property fails."""
+    `__CRC32#` property instead, and fails without this property."""
     limit = len(buffer) if end is None else min(end, len(buffer))
     try:
         size, magic = size_and_magic(buffer, position, limit)
@@ -131,8 +130,8 @@ def check_record(
 
 
 def renew_property_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
-    """Update the CRC property of a record that was changed in place. Raises Corrupt if the record
-    has no such property."""
+    """Update the CRC property of a record after a change in place. Raises Corrupt if the record has
+    no such property."""
     if stored_property_crc(buffer, position, size) is None:
         raise make_corrupt_error(position, "CRC property", "the last 20 bytes", "none")
     end = position + size

@@ -1,4 +1,4 @@
-"""Stores that were not stopped cleanly, and checks of a store after its recovery."""
+"""Stores that were not stopped cleanly, and checks after their recovery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Found = dict[tuple[str, int], list[bytes]]
 
 
 def leave_unclean(root: Path, *, checkpoint: Checkpoint | None = None) -> None:
-    """Make a stopped store look as if its process had been killed. `checkpoint` becomes the content
+    """Make a stopped store look as if its process had been killed. `checkpoint` is the new content
     of the checkpoint file."""
     (root / "abort").write_text("4711")
     if checkpoint is not None:
@@ -21,8 +21,8 @@ def leave_unclean(root: Path, *, checkpoint: Checkpoint | None = None) -> None:
 
 
 def read_everything(store: DefaultMessageStore) -> Found:
-    """Return the raw records of each queue. Check that offsets have no gap, and that each key finds
-    its messages."""
+    """Return the raw records of each queue. Check that offsets have no gaps, and that each key
+    finds its messages."""
     found: Found = {}
     for key in sorted(store.dispatch_source.queues()):
         minimum = store.get_min_offset_in_queue(*key)
@@ -40,6 +40,6 @@ def read_everything(store: DefaultMessageStore) -> Found:
 
 
 def reopen(root: Path, **changes: Any) -> Found:
-    """Open a store, with a recovery if needed. Read all messages, and stop the store."""
+    """Open a store, recovering it if needed, read all messages, and stop it."""
     with running(small_config(root, **changes)) as store:
         return read_everything(store)

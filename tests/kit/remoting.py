@@ -1,5 +1,5 @@
-"""A remoting client for tests. It sends requests and raw bytes, and receives requests that the
-server sends."""
+"""A remoting client for tests. It sends requests and raw bytes, and receives the server's
+requests."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ TIMEOUT_MS = 20_000
 
 
 class _Calls(HandlerTable):
-    """Receives all requests that the server sends, and answers those for which a test has
-    registered an answer."""
+    """Receives the server's requests, and answers those for which a test registered an answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +50,7 @@ def register_plain(
     code: int,
     handler: Callable[[Connection, RemotingCommand], Outcome],
 ) -> None:
-    """Register a function that answers the requests of a code. The function gets the unparsed
-    command."""
+    """Register a function that answers the requests of a code from the unparsed command."""
 
     def answer(request: Request[NoFields]) -> Outcome:
         return handler(request.connection, request.command)
@@ -61,8 +59,8 @@ def register_plain(
 
 
 class RemotingClient:
-    """Client of one server. `header_type` is the encoding of its request headers. The client
-    returns every response, even one with an error code."""
+    """Client of one server. `header_type` is the encoding of request headers. Error responses are
+    returned, not raised."""
 
     def __init__(self, connection: Connection, calls: _Calls, header_type: HeaderType) -> None:
         self.connection = connection
@@ -76,7 +74,7 @@ class RemotingClient:
         header_type: HeaderType = HeaderType.JSON,
         tls: ssl.SSLContext | None = None,
     ) -> Self:
-        """Connect to `host:port`, with TLS if a context is given."""
+        """Connect to `host:port`, using TLS if a context is given."""
         calls = _Calls()
         connection = await connect(address, calls, timeout_ms=TIMEOUT_MS, tls=tls)
         return cls(connection, calls, header_type)
@@ -88,24 +86,23 @@ class RemotingClient:
         body: Body = b"",
         timeout_ms: int = TIMEOUT_MS,
     ) -> RemotingCommand:
-        """Send a request and wait for its response. Field values are converted by `str`, except
-        booleans, which become `true` and `false`. The resulting texts must be those that a Java
-        client sends."""
+        """Send a request and wait for its response. Field values are converted by `str`, and
+        booleans to `true` and `false`. The resulting texts must match those of a Java client."""
         fields = _texts(ext_fields)
         return await self.connection.request(code, fields, body, timeout_ms, self.header_type)
 
     def send_one_way(
         self, code: int, ext_fields: Mapping[str, object] | None = None, body: Body = b""
     ) -> None:
-        """Send a request that is not answered."""
+        """Send a request without a response."""
         self.connection.send_one_way(code, _texts(ext_fields), body, self.header_type)
 
     def answer(self, code: int, answer: Callable[[RemotingCommand], RemotingCommand]) -> None:
-        """Register the function that answers the server's requests of a code."""
+        """Register a function that answers the server's requests of a code."""
         self._calls.answers[code] = answer
 
     async def next_call(self) -> RemotingCommand:
-        """Wait for the next request that the server sends."""
+        """Wait for the server's next request."""
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             return await self._calls.received.get()
 
@@ -115,7 +112,7 @@ class RemotingClient:
         return self._calls.received.qsize()
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.connection.close()
         await wait_for(lambda: self.connection.has_ended)
 
@@ -168,7 +165,7 @@ async def open_raw(
 
 
 async def read_until_end(address: str, data: bytes) -> bytes:
-    """Send raw bytes, and return everything that the server sends until it closes the
+    """Send raw bytes, and return everything that the server sends before it closes the
     connection."""
     async with open_raw(address) as (reader, writer), asyncio.timeout(TIMEOUT_MS / 1000):
         writer.write(data)

@@ -1,6 +1,6 @@
-"""A request for every request code, and the permissions that its sender needs. A permission has a
-resource and a list of actions, of which any one is sufficient. `#name#` in a field or a body is
-replaced by a value of the broker under test, such as an offset or a message id."""
+"""A request for every request code, and the permissions that it requires. A permission is a
+resource and a list of actions, any of which is sufficient. In a field or a body, `#name#` stands
+for a value of the broker under test, such as an offset or a message id."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ GROUP, FOREIGN = "Group:G", "Group:H"
 
 
 class Right(NamedTuple):
-    """A permission: a resource and a list of actions, separated by blanks. Any one of the actions
-    is sufficient."""
+    """A permission: a resource and actions separated by blanks, any of which is sufficient."""
 
     resource: str
     actions: str
 
 
 class Row(NamedTuple):
-    """A request, and the permissions that its sender needs. If a request code has several rows,
-    `way` names the variant of the request."""
+    """A request and the permissions that it requires. If a request code has several rows, `way`
+    names the variant."""
 
     code: Code
     rights: tuple[Right, ...]

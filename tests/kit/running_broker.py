@@ -14,8 +14,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 async def running_broker(
     root: Path, clock: Clock = SYSTEM_CLOCK, **keys: str
 ) -> AsyncIterator[Broker]:
-    """Start a broker, and stop it at the end of the block. `keys` are keys and values of a
-    broker.conf."""
+    """Run a broker within the block. `keys` are broker.conf entries."""
     properties = {
         "storePathRootDir": str(root),
         "mappedFileSizeCommitLog": str(8 << 20),

@@ -11,7 +11,7 @@ from tieredstore.broker.remoting.command import RemotingCommand
 
 
 def sign_fields(fields: dict[str, Any], body: bytes, user: str, password: str) -> dict[str, str]:
-    """Add the fields AccessKey and Signature, as the hook of Java's clients does."""
+    """Add the fields AccessKey and Signature, like the hook of Java's clients."""
     signed = {name: str(value) for name, value in fields.items()} | {"AccessKey": user}
     content = "".join(signed[name] for name in sorted(signed)).encode() + body
     mac = hmac.new(password.encode(), content, "sha1").digest()
@@ -26,12 +26,12 @@ async def request_as(
     fields: dict[str, Any] | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:
-    """Send a request that a user has signed."""
+    """Send a request that is signed by a user."""
     return await client.request(code, sign_fields(fields or {}, body, user, password), body)
 
 
 def sign_call(user: str, password: str, date: str = "20260101T000000Z") -> dict[str, str]:
-    """Return the metadata with which gRPC clients sign a call."""
+    """Return the metadata by which gRPC clients sign a call."""
     mac = hmac.new(password.encode(), date.encode(), "sha1").hexdigest()
     return {
         "x-mq-date-time": date,

@@ -1,4 +1,4 @@
-"""A disk that loses unsynced data. After a crash such data may exist, be missing, or be torn."""
+"""A disk that loses unsynced data. After a crash, such data may exist, be missing, or be torn."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class File:
 
 
 class SimulatedFiles(FileOperations):
-    """File operations on the simulated disk. The process stops before step number `crash_at`,
-    counted from 1. A call that writes bytes has three steps, any other call has one."""
+    """File operations on a simulated disk. The process stops before step number `crash_at`, from 1.
+    A call that writes bytes has three steps, every other call one."""
 
     def __init__(self, names: dict[Path, File] | None = None, crash_at: int = 0) -> None:
         self.names = dict(names or {})
@@ -104,14 +104,14 @@ class SimulatedFiles(FileOperations):
     # After a crash
 
     def after_kill(self) -> SimulatedFiles:
-        """Return the disk after the process was killed. All written data exists."""
+        """Return the disk after a kill of the process, with all written data."""
         return SimulatedFiles(
             {name: File(file.content, file.content) for name, file in self.names.items()}
         )
 
     def after_power_loss(self) -> Iterator[SimulatedFiles]:
-        """Return all possible states of the disk after a power loss. Each unsynced name may exist
-        or not. Unsynced bytes may be missing, half written, fully written, or replaced by zeros."""
+        """Return all possible states of the disk after a power loss. Unsynced names may exist or
+        not. Unsynced bytes may be missing, half written, fully written, or zeros."""
         assert len(self.pending) <= MOST_PENDING
         for chosen in itertools.product((False, True), repeat=len(self.pending)):
             names = dict(self.synced_names)

@@ -1,4 +1,4 @@
-"""Simulates a disk that hangs for as long as a test wants. The disk contains one folder."""
+"""A disk with one folder that hangs for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CALLS: Final = ("pread", "pwrite", "fsync", "fdatasync")
 
 
 class StandingDisk:
-    """Patched positional reads, writes and syncs of the files below `folder`. Between `stop` and
-    `go_on` these calls do not return."""
+    """Patched positional reads, writes and syncs of the files below `folder`. They block between
+    `stop` and `go_on`."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.has_given_up = False

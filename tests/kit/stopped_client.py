@@ -1,4 +1,4 @@
-"""An in-memory object store. One of its clients is paused in a request."""
+"""An in-memory object store with a client that is paused in a request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class StoppedClient(MemoryObjectClient):
-    """Client that calls `meanwhile` before or after request number `number`. The reply to that
-    request may get lost."""
+    """Client that calls `meanwhile` before or after request number `number`, whose reply may get
+    lost."""
 
     def __init__(self, number: int, when: str, **settings: Any) -> None:
         super().__init__(**settings)

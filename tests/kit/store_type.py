@@ -1,4 +1,4 @@
-"""Consume queue type of all local stores in the test suites, unless a test sets another type."""
+"""Consume queue type of all local stores in tests that set no other type."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ MESSAGE = st.builds(
 
 
 def corrupt_or_none(call: Callable[[], object]) -> Corrupt | None:
-    """Return the Corrupt error that a call raises, or None if it succeeds. Any other error fails
-    the test."""
+    """Return the Corrupt error of a call, or None if it succeeds. Any other error fails the
+    test."""
     try:
         call()
     except Corrupt as error:

@@ -1,4 +1,4 @@
-"""Runs a command in a terminal of a given width, as a person would."""
+"""Runs a command in a terminal of a given width."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.kit.paths import ROOT
 def run_in_terminal(
     *arguments: str, columns: int, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run the command line in a terminal of `columns` columns. Return the standard output that the
-    terminal shows."""
+    """Run the command line in a terminal of `columns` columns, and return its standard output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}

@@ -1,5 +1,5 @@
-"""Writes a small Posix tier with its metadata, segment by segment. It uses only the formats, and
-writes no checksums, like a Java broker."""
+"""Writes a small Posix tier with its metadata, segment by segment. It uses only the formats and,
+like a Java broker, writes no checksums."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class BuiltTier:
 
 
 class TierBuilder:
-    """Appends messages to queues. Rolls segments after a given number of messages. `times` are
-    store times of the next messages, in epoch ms. `checksums` adds block checksums beside the
+    """Appends messages to queues, and rolls segments after a given number of messages. `times` are
+    the store times of the next messages, in epoch ms. `checksums` adds block checksums to the
     segments."""
 
     def __init__(
@@ -118,9 +118,9 @@ class TierBuilder:
         hole: tuple[int, int] | None = None,
         with_coda: bool = False,
     ) -> list[Stored]:
-        """Build one queue with all its messages. `hole` is (number, count): the broker had deleted
-        `count` messages before message `number`, which begins a segment. `with_coda` writes a coda
-        at the end of each commit log segment, as old writers did."""
+        """Build one queue with all its messages. `hole` is (number, count): `count` messages are
+        missing before message `number`, which begins a segment. `with_coda` writes a coda at the
+        end of each commit log segment, as old writers did."""
         path = f"{BROKER}/{topic}/{queue_id}"
         self.built.metadata.add_topic(topic)
         self.built.metadata.add_queue(topic, queue_id)
@@ -195,7 +195,7 @@ def write_segment(provider: SegmentProvider, id: SegmentId, data: bytes) -> None
 def announce_segment(
     metadata: DefaultMetadataStore, id: SegmentId, size: int, times: list[int]
 ) -> None:
-    """Record a segment in the metadata, with the first and last store time of its messages."""
+    """Record a segment in the metadata with the first and last store time of its messages."""
     metadata.put_segment(
         FileSegmentMetadata(
             id.path,
@@ -224,8 +224,8 @@ def message(topic: str, queue_id: int, number: int, **options: Any) -> Message:
 
 
 def small_tier(root: Path) -> BuiltTier:
-    """Build a tier with three queues of two topics, several segments in each queue, and an index.
-    One queue has IPv6 hosts."""
+    """Build a tier of three queues in two topics, with several segments per queue and an index. One
+    queue has IPv6 hosts."""
     builder = TierBuilder(root)
     builder.queue("orders", 0, [message("orders", 0, n) for n in range(12)], first_offset=100)
     builder.queue("orders", 1, [message("orders", 1, n) for n in range(4)])
@@ -246,7 +246,7 @@ def flip(path: Path, position: int, mask: int = 0xFF) -> None:
 
 
 def units_of(path: Path) -> np.ndarray:
-    """Return the units of a consume queue segment from its file."""
+    """Return the units in a consume queue segment file."""
     from tieredstore.message.consume_queue import UNIT_DTYPE
 
     return np.frombuffer(path.read_bytes(), UNIT_DTYPE)

@@ -1,5 +1,4 @@
-"""A tiered store over a local store, both in one folder. A test can stop, lose and reopen the
-store."""
+"""A tiered store over a local store in one folder. A test can stop, lose and reopen it."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ POSIX: dict[str, object] = {
 
 
 class TieredLocal:
-    """Tiered store of one broker, with methods that put, upload and read messages. `keys` are
-    further Java properties."""
+    """Tiered store of one broker that puts, uploads and reads messages. `keys` are further Java
+    properties."""
 
     def __init__(self, root: Path, clock: ManualClock | None = None, /, **keys: object) -> None:
         self.root = root
@@ -59,7 +58,7 @@ class TieredLocal:
         self.open(**keys)
 
     def lose_disk(self) -> None:
-        """Delete the content of the local disk except the folder `config`, as if `config` were on
+        """Delete everything on the local disk except the folder `config`, as if that were on
         another disk."""
         self.close()
         store = self.root / "store"
@@ -68,7 +67,7 @@ class TieredLocal:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def put(self, topic: str, *bodies: bytes, queue_id: int = 0, key: str = "all") -> list[int]:
-        """Put messages, and wait until they can be read. Return their queue offsets."""
+        """Put messages, wait until they can be read, and return their queue offsets."""
         offsets = []
         for body in bodies:
             self.clock.advance(10)
@@ -80,14 +79,14 @@ class TieredLocal:
         return offsets
 
     def upload(self) -> list[DispatchOutcome]:
-        """Flush, then upload everything. No upload round may fail."""
+        """Flush and upload everything. No upload round may fail."""
         self.local.flush()
         outcomes = self.store.dispatcher.scan(force=True)
         assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
         return outcomes
 
     def read(self, topic: str, queue_id: int = 0, store: Any = None) -> list[tuple[int, bytes]]:
-        """Return (offset, body) of all messages that a consumer receives from offset 0."""
+        """Return (offset, body) of all messages that a consumer receives from offset 0 on."""
         store = store or self.store
         found: list[tuple[int, bytes]] = []
         offset = 0
@@ -101,6 +100,6 @@ class TieredLocal:
             offset = result.next_begin_offset
 
     def tier_files(self, topic: str) -> list[Path]:
-        """Return the segment files of a topic, without their checksum files."""
+        """Return the segment files of a topic without their checksum files."""
         files = (path for path in (self.root / "tier").rglob("[!.]*") if path.is_file())
         return [path for path in files if f"/{topic}/" in str(path)]

@@ -33,8 +33,8 @@ _END: Final = "--- end of a block ---"
 
 
 class Block(NamedTuple):
-    """A block. `title` is the name of the file to write, or empty. `output` is the text that the
-    page shows as output, or None."""
+    """A block. `title` is the name of the file to write, or empty. `output` is the expected output,
+    or None."""
 
     language: str
     title: str
@@ -54,7 +54,7 @@ def read_blocks(page: str) -> list[Block]:
 
 
 def matches(expected: str, found: str) -> bool:
-    """Return whether an output matches the page. Trailing spaces of a line are ignored."""
+    """Return whether an output matches the page, ignoring trailing spaces."""
     pattern = ""
     for line in expected.splitlines():
         if line.strip() == "…":
@@ -68,9 +68,8 @@ def matches(expected: str, found: str) -> bool:
 def run_page(
     page: str, folder: Path, env: Mapping[str, str], change: Callable[[str], str] = str
 ) -> int:
-    """Run all blocks in a folder and return their number. `change` is a function that adapts a
-    command of the page to the test. Raises AssertionError for a block that fails or prints
-    something else."""
+    """Run all blocks in a folder and return their number. `change` adapts a command of the page to
+    the test. Raises AssertionError if a block fails or prints something else."""
     count = 0
     with (
         _talk(["bash"], folder, env) as shell,
@@ -99,7 +98,7 @@ class _Talk(NamedTuple):
     answers: IO[str]
 
     def ask(self, text: str) -> IO[str]:
-        """Send text to the process. Return the stream from which its answer can be read."""
+        """Send text to the process. Return the stream with its answer."""
         self.given.write(text)
         self.given.flush()
         return self.answers

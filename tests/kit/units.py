@@ -40,13 +40,13 @@ class Unit(NamedTuple):
 
 
 def unpack_unit(buffer: Buffer, position: int = 0) -> Unit:
-    """Unpack the unit at a position of a buffer. Raises Corrupt for a truncated unit."""
+    """Unpack the unit at a position of a buffer. Raises Corrupt if the unit is truncated."""
     _check_bounds(buffer, position, UNIT_SIZE)
     return Unit(*struct.unpack_from(">qiq", buffer, position))
 
 
 def unpack_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
-    """Unpack the batch unit at a position of a buffer. Raises Corrupt for a truncated unit."""
+    """Unpack the batch unit at a position of a buffer. Raises Corrupt if the unit is truncated."""
     _check_bounds(buffer, position, BATCH_UNIT_SIZE)
     return BatchUnit(*struct.unpack_from(">qiqqqhii", buffer, position))
 
@@ -86,7 +86,7 @@ def pack_units(units: Sequence[tuple[int, int, int]]) -> bytes:
 
 
 def expand_batch(message: Message) -> list[Message]:
-    """Return the messages in a plain batch. Raises Corrupt for a damaged batch."""
+    """Return the messages of an uncompressed batch. Raises Corrupt if the batch is damaged."""
     return [
         msgspec.structs.replace(message, body=item.body, flag=item.flag, properties=item.properties)
         for item in decode_batch(message.body)
@@ -96,8 +96,8 @@ def expand_batch(message: Message) -> list[Message]:
 def lookup(
     buffer: Buffer, slots: int, key_hash: int, begin_ms: int, end_ms: int, max_count: int
 ) -> list[int]:
-    """Return the physical offsets of the index items with this hash whose store time may be in
-    [begin, end]. The newest come first, at most `max_count` of them."""
+    """Return the physical offsets of at most `max_count` index items with this hash, newest first.
+    The items' store times may lie in [begin, end]."""
     header = LocalIndexHeader.unpack(buffer)
     found: list[int] = []
     for item in walk_chain(buffer, slots, key_hash, header):

@@ -1,4 +1,4 @@
-"""Waits until another thread has done something."""
+"""Waits for other threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_S = 60.0
 
 
 def wait_for(is_done: Callable[[], bool]) -> None:
-    """Wait until a condition is true. Fail if that takes too long."""
+    """Wait until a condition is true. Fails the test if that takes too long."""
     deadline = time.monotonic() + LONGEST_S
     while not is_done():
         assert time.monotonic() < deadline, "it did not come"
@@ -19,7 +19,7 @@ def wait_for(is_done: Callable[[], bool]) -> None:
 
 
 class WatchedLock:
-    """A lock that records the threads that have tried to acquire it."""
+    """A lock that records which threads have tried to acquire it."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock

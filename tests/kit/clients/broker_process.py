@@ -1,4 +1,4 @@
-"""Our broker as users run it: `tieredstore broker -c broker.conf` in a process that a test can
+"""Our broker as users run it, `tieredstore broker -c broker.conf`, in a process that tests can
 kill."""
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ test."""
 
 
 class BrokerProcess:
-    """A broker on `folder/store` and `folder/tier`, with the same ports at each start. `settings`
-    are keys and values of a broker.conf. They override SMALL. As a context manager, it starts the
-    broker on entry and kills it on exit."""
+    """A broker on `folder/store` and `folder/tier` that keeps its ports across restarts. `settings`
+    are broker.conf entries that override SMALL. As a context manager, it starts the broker and
+    finally kills it."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -82,8 +82,8 @@ class BrokerProcess:
         return self.addresses["grpc"]
 
     def start(self, **changed: str) -> None:
-        """Start the broker, and return when it serves requests. `changed` settings replace earlier
-        ones, for this and later starts."""
+        """Start the broker and wait until it serves requests. `changed` settings also apply to
+        later starts."""
         self.begin(**changed)
         self.addresses = json.loads(self._first_line())
 
@@ -109,7 +109,7 @@ class BrokerProcess:
         self.end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Send SIGTERM. Return the exit status."""
+        """Send SIGTERM and return the exit status."""
         return self.end(signal.SIGTERM)
 
     def log(self) -> str:
@@ -142,8 +142,8 @@ class BrokerProcess:
         return line
 
     def end(self, number: int) -> int:
-        """Send a signal and wait for the exit. Return the exit status, or 0 if the process does not
-        run."""
+        """Send a signal, wait for the exit, and return the exit status. Return 0 if no process is
+        running."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -160,8 +160,8 @@ class BrokerProcess:
 
 
 def _free_ports(count: int) -> set[int]:
-    """Return free ports outside the range from which the system assigns ports, so that no other
-    program gets one of them while the broker is down."""
+    """Return free ports outside the ephemeral range, so that no other program takes one while the
+    broker is down."""
     lowest = 32_768
     with suppress(OSError):  # Linux says it
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

@@ -1,4 +1,4 @@
-"""Build the client programs of each language. Each function returns the program, or the reason why
+"""Builds the client programs of each language. Each function returns the program, or the reason why
 it cannot be built.
 
     program = java_program("remoting")      # Apache's Java client 5.5.0, and mqadmin's classes
@@ -10,11 +10,11 @@ it cannot be built.
     with program.start("Producers") as client:
         client.call("start_producer", name="p", namesrv=namesrv, group="g")
 
-The sources are in folders beside this module: `java/remoting/*.java` and so on (see FOLDERS),
-`node/*.js`, `go/*.go`, `python/*.py`. A Java source that tests start has a `public static void
-register(Talk talk)`. The arguments of `start` name such classes. Node and Python programs are
-started by a file's name (`node_program("clients.js")`). Each language's own tool resolves the
-dependencies, at the versions that the `pom.xml`, `package.json` and `go.mod` name.
+The sources are in folders next to this module: `java/remoting/*.java` and so on (see FOLDERS),
+`node/*.js`, `go/*.go`, `python/*.py`. A Java class that tests start has a `public static void
+register(Talk talk)`, and is named in the arguments of `start`. Node and Python programs are started
+by file name (`node_program("clients.js")`). Each language's own tool resolves the dependencies, at
+the versions in `pom.xml`, `package.json` and `go.mod`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _need(*tools: str) -> None:
 
 
 def run_command(command: Iterable[str], folder: Path | None = None) -> None:
-    """Run a command of a build. Raises CannotBuild with the end of its output."""
+    """Run a build command. Raises CannotBuild with the end of its output."""
     done = subprocess.run(
         [*command],
         cwd=folder,

@@ -1,9 +1,7 @@
-"""Cache of built programs and resolved dependencies: one folder in the user's cache per set of
-inputs.
+"""Cache of built programs and resolved dependencies, in the user's cache folder.
 
-The folder's name contains a digest of the inputs (sources, lists of dependencies). If the inputs
-change, a new folder is built beside the old one. `$CLIENTS_CACHE` is the path of another folder for
-the cache.
+Each entry is a folder whose name contains a digest of the inputs (sources, dependency lists).
+Changed inputs lead to a new folder. `$CLIENTS_CACHE` overrides the location of the cache.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ again."""
 
 
 def build_once(name: str, inputs: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """Return the folder that `build` fills from the input files. An existing folder is not built
-    again. If several processes call this at the same time, one builds and the others wait. Raises
-    the errors of `build`."""
+    """Return the folder that `build` fills from the input files. An existing folder is reused. If
+    several processes call this at the same time, one builds and the others wait. Raises the errors
+    of `build`."""
     digest = hashlib.sha256()
     for path in sorted(inputs):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -1,4 +1,4 @@
-"""Messages that a client program's consumer received and collected."""
+"""Messages that the consumer of a client program has received."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Message = dict[str, Any]
 def wait_for_messages(
     client: ClientProcess, topic: str, count: int, *, longest_s: float = 60.0
 ) -> list[Message]:
-    """Wait until `count` messages of a topic are collected. Return them by queue and offset. The
-    test fails if they do not arrive."""
+    """Wait for `count` messages of a topic, and return them by queue and offset. Fails the test if
+    they do not arrive."""
     deadline = time.monotonic() + longest_s
     while True:
         found: list[Message] = client.call("collected", topic=topic)

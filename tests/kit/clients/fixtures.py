@@ -1,6 +1,5 @@
-"""Fixtures of the tests that run client programs. If a program cannot run here, its tests are
-skipped with the reason. Each fixture returns a `Program`: `with java_remoting.start("Producers") as
-client: …`."""
+"""Fixtures of client programs. Tests are skipped with the reason if a program cannot run here. Each
+fixture returns a `Program`: `with java_remoting.start("Producers") as client: …`."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from tests.kit.clients.program import Program
 
 
 def program_or_skip(program: Program | str) -> Program:
-    """Return the program, or skip the test with the reason why it cannot be built."""
+    """Return the program, or skip the test if it cannot be built."""
     if isinstance(program, str):
         pytest.skip(f"no client: {program}")
     return program

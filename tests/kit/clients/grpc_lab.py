@@ -1,4 +1,4 @@
-"""A broker for the gRPC clients of four languages, with the consumer groups of their tests."""
+"""A broker for the gRPC clients of four languages, with topics and groups for their tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RETRIES: Final = 2
 
 
 def start_client(language: str) -> ClientProcess:
-    """Start the program of a language. Skip the test with the reason if it cannot be built."""
+    """Start the program of a language, or skip the test if it cannot be built."""
     if language == "python":
         return program_or_skip(python_program("messaging.py")).start()
     if language == "java":
@@ -49,7 +49,7 @@ def start_client(language: str) -> ClientProcess:
 
 def write_groups(folder: Path) -> None:
     """Write the groups `KIND_LANGUAGE` into the broker's folder. The kinds are simple, push, sql,
-    retry, fifo, poison, other. All groups begin with the first message."""
+    retry, fifo, poison, other. All groups start at the first message."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     groups = SubscriptionGroupManager(config, load_broker_settings({}, "lab"))
@@ -70,8 +70,8 @@ _TYPES: Final = {"transaction": "TRANSACTION", "fifo": "FIFO", "poison": "FIFO"}
 
 
 def write_topics(folder: Path) -> None:
-    """Write the topics `KIND_topic_LANGUAGE`, because a proxy creates no topics. The proxy asks for
-    the outcome of transactions only in topics of type TRANSACTION."""
+    """Write the topics `KIND_topic_LANGUAGE`, because a proxy creates no topics. The proxy checks
+    transactions only in topics of type TRANSACTION."""
     config = folder / "store" / "config"
     topics = TopicConfigManager(config, load_broker_settings({}, "lab"))
     for language in LANGUAGES:
@@ -145,7 +145,7 @@ class Lab:
         self.served = served
 
     def topic(self, kind: str) -> str:
-        """Return the name of the topic that only this language's client uses."""
+        """Return the name of the topic of this language's client."""
         return f"{kind}_topic_{self.language}"
 
     def call(self, verb: str, **fields: Any) -> Any:
@@ -161,9 +161,8 @@ class Lab:
         return self.call("send", name="p", topic=topic, body=body, **fields)
 
     def receive(self, name: str = "c") -> list[dict[str, Any]]:
-        """Receive messages once with a consumer. A Java proxy may not have the settings of a new
-        client yet. Its `ReceiveMessageActivity` reads them without a check, and answers with the
-        message of a NullPointerException. This one error of a proxy is tried again."""
+        """Receive messages once with a consumer. Retry if a Java proxy fails with a
+        NullPointerException, because it may not have the settings of a new client yet."""
         for _ in range(20):
             try:
                 found: list[dict[str, Any]] = self.call(
@@ -178,7 +177,7 @@ class Lab:
         raise AssertionError("the proxy never got the settings of the client")
 
     def receive_some(self, name: str = "c") -> list[dict[str, Any]]:
-        """Receive with a consumer until messages come. Do not acknowledge them."""
+        """Receive with a consumer until messages arrive, without acknowledging them."""
         for _ in range(15):
             if found := self.receive(name):
                 return found

@@ -1,10 +1,9 @@
-"""A client program in a process of its own, driven line by line.
+"""A client program in a process of its own, controlled by requests on its standard input.
 
-A program reads requests from its standard input, one JSON object a line, `{"verb": NAME, …}`, and
-answers each with one line: `{"ok": VALUE}`, or `{"error": TEXT, "type": CLASS, "code": NUMBER}` for
-an error of the client library (code: the response code of the broker, if the error has one).
-Everything else (listeners that collect messages, threads that send) runs inside the verbs. So many
-tests use one JVM, and all assertions are in Python.
+A request is a JSON object on one line, `{"verb": NAME, …}`. The program answers with one line:
+`{"ok": VALUE}`, or `{"error": TEXT, "type": CLASS, "code": NUMBER}` for an error of the client
+library. `code` is the broker's response code, if the error has one. All assertions are in Python,
+so many tests can share one JVM.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ STARTUP_TIMEOUT_S = 60.0
 
 
 class ClientFailed(Exception):
-    """The client library raised an error. `type` is the simple name of the error's class, and
-    `code` the broker's response code."""
+    """The client library raised an error. `type` is the simple name of its class, `code` the
+    broker's response code."""
 
     def __init__(self, text: str, type_name: str = "", code: int | None = None) -> None:
         super().__init__(f"{type_name}({code}): {text}")
@@ -40,16 +39,16 @@ class ClientFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Command that starts one client program. Created by a module of `tests.kit.clients`.
-    `command`: program with its first arguments. `environment`: variables that are added to those of
-    the test process. Each process has its own HOME, because several clients write logs to HOME."""
+    """Command that starts a client program. `command`: program and its first arguments.
+    `environment`: additional environment variables. Each process gets its own HOME, because several
+    clients write logs there."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *arguments: str, options: tuple[str, ...] = ()) -> ClientProcess:
-        """Start the client program. Return a context manager that ends it. The command gets the
-        `options` before its other arguments. An example is `-Dname=value` for a JVM."""
+        """Start the client program. Return a context manager that stops it. `options` precede the
+        other arguments, such as `-Dname=value` for a JVM."""
         command = [self.command[0], *options, *self.command[1:], *arguments]
         return ClientProcess(command, self.environment)
 
@@ -82,8 +81,8 @@ class ClientProcess:
             raise
 
     def call(self, verb: str, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
-        """Send a request and return the answer. Raises ClientFailed. Raises AssertionError if the
-        program died or did not answer in time."""
+        """Send a request and return the answer. Raises ClientFailed for an error of the client.
+        Raises AssertionError if the program died or did not answer in time."""
         self.ask(verb, **fields)
         return self.answer(timeout_s=timeout_s)
 
@@ -101,7 +100,7 @@ class ClientProcess:
         return found["ok"]
 
     def kill(self) -> None:
-        """Kill the process without a shutdown. Later calls of `call` fail."""
+        """Kill the process without a shutdown. Later calls fail."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -112,7 +111,7 @@ class ClientProcess:
         return (self.home / "stderr.log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """End the process group, and delete its files."""
+        """Stop the process group and delete its files."""
         self.kill()
         self._reader.join()
         for stream in (self._process.stdin, self._process.stdout, self._log):

@@ -1,5 +1,4 @@
-"""`tieredstore broker --read-only` as users run it, in a process that serves the history of a
-tier."""
+"""`tieredstore broker --read-only` as users run it, in a process that serves a tier."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ SETTINGS = {
 def reading_broker(
     tier: str, folder: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, str]]:
-    """Yield the broker's addresses by protocol. The broker keeps its state in `folder/state`.
-    `settings` are keys and values of its broker.conf."""
+    """Yield the broker's addresses by protocol. Its state is in `folder/state`. `settings` are
+    entries of its broker.conf."""
     folder.mkdir(exist_ok=True)
     conf = folder / "broker.conf"
     keys = SETTINGS | dict(settings or {})

@@ -1,4 +1,4 @@
-"""A broker for client programs: ours, or the published Java broker with the same settings."""
+"""A broker for client programs: ours, or Apache's with the same settings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ recalled."""
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Addresses for clients, each `host:port`. The Java broker has no gRPC. `is_proxy`: whether a
-    Java proxy serves gRPC."""
+    """Addresses for clients, each `host:port`. The Java broker has no gRPC address. `is_proxy`:
+    whether a Java proxy serves gRPC."""
 
     namesrv: str
     grpc: str = ""
@@ -42,7 +42,7 @@ class Served:
 
 @contextmanager
 def our_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Yield our broker over a new store in `folder`. `settings` are added to SETTINGS."""
+    """Run our broker over a new store in `folder`. `settings` are added to SETTINGS."""
     with BrokerProcess(folder, {**SETTINGS, **(settings or {})}) as process:
         yield Served(process.namesrv, process.grpc)
         assert process.stop() == 0, process.log()
@@ -50,8 +50,8 @@ def our_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Itera
 
 @contextmanager
 def java_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Yield the Java broker over a new store in `folder`. Its behaviour is the reference for ours.
-    Skip the test if the Java broker is not installed. `settings` are added to SETTINGS."""
+    """Run the Java broker, the reference for ours, over a new store in `folder`. Skips the test if
+    the Java broker is not installed. `settings` are added to SETTINGS."""
     java = JavaTools.resolve()
     if isinstance(java, str):
         pytest.skip(f"no Java side: {java}")
@@ -75,7 +75,7 @@ async def knows_broker(namesrv: str) -> bool:
 
 
 def find_broker(namesrv: str) -> str:
-    """Return the address `ip:port` of the broker that a name server knows."""
+    """Return the address `ip:port` of the broker that is registered with a name server."""
     return asyncio.run(_find_broker(namesrv))
 
 

@@ -1,8 +1,7 @@
-"""Programs of operators that are built from their own repositories: rocketmq-exporter and
-rocketmq-dashboard.
+"""Operators' tools built from source: rocketmq-exporter and rocketmq-dashboard.
 
-`java/tools/sources.json` names repository and commit of each. `$CLIENTS_SOURCES` may name a folder
-with clones (`$CLIENTS_SOURCES/rocketmq-exporter`), for machines that do not reach the repositories.
+`java/tools/sources.json` lists the repository and commit of each. On machines without access to the
+repositories, `$CLIENTS_SOURCES` names a folder with clones (`$CLIENTS_SOURCES/rocketmq-exporter`).
 
     jar = tool_or_skip("rocketmq-exporter")
     with run_tool(jar, folder, port_option="server.port") as tool:
@@ -47,7 +46,7 @@ _TOKEN = "any"
 
 
 def tool_or_skip(name: str) -> Path:
-    """Return the jar of a tool, or skip the test with the reason why it cannot be built."""
+    """Return the jar of a tool, or skip the test if it cannot be built."""
     built = _build_tool(name)
     if isinstance(built, str):
         pytest.skip(f"no {name}: {built}")
@@ -84,19 +83,19 @@ def _build(name: str, source: Mapping[str, str], folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A running tool that serves HTTP on a port of this machine."""
+    """A running tool that serves HTTP on a local port."""
 
     port: int
     log: Path
 
     def get(self, path: str, **query: object) -> str:
-        """Send a GET and return the body of the answer. Raises OSError."""
+        """Send a GET request and return the body. Raises OSError."""
         found = urllib.parse.urlencode({name: str(value) for name, value in query.items()})
         return self._ask(f"{path}?{found}" if found else path, None)
 
     def get_data(self, path: str, **query: object) -> Any:
-        """Send a GET and return the member `data` of the JSON answer. Raises AssertionError unless
-        the member `status` is 0."""
+        """Send a GET request and return the member `data` of the JSON answer. Raises AssertionError
+        unless `status` is 0."""
         return _read_data(path, self.get(path, **query))
 
     def post_data(self, path: str, body: object) -> Any:
@@ -122,8 +121,8 @@ def _read_data(path: str, text: str) -> Any:
 
 @contextmanager
 def run_tool(jar: Path, folder: Path, *arguments: str, port_option: str) -> Iterator[Tool]:
-    """Run a jar until the end of the block. Yield the tool once it answers requests. `port_option`
-    is the name of the option that sets its port."""
+    """Run a jar for the duration of the block. Yield the tool once it answers requests.
+    `port_option` is the option that sets its port."""
     port = _free_port()
     log = folder / f"{jar.parent.name}.log"
     command = ["java", *JVM_OPTIONS, f"-Duser.home={folder}", "-jar", str(jar)]

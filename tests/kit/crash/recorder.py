@@ -1,9 +1,7 @@
-"""Records every file operation below a folder while a program runs, including writes through a
-mapping.
+"""Records every file operation below a folder, including writes through a mapping.
 
-Functions of `os` are wrapped, so the recording has the calls of all callers. Files are written by
-`os` or through a mapping only (`open(…, "w")` would not be seen). A mapped file is compared with
-its earlier content before each later operation, so its writes lie between two operations.
+It wraps functions of `os`, so it sees the calls of all callers, but not writes by `open(…, "w")`.
+Mapped files are compared with their previous content before each later operation.
 """
 
 # ruff: noqa: PTH115, PTH118, PTH119, PTH120
@@ -24,7 +22,7 @@ SECTOR: Final = 512
 @dataclass(frozen=True, slots=True)
 class Write:
     """Bytes written to a file. With `is_mapped`, they were written through a mapping, so any part
-    of them may have reached the disk at any time."""
+    of them may be on disk at any time."""
 
     file: int
     position: int
@@ -34,7 +32,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A file gets a new length. With `at_least`, the file could only grow (posix_fallocate)."""
+    """A change of a file's length. With `at_least`, the file can only grow (posix_fallocate)."""
 
     file: int
     size: int
@@ -66,7 +64,7 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A file's name, or an empty folder, is removed."""
+    """Removal of a file's name or of an empty folder."""
 
     path: str
 
@@ -79,8 +77,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A fact that the test recorded at this moment, for example that a message was put or
-    acknowledged."""
+    """A fact that the test recorded, such as a put or an acknowledgement."""
 
     fact: Any
 
@@ -90,8 +87,8 @@ Operation = Write | Resize | SyncFile | SyncFolder | Link | MakeFolder | Remove 
 
 @dataclass(slots=True)
 class Recording:
-    """File operations below `root`. `first_files` has the content of each file that existed at the
-    beginning, by the file's number in the recording."""
+    """File operations below `root`. `first_files` maps file numbers to the content of the files
+    that existed at the beginning."""
 
     root: Path
     operations: list[Operation] = field(default_factory=list)
@@ -117,7 +114,7 @@ class Recorder:
         self._system: dict[str, Any] = {}
 
     def mark(self, fact: Any) -> None:
-        """Record a fact. All operations recorded earlier happened before the fact."""
+        """Record a fact after all operations recorded so far."""
         with self._lock:
             self._note_mapped_writes()
             self.recording.operations.append(Mark(fact))
@@ -144,7 +141,7 @@ class Recorder:
     # Events
 
     def _place(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """Return the path relative to the root, or None if it is outside of the root."""
+        """Return the path relative to the root, or None if it is outside."""
         text = (
             os.fsdecode(path) if not isinstance(path, int) else os.readlink(f"/proc/self/fd/{path}")
         )
@@ -374,7 +371,7 @@ class Recorder:
 
 @contextmanager
 def record(root: Path) -> Iterator[Recorder]:
-    """Record the file operations below an existing folder within the block. The result is
+    """Record the file operations below an existing folder within the block, in
     `Recorder.recording`."""
     recorder = Recorder(root)
     with recorder.patched():

@@ -1,4 +1,4 @@
-"""Possible states of a disk after a crash at some operation of a recording."""
+"""Possible states of a disk after a crash at any operation of a recording."""
 
 # ruff: noqa: PTH120
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.kit.crash.recorder import (
 
 
 class Loss(enum.Enum):
-    """Kinds of losses. Each defines which unsynced operations a crash may lose."""
+    """Kinds of data loss. Each defines which unsynced operations a crash may lose."""
 
     NOTHING = "the process was killed: all is there"
     UNSYNCED = "the power went: only synced data is there"
@@ -74,7 +74,7 @@ class CrashState:
 
 
 def crash_state(recording: Recording, cut: int, loss: Loss, seed: int = 0) -> CrashState:
-    """Return a state of the disk after the machine stopped before operation number `cut`."""
+    """Return a state of the disk after a crash just before operation number `cut`."""
     chance = random.Random(f"{seed}/{cut}/{loss.name}")
     happened = recording.operations[:cut]
     writes: dict[int, list[tuple[int, Write | Resize]]] = {}
@@ -123,8 +123,7 @@ def _kept_writes(
 
 
 def _torn(write: Write, chance: random.Random) -> Iterator[Write]:
-    """Return possible results of an interrupted write: all of it, nothing, or some of its
-    sectors."""
+    """Return possible results of an interrupted write: all, none or some of its sectors."""
     fate = chance.random()
     if fate < 0.4:
         yield write
@@ -160,8 +159,8 @@ def _kept_names(
 
 
 def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str]) -> None:
-    """Apply the creation, renaming or removal of a name. No effect if the earlier changes of that
-    name were lost."""
+    """Apply the creation, renaming or removal of a name. Does nothing if the previous changes of
+    that name were lost."""
     parent = os.path.dirname(change.path)
     match change:
         case Link():
@@ -189,6 +188,6 @@ def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str])
 
 
 def cuts(recording: Recording) -> list[int]:
-    """Return the numbers of all operations, and the number after the last one. The machine may stop
-    just before any of these operations, or after the last one."""
+    """Return the numbers of all operations before which the machine may stop, and the number after
+    the last one."""
     return list(range(len(recording.operations) + 1))

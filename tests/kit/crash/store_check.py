@@ -1,5 +1,4 @@
-"""Checks of a store's content after a crash. The content must follow from the puts and the
-acknowledgements."""
+"""Checks of a store's content after a crash against the recorded puts and acknowledgements."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tieredstore.message.record import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Fact in a recording: a put begins. `bodies`: bodies of its messages, each unique in the
+    """Fact in a recording: a put begins. `bodies`: bodies of its messages, unique within the
     recording."""
 
     topic: str
@@ -26,12 +25,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Fact in a recording: all messages that were put before are now acknowledged."""
+    """Fact in a recording: all previous puts are acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleting:
-    """Fact in a recording: a topic's deletion begins, or with `is_done` ends."""
+    """Fact in a recording: the deletion of a topic begins or, with `is_done`, ends."""
 
     topic: str
     is_done: bool = False
@@ -39,12 +38,12 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """Fact in a recording: from now on, the oldest files of the commit log may be deleted."""
+    """Fact in a recording: from now on, the oldest commit log files may be deleted."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """Content of a store. `offsets` has the range [min, max) of offsets of each queue."""
+    """Content of a store. `offsets` maps queues to their offset ranges [min, max)."""
 
     offsets: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     messages: dict[QueueKey, list[StoredMessage]] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Contents:
 
 
 def read_contents(store: DefaultMessageStore) -> Contents:
-    """Read all users' messages of a started store, by gets."""
+    """Return all user messages of a started store, read by gets."""
     store.wait_until_dispatched()
     contents = Contents()
     for key in store.dispatch_source.queues():
@@ -78,9 +77,9 @@ def read_contents(store: DefaultMessageStore) -> Contents:
 
 
 def check_contents(contents: Contents, facts: Sequence[object]) -> None:
-    """Assert that the content is a prefix of the puts, and has all acknowledged messages. A deleted
-    topic has no message from before its deletion. A topic whose deletion has begun, but not ended,
-    has all or none of its messages."""
+    """Assert that the content is a prefix of the puts and includes all acknowledged messages.
+    Messages of a deleted topic must be gone. An unfinished deletion may have removed all messages
+    of a topic or none."""
     puts: list[Put] = []
     lives: dict[str, int] = defaultdict(int)
     life_of: dict[bytes, int] = {}

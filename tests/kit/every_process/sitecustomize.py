@@ -1,7 +1,7 @@
-"""Python runs this module at the start of each process whose PYTHONPATH has this folder. The module
-changes the defaults of all tiers in a test suite, also in child processes.
+"""Changes the default settings of all tiers in a test run, also in child processes. Python imports
+this module at startup if its folder is in PYTHONPATH.
 
-TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH="$PWD/tests/kit/every_process" scripts/test …
+    TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH="$PWD/tests/kit/every_process" scripts/test …
 
 TIEREDSTORE_TEST_GROUP_SIZE: `tieredStoreChunkGroupSize`, 0 for no group objects.
 """

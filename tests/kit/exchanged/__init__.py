@@ -1,2 +1,2 @@
-"""Random histories of a broker. Its store, state and tier are exchanged for copies. An oracle has
-the acknowledged messages."""
+"""Random tests of a broker whose store, state and tier are replaced by older copies. An oracle
+keeps the acknowledged messages."""

@@ -1,4 +1,4 @@
-"""A broker whose tier an operator repairs, resets or expires between runs, in random order."""
+"""A broker whose tier an operator repairs, resets or expires between runs, at random."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tests.kit.generations import TOPICS
 
 
 class JobWorld(World):
-    """A broker with a tier on a file system. Unlike in `World`, the broker's store, state and tier
-    are never exchanged for copies. `restores`: number of times that the store was restored from the
-    tier alone."""
+    """A broker with a Posix tier. Unlike in `World`, its store, state and tier are never replaced
+    by copies. `restores` counts restores of the store from the tier alone."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.is_lost = False
@@ -23,7 +22,7 @@ class JobWorld(World):
         super().__init__(root, seed, has_objects=False)
 
     def open(self, **keys: object) -> None:
-        """Start the broker. Creates a topic table, which the broker's backups include."""
+        """Start the broker with a topic table, so that its backups include one."""
         topics = self.store / "config" / "topics.json"
         if not topics.exists():
             topics.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +41,7 @@ class JobWorld(World):
         ]
 
     def run_job(self) -> None:
-        """Stop or kill the broker, do one operation on the tier or the store, and start the broker
-        again."""
+        """Stop or kill the broker, run one job on the tier or the store, and restart the broker."""
         self.stop(is_killed=self.random.random() < 0.25)
         repairs = [self.rebuild, self.rebuild, self.expire, self.reset, self.reset_queue]
         lost = [self.lose_store, self.restore, self.restore]
@@ -68,7 +66,7 @@ class JobWorld(World):
             assert "brokers in the tier: none" in ran.err, (arguments, ran.err)
 
     def _pick_topic(self) -> str | None:
-        """Return any topic of the tier that is not deleted, or None."""
+        """Return a random topic of the tier that is not deleted, or None."""
         topics = [topic for topic in join(self.local, self.tier) if topic in self.tier.topics]
         return self.random.choice(topics) if topics else None
 
@@ -84,7 +82,7 @@ class JobWorld(World):
             self._call("tier", "expire", topic, "--before", before_ms, "--yes")
 
     def reset(self) -> None:
-        """Delete a topic's messages from the tier. The messages on the local disk remain."""
+        """Delete a topic's messages from the tier only."""
         topic = self._pick_topic()
         if topic is not None:
             self._call("tier", "reset", topic, "--yes")
@@ -92,7 +90,7 @@ class JobWorld(World):
                 self.give_up(topic, queue_id, queue.end)
 
     def reset_queue(self) -> None:
-        """Delete a queue from the tier. The broker uploads the queue again from the local disk."""
+        """Delete a queue from the tier, so that the broker uploads it again from the local disk."""
         topic = self._pick_topic()
         if topic is None:
             return
@@ -106,7 +104,7 @@ class JobWorld(World):
             life.queues[queue_id].end = first
 
     def lose_store(self) -> None:
-        """Delete the local disk's content, and sometimes also the metadata."""
+        """Delete the local disk's content and sometimes also the metadata."""
         self.is_lost = True
         empty_but_config(self.store)
         if self.random.random() < 0.3:
@@ -119,8 +117,8 @@ class JobWorld(World):
         self.local.topics.clear()
 
     def restore(self) -> None:
-        """Delete the local disk's content, and restore the store from its backup if a backup
-        exists."""
+        """Delete the local disk's content, and restore the store from its backup if there is
+        one."""
         shutil.rmtree(self.store)
         self.local.topics.clear()
         ran = tieredstore(
@@ -140,8 +138,8 @@ class JobWorld(World):
     # What a person deleted
 
     def give_up(self, topic: str, queue_id: int, end: int) -> None:
-        """Delete a queue's messages below an offset from the tier permanently. The local disk keeps
-        the messages until its files expire."""
+        """Permanently delete a queue's messages below an offset from the tier. The local disk keeps
+        them until its files expire."""
         for part in (self.tier, self.local):
             bodies = part.find_queue(topic, queue_id).bodies
             for offset in [one for one in bodies if one < end]:
@@ -151,7 +149,7 @@ class JobWorld(World):
                     self.given_up.add((topic, self.local.topics[topic].number, queue_id, offset))
 
     def forget_expired(self) -> None:
-        """Remove from the oracle the messages that expired in the tier."""
+        """Remove messages that expired in the tier from the oracle."""
         for file in self.broker.store.flat_files.files():
             if self.tier.find_queue(file.topic, file.queue_id).bodies:
                 self.give_up(file.topic, file.queue_id, file.consume_queue_min_offset)

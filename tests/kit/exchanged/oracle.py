@@ -1,4 +1,4 @@
-"""Messages that a store and its tier together must have."""
+"""The messages that consumers must find in a store and its tier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Queue:
-    """One queue of the oracle. `bodies` has the bodies by queue offset. `end` is the offset of the
+    """One queue of the oracle. `bodies` maps queue offsets to bodies. `end` is the offset of the
     next message."""
 
     bodies: dict[int, bytes] = field(default_factory=dict)
@@ -28,8 +28,8 @@ class Life:
 
 @dataclass
 class Part:
-    """Content of a store or a tier. `deleted` has the numbers of the topic generations that are
-    recorded as deleted."""
+    """Content of a store or a tier. `deleted` lists the generations of topics that are recorded as
+    deleted."""
 
     topics: dict[str, Life] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Part:
         return copy.deepcopy(self)
 
     def begin(self, topic: str, number: int) -> Life:
-        """Begin a generation of a topic. It replaces the current generation."""
+        """Begin a new generation of a topic."""
         life = self.topics.get(topic)
         if life is None or life.number != number:
             life = self.topics[topic] = Life(number)
@@ -50,12 +50,12 @@ class Part:
 
 
 class Mixed(Exception):
-    """Raised if two histories assigned the same offset to two messages."""
+    """Two histories assigned the same offset to different messages."""
 
 
 def join(local: Part, tier: Part) -> dict[str, Life]:
-    """Return the messages that consumers must find in a store and its tier together, by topic.
-    Raises Mixed."""
+    """Return by topic the messages that consumers must find in a store and its tier. Raises
+    Mixed."""
     deleted = local.deleted | tier.deleted
     joined: dict[str, Life] = {}
     for topic in sorted({*local.topics, *tier.topics}):

@@ -15,7 +15,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class LocalRoundsClock(StillClock):
-    """A clock that stops the background loops of the tier, but not those of the local store."""
+    """A clock that stops the tier's background loops, but not those of the local store."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         if timeout_ms <= 0:
@@ -27,7 +27,7 @@ class LocalRoundsClock(StillClock):
 
 
 class KilledClient(SharedClient):
-    """Client of a process that can be killed. After `is_killed` is set, its requests have no
+    """Client of a process that can be killed. Once `is_killed` is set, its requests have no
     effect."""
 
     is_killed = False

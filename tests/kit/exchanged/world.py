@@ -1,4 +1,4 @@
-"""A broker whose store, state and tier are exchanged for copies, in random order."""
+"""A broker whose store, state and tier are replaced by copies, at random."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_COPIED = shutil.ignore_patterns("lock", "tieredstore.lock")
 
 @dataclass
 class Copy:
-    """Content of a copied store, state and tier, and the folder that has the copy."""
+    """A copied store, state and tier, with the folder that contains the copy."""
 
     folder: Path
     objects: MemoryObjectClient
@@ -39,12 +39,11 @@ class Copy:
 
 class World:
     """One broker and its oracle. Each action raises AssertionError if a message is lost or
-    duplicated, or if the broker refuses to start with a store, state and tier that belong together.
-    `has_objects` chooses a tier of objects or of files (None: at random). `steps` lists all actions
-    since the beginning, for failure reports. With `is_degraded`, queues may refuse uploads, because
-    the newer store was combined with an older state or tier. With `is_over`, the metadata must be
-    rebuilt first. `given_up` lists the messages that an operator deleted from the tier, as topic,
-    generation number, queue and offset."""
+    duplicated, or if the broker refuses to start with parts that belong together. `has_objects`
+    chooses a tier of objects or of files (None: at random). `steps` lists all actions for failure
+    reports. With `is_degraded`, queues may refuse uploads, because the store is newer than the
+    state or tier. With `is_over`, the metadata must be rebuilt first. `given_up` lists the messages
+    that an operator deleted from the tier, as topic, generation number, queue and offset."""
 
     def __init__(self, root: Path, seed: int, has_objects: bool | None = None) -> None:
         self.random = random.Random(seed)
@@ -76,8 +75,8 @@ class World:
         return self.root / "store"
 
     def open(self, **keys: object) -> None:
-        """Start the broker. If another broker has acquired the epoch, take the epoch back as the
-        error message explains. Raises the errors of the store's start."""
+        """Start the broker. If another broker has acquired the epoch, take it back as the error
+        message explains. Raises the store's other errors."""
         try:
             self.broker = self._open(**keys)
         except Fenced as error:
@@ -95,8 +94,8 @@ class World:
     # Checks
 
     def check(self) -> None:
-        """Check that all expected messages can be read, and that the next message of each queue
-        gets an unused offset."""
+        """Check that all expected messages can be read, and that each queue assigns an unused
+        offset next."""
         source = self.broker.local.dispatch_source
         for topic, life in join(self.local, self.tier).items():
             for queue_id, queue in life.queues.items():
@@ -144,7 +143,7 @@ class World:
             assert "not written to" in error
 
     def clean(self) -> None:
-        """Expire local files, and check that only messages in the tier are deleted."""
+        """Expire local files, and check that only uploaded messages are deleted."""
         self.shared.clock.advance(26 * HOUR_MS)
         for _ in range(4):
             self.broker.put("Filling", b"f" * 3_000)
@@ -179,8 +178,8 @@ class World:
         self.copies.append(self.copy_parts())
 
     def copy_parts(self) -> Copy:
-        """Copy store, state and tier as they are at one moment. Repeat the copy if a thread of the
-        broker wrote during it."""
+        """Copy store, state and tier at one point in time. Repeat the copy if the broker wrote in
+        the meantime."""
         while True:
             before = self._list_files()
             copied = self._copy_now()
@@ -240,7 +239,7 @@ class World:
         self.place(at_end, NAMES)
 
     def _note_uploaded(self) -> None:
-        """Record the messages that the first upload round after the start has uploaded."""
+        """Record the messages that the first upload round after a start has uploaded."""
         for topic, life in self.local.topics.items():
             for queue_id, queue in life.queues.items():
                 file = self.broker.store.flat_files.get(topic, queue_id)
@@ -248,14 +247,14 @@ class World:
                     self._take_over(topic, queue_id, queue, file.consume_queue_commit_offset)
 
     def _take_over(self, topic: str, queue_id: int, queue: Queue, end: int) -> None:
-        """Record in the oracle that the tier has a queue's local messages below an offset."""
+        """Record in the oracle that a queue's local messages below an offset are in the tier."""
         there = self.tier.begin(topic, self.local.topics[topic].number).queue(queue_id)
         new = {one: body for one, body in queue.bodies.items() if there.end <= one < end}
         there.bodies.update(new)
         there.end = max(there.end, end)
 
     def run_java(self) -> None:
-        """Run a Java broker without the tiering plugin, and store messages in one queue."""
+        """Run a Java broker without the tiering plugin, and put messages into one queue."""
         loaded = conf(self.root, **{**POSIX, **self.keys, "messageStorePlugIn": ""})
         store = registry.message_store(loaded, self.shared.clock)
         store.load()
@@ -278,9 +277,8 @@ class World:
         store.shutdown()
 
     def restart(self) -> None:
-        """Stop or kill the broker, exchange its store, state or tier for copies, and start. A
-        refused start must change no segment. After the exchange is undone, the start must
-        succeed."""
+        """Stop or kill the broker, replace its store, state or tier by copies, and restart it. A
+        refused start must change no segment, and must succeed once the replacement is undone."""
         self.stop(is_killed=self.random.random() < 0.4)
         newest = self.copy_parts()
         names: tuple[str, ...] = ()
@@ -312,7 +310,8 @@ class World:
         self.check()
 
     def _try_open(self) -> str:
-        """Try to start the broker. Return the reason of a refusal, or an empty text."""
+        """Try to start the broker. Return the reason if the start is refused, else an empty
+        text."""
         try:
             self.open()
         except TieredStoreError as error:
@@ -346,7 +345,7 @@ class World:
         ]
 
     def run(self, count: int, last: Callable[[], None]) -> None:
-        """Run the given number of random actions, and a final restart."""
+        """Run `count` random actions and a final restart."""
         actions = self.choose()
         weights = [weight for _, weight in actions]
         picked = self.random.choices([action for action, _ in actions], weights, k=count)
@@ -372,7 +371,7 @@ def empty_but_config(store: Path) -> None:
 
 
 def replace_folder(folder: Path, by: Path) -> None:
-    """Replace a folder by a copy of the other folder, or by an empty folder if the other does not
+    """Replace a folder by a copy of another one, or by an empty folder if that one does not
     exist."""
     shutil.rmtree(folder, ignore_errors=True)
     if by.exists():

@@ -1,12 +1,11 @@
-"""A process of the exploration: real code, stopped at each unanswered request.
+"""Runs real code as a process that stops at each unanswered request.
 
-The steps of a process depend only on the replies that it gets. So for each new sequence of replies
-the process runs once, from its beginning to its next requests, and is then discarded. A `Situation`
-keeps the outcome.
+The steps of a process depend only on the replies that it gets. For each new sequence of replies,
+the process therefore runs once from its beginning to its next requests. A `Situation` keeps the
+outcome.
 
-The tasks of one process (threads, to its code) run one at a time, each from one request to its
-next. Locks rely on this order. Identifiers that are normally random are computed from a number
-instead.
+The tasks of a process take the place of threads. They run one at a time, each from one request to
+the next. Locks rely on this order. Random identifiers are replaced by numbered ones.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ Program: TypeAlias = "Callable[[Process], None]"
 
 class Situation:
     """State of a process after a sequence of replies. `waiting`: unanswered requests by task.
-    `notes`: notes that the process recorded after the last reply. `reached`: milestones that the
-    process has reached."""
+    `notes`: notes recorded since the last reply. `reached`: milestones of the process so far."""
 
     __slots__ = ("after", "former", "notes", "reached", "waiting")
 
@@ -54,8 +52,7 @@ class Situation:
         self.after: dict[tuple[int, Reply], Situation] = {}
 
     def replies(self) -> list[tuple[int, Reply]]:
-        """Return the task and the reply of each step from the beginning of the process to this
-        situation."""
+        """Return the task and the reply of each step that led to this situation."""
         found = []
         situation = self
         while situation.former is not None:
@@ -65,8 +62,7 @@ class Situation:
 
 
 class Party:
-    """A participant of the exploration: a program, and the states (`Situation`) that the program's
-    process can reach."""
+    """A participant of the exploration: a program and the situations that it can reach."""
 
     def __init__(self, name: str, program: Program, now_ms: int) -> None:
         self.name = name
@@ -76,7 +72,7 @@ class Party:
         self.beginning = self._run(None, ())
 
     def answer(self, situation: Situation, task: int, reply: Reply) -> Situation:
-        """Return the state of the process after one more reply to a task."""
+        """Return the situation after one more reply to a task."""
         found = situation.after.get((task, reply))
         if found is None:
             former = situation, task, reply
@@ -100,7 +96,7 @@ class Party:
 
 
 class Process:
-    """One execution of a program. The program gets this object as its argument. It calls `ask` to
+    """One execution of a program, passed to the program as its argument. The program calls `ask` to
     send a request, `note` to inform the explorer, and `spawn` to start another task."""
 
     def __init__(self, name: str, program: Program, now_ms: int) -> None:
@@ -123,7 +119,7 @@ class Process:
         self._tasks.append(_Task(self, function))
 
     def ask(self, request: Request) -> Reply:
-        """Send a request, and wait until the explorer replies."""
+        """Send a request and wait for the explorer's reply."""
         task: _Task = _running.task
         return task.wait_for_reply(request)
 
@@ -146,8 +142,8 @@ class Process:
         self.go_on()
 
     def go_on(self) -> None:
-        """Run all tasks until each of them waits for a reply. If no task can continue and no
-        request is unanswered, a wait with a time limit ends with a time-out."""
+        """Run all tasks until each waits for a reply. If no task can run and no request is
+        unanswered, let a timed wait time out."""
         while True:
             task = next((task for task in self._tasks if task.can_go_on()), None)
             if task is None and not self.waiting:
@@ -158,7 +154,7 @@ class Process:
 
     def check_former(self, former: Situation, answered: int) -> None:
         """Raise AssertionError if a task other than `answered` waits for a different request than
-        in the state `former`. The program would then not be repeatable."""
+        in `former`, because the program would not be deterministic."""
         for number, request in former.waiting.items():
             task = self._tasks[number]
             assert number == answered or task.request == request, (
@@ -166,7 +162,7 @@ class Process:
             )
 
     def end(self) -> None:
-        """End all tasks of the process before the program is finished."""
+        """Stop all tasks before the program has finished."""
         self.is_ended = True
         for task in self._tasks:
             while not task.is_done:
@@ -186,7 +182,7 @@ class Process:
 
 
 class _Ended(BaseException):
-    """Raised in each task when its process is ended before the program is finished."""
+    """Raised in each task when its process is stopped early."""
 
 
 class _Task:
@@ -221,7 +217,7 @@ class _Task:
         return self.reply
 
     def stop(self) -> None:
-        """Block this task and let other tasks run, until it is this task's turn again."""
+        """Block this task and run other tasks until its next turn."""
         if not self.process.is_ended:
             self.process.turn.release()
             self.turn.acquire()
@@ -243,7 +239,7 @@ class _Task:
 
 
 class _Lock:
-    """A lock for the tasks of a process. A task that waits for the lock lets other tasks run."""
+    """A lock for tasks. A waiting task lets other tasks run."""
 
     def __init__(self, *, is_reentrant: bool) -> None:
         self._is_reentrant = is_reentrant
@@ -300,8 +296,7 @@ def _task() -> _Task | None:
 
 @contextmanager
 def _outside() -> Iterator[None]:
-    """Let `threading` and `uuid` create real locks and identifiers within the block, instead of the
-    explorer's."""
+    """Let `threading` and `uuid` create real locks and identifiers within the block."""
     task, _running.task = _task(), None
     try:
         yield
@@ -326,7 +321,7 @@ def _make_uuid() -> uuid.UUID:
 
 
 def _submit(pool: ThreadPoolExecutor, function: Any, /, *args: Any, **named: Any) -> Future[Any]:
-    """Run the tasks of a pool one by one. The order of their requests makes no difference."""
+    """Run the tasks of a pool one by one, because the order of their requests does not matter."""
     if _task() is None:
         return _real_submit(pool, function, *args, **named)
     future: Future[Any] = Future()
@@ -339,7 +334,7 @@ def _submit(pool: ThreadPoolExecutor, function: Any, /, *args: Any, **named: Any
 
 @contextmanager
 def explored_threads() -> Iterator[None]:
-    """Replace locks, pools and random identifiers by the explorer's versions."""
+    """Replace locks, pools and random identifiers with the explorer's versions."""
     with (
         mock.patch.multiple(
             threading,

@@ -1,5 +1,5 @@
-"""Programs of the explored processes: writers that write like a broker's tier, and readers. They
-use only the contract of segment providers."""
+"""Programs of the explored processes: writers that upload like a broker, and readers. They use only
+the contract of segment providers."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ POLICY = MergePolicy(fan_in=2, target_bytes=1_000, part_bytes=1_000, free_bytes=
 
 @dataclass(frozen=True)
 class Setting:
-    """Environment of a process. With `clock_stands`, the process's clock advances only while the
-    process sleeps, like the clock of a paused machine. Otherwise it follows the server's clock.
-    `settings` configure the chunk log."""
+    """Environment of a process. With `clock_stands`, its clock advances only while the process
+    sleeps, like the clock of a paused machine. Otherwise it follows the server's clock. `settings`
+    configure the chunk log."""
 
     clock_stands: bool = True
     page_keys: int = 1_000
@@ -65,7 +65,7 @@ class Setting:
 
 
 class _Tier:
-    """A provider for one process. The explorer answers its requests."""
+    """A provider for one process, whose requests the explorer answers."""
 
     def __init__(self, process: Process, setting: Setting) -> None:
         self._process = process
@@ -84,7 +84,7 @@ class _Tier:
         )
 
     def ready(self) -> None:
-        """End the first part of a program. No other process runs during this part."""
+        """End the first part of a program, during which no other process runs."""
         self._process.ask(READY)
 
     def wait_for(self, milestone: str) -> None:
@@ -118,8 +118,8 @@ class _Tier:
 
 
 class Writer(_Tier):
-    """A broker that uploads, like a small `FlatAppendFile`. Each file is a queue's commit log or
-    consume queue."""
+    """A broker that uploads, like a small `FlatAppendFile`. Each file is the commit log or the
+    consume queue of a queue."""
 
     def beside(self, script: Callable[[Writer], None]) -> None:
         """Run a function concurrently with the rest of the program."""
@@ -145,14 +145,14 @@ class Writer(_Tier):
             self._process.note(Inherited(path, start, end, self._epoch.number))
 
     def append(self, text: bytes, topic: str = "T", again: Sequence[bytes] = ()) -> None:
-        """Write `text` at the end of a commit log. If a write fails, try the next text of `again`
+        """Write `text` at the end of a commit log. If a write fails, write the next text of `again`
         instead. Raises Fenced, Unavailable."""
         self._append(text, f"{BROKER}/{topic}/0", again)
 
     def append_pair(self, text: bytes, units: bytes, again: Sequence[bytes] = ()) -> None:
-        """Write messages and units of one queue to its commit log and consume queue, as a commit
-        does. After an unknown outcome each file is written separately. `again` has texts to write
-        instead of the messages, as in `append`. Raises Fenced, Unavailable."""
+        """Write messages and units of one queue together, as a commit does. If the outcome is
+        unknown, write each file separately. `again` has texts to write instead of the messages, as
+        in `append`. Raises Fenced, Unavailable."""
         log_path, units_path = f"{BROKER}/T/0", f"{BROKER}/T/0{UNITS}"
         pieces = [self._make_piece(log_path, text), self._make_piece(units_path, units)]
         log, queue = (self._take_last(piece) for piece in pieces)
@@ -181,9 +181,8 @@ class Writer(_Tier):
                 self._process.note(Acknowledged(piece))
 
     def append_gathered(self, **pairs: tuple[bytes, bytes]) -> None:
-        """Write messages and units of several queues, given by topic, so that one object may hold
-        them all. Confirm them together. After an unknown outcome the tier is read. Raises Fenced,
-        Unavailable."""
+        """Write messages and units of several queues, given by topic, so that they can share one
+        object. They are confirmed together. Raises Fenced, Unavailable."""
         pieces: list[Piece] = []
         for topic, texts in pairs.items():
             path = f"{BROKER}/{topic}/0"
@@ -273,18 +272,18 @@ class Writer(_Tier):
         self.delete()
 
     def delete(self, topic: str = "T", *, units: bool = False) -> None:
-        """Delete a file. The next append creates it again."""
+        """Delete a file. The next append creates a new one."""
         path = f"{BROKER}/{topic}/0{UNITS if units else ''}"
         self._delete(path, 0, _MAX_OFFSET, self._files.get(path, [])[::-1])
         self._ends[path] = 0
 
     def look(self, topic: str = "T") -> None:
-        """Ask the tier for the size of the last segment."""
+        """Query the size of the last segment."""
         for segment in self._files.get(f"{BROKER}/{topic}/0", [])[-1:]:
             segment.size()
 
     def claim(self) -> None:
-        """Acquire the writer epoch, and write nothing."""
+        """Acquire the writer epoch without writing anything."""
         self._epoch = self.provider.acquire_writer(BROKER, take_over=True)
         self._process.note(Began(self._process.name, self._epoch.number))
         self.reach(f"{self._process.name} began")
@@ -339,7 +338,7 @@ class Reader(_Tier):
     """A reader of the whole tier, without a state directory."""
 
     def read_all(self) -> None:
-        """Read the tier, and record a note with the bytes of each file."""
+        """Read the tier and note the bytes of each file."""
         name = self._process.name
         self._process.note(SessionBegins(name))
         listed = self.list_files()
@@ -362,7 +361,7 @@ class Reader(_Tier):
 
 
 def writer(script: Callable[[Writer], None], setting: Setting | None = None) -> Program:
-    """Return the program of a writer that runs `script` until it has to stop."""
+    """Return the program of a writer that runs `script` until it must stop."""
 
     def run(process: Process) -> None:
         tier = Writer(process, setting or Setting())
@@ -372,7 +371,8 @@ def writer(script: Callable[[Writer], None], setting: Setting | None = None) -> 
 
 
 def reader(setting: Setting | None = None, after: str = "") -> Program:
-    """Return the program of a reader that waits for a milestone and then reads everything once."""
+    """Return the program of a reader that waits for a milestone and then reads the whole tier
+    once."""
 
     def run(process: Process) -> None:
         tier = Reader(process, setting or Setting())

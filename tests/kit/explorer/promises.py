@@ -1,6 +1,6 @@
 """Promises to users of a tier, checked against the replies to the processes.
 
-Each write of a scenario uses different letters, so bytes show their writer.
+Each write of a scenario uses its own letters, so that bytes identify their writer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Piece(NamedTuple):
-    """Bytes that one writer wants to store at a position of a file. `position` counts from the
+    """Bytes that a writer wants to store at a position of a file. `position` counts from the
     beginning of the file."""
 
     file: str
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A writer sends a piece to the object store."""
+    """A writer sends a piece."""
 
     piece: Piece
 
@@ -40,7 +40,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """A writer got the acknowledgement of a piece."""
+    """The store acknowledged a piece to its writer."""
 
     piece: Piece
 
@@ -50,7 +50,7 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class Milestone:
-    """A process reached a point for which other processes wait."""
+    """A process reached a point that other processes wait for."""
 
     name: str
 
@@ -71,7 +71,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Disturbed:
-    """A writer cannot continue in a segment that it has written, or cannot write at all."""
+    """A writer cannot continue in a segment of its own, or cannot write at all."""
 
     piece: Piece
     what: str
@@ -82,7 +82,7 @@ class Disturbed:
 
 @dataclass(frozen=True)
 class Inherited:
-    """A writer begins, and takes over bytes [start, end) of a file."""
+    """A new writer takes over the bytes [start, end) of a file."""
 
     file: str
     start: int
@@ -111,7 +111,7 @@ class DeleteBegins:
 
 @dataclass(frozen=True)
 class DeleteEnds(DeleteBegins):
-    """A writer got the reply that the files are deleted."""
+    """A writer got the reply that files were deleted."""
 
     def __str__(self) -> str:
         return f"deleted {self.file} from {self.start} (epoch {self.epoch})"
@@ -129,7 +129,7 @@ class SessionBegins:
 
 @dataclass(frozen=True)
 class Seen:
-    """A reader got bytes of a file. If bytes are missing, `fault` is the reason."""
+    """A reader got the bytes of a file. If bytes are missing, `fault` is the reason."""
 
     reader: str
     file: str
@@ -142,7 +142,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A process stopped its program early, for the given reason."""
+    """A process ended its program early for the given reason."""
 
     reason: str
 
@@ -152,7 +152,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Broken:
-    """A broken promise, and how it was broken."""
+    """A broken promise with a description of the violation."""
 
     what: str
 
@@ -163,9 +163,9 @@ Pieces: TypeAlias = frozenset[Piece]
 class Ledger(NamedTuple):
     """All writes and promises in one state of the search. `attempts`: all pieces that were ever
     sent. `owed`: pieces that every later reader must get, each with the newest epoch that relies on
-    it. `gone`: pieces that no reader may get any more, because they were deleted. `deletions` has
-    the finished deletions. `sessions` has the pieces that were owed and gone when each reader
-    began. `newest` is the epoch of the last writer that began."""
+    it. `gone`: deleted pieces, which no later reader may get. `deletions`: finished deletions.
+    `sessions`: the owed and gone pieces at the beginning of each reader. `newest`: epoch of the
+    last writer that began."""
 
     attempts: Pieces = frozenset()
     owed: frozenset[tuple[Piece, int]] = frozenset()
@@ -214,8 +214,8 @@ class Ledger(NamedTuple):
         return self
 
     def check(self, seen: Iterable[Seen], owed: Pieces, gone: Pieces) -> Broken | None:
-        """Check the bytes that a reader saw. Return the broken promise with the expected and the
-        found bytes, or None."""
+        """Check the bytes that a reader saw. Return the broken promise with expected and actual
+        bytes, or None."""
         files = {found.file: found for found in seen}
         for piece in sorted(owed):
             found = files.get(piece.file)
@@ -260,7 +260,7 @@ class Ledger(NamedTuple):
 
 
 def _cut(found: Seen | None, start: int, end: int) -> bytes:
-    """Return the bytes of [start, end) that a reader saw, with '?' for each missing byte."""
+    """Return the bytes of [start, end) that a reader saw, with '?' for missing bytes."""
     content = bytearray(b"?" * (end - start))
     for position, part in found.parts if found is not None else ():
         for index, byte in enumerate(part, position):

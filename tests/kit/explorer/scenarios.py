@@ -1,6 +1,8 @@
-"""Scenarios: succession, deletion, expiry and garbage collection. Each is as small as the promises
-allow. The first writer writes small letters, its successors write capitals. The first writer writes
-before the other processes begin. From then on, the search tries all orders of the requests."""
+"""Small scenarios of succession, deletion, expiry and garbage collection.
+
+The first writer writes small letters, its successors write capitals. Its first write comes before
+all other processes begin. From then on, the search tries all orders of requests.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,22 @@ NOTHING_DELETED: Final = "/[.]writer/[0-9]+$|/COMMIT_LOG/"
 
 
 def late_whole(setting: Setting, faults: int = 0) -> Scenario:
-    """Delay the request that creates the object of a sealed segment, until the segment's topic was
-    deleted and recreated."""
+    """Delay the creation of a sealed segment's object until the topic was deleted and recreated."""
     first = _first(Writer.keep, before=_all(_append(b"aa", b"bb"), Writer.seal))
     second = _succeed(_all(Writer.delete, _append(b"CC")))
     return _make({"zombie": first, "successor": second}, setting, faults)
 
 
 def late_run(setting: Setting, faults: int = 0) -> Scenario:
-    """Delay the request that creates a merged object, until the topic was deleted and recreated
-    with segments of the same boundaries."""
+    """Delay the creation of a merged object until the topic was deleted and recreated with the same
+    segment boundaries."""
     first = _first(Writer.keep, before=_append(b"aa", b"bb"))
     second = _succeed(_all(Writer.delete, _append(b"CC", b"DD")))
     return _make({"zombie": first, "successor": second}, setting, faults)
 
 
 def stale_sweep(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a sweep use a listing that its own process made before a topic was deleted and
-    recreated."""
+    """Sweep with a listing from before a topic was deleted and recreated."""
 
     def run(tier: Writer) -> None:
         tier.beside(partial(Writer.keep, sweep=True))
@@ -50,19 +50,19 @@ def stale_sweep(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def late_delete(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer that lost its epoch delete a topic to which its successor writes."""
+    """Let a fenced writer delete a topic to which its successor writes."""
     parties = {"zombie": _first(Writer.delete), "successor": _succeed(_append(b"BB"))}
     return _make(parties, setting, faults)
 
 
 def paused_write(setting: Setting, faults: int = 0) -> Scenario:
-    """Pause a writer inside a write while its successor writes."""
+    """Pause a write while a successor writes."""
     parties = {"zombie": _first(_append(b"bb")), "successor": _succeed(_append(b"CC"))}
     return _make(parties, setting, faults, lasting=NOTHING_DELETED)
 
 
 def shared_look(setting: Setting, faults: int = 0) -> Scenario:
-    """Let two queues of one writer wait for a fence check while a successor continues."""
+    """Let two queues of a writer share a fence check while a successor continues."""
 
     def first(tier: Writer) -> None:
         tier.beside(partial(Writer.append, text=b"bb", topic="U"))
@@ -80,7 +80,7 @@ def shared_look(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def late_seal(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer that lost its epoch seal the segment to which its successor writes."""
+    """Let a fenced writer seal the segment to which its successor writes."""
     parties = {"zombie": _first(Writer.seal), "successor": _succeed(_append(b"BB", b"CC"))}
     return _make(parties, setting, faults, lasting=NOTHING_DELETED)
 
@@ -93,8 +93,7 @@ def one_writer(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def alone(setting: Setting, faults: int = 1) -> Scenario:
-    """Let a writer without a successor write, merge, delete and recreate a topic while a reader
-    reads."""
+    """Let a single writer write, merge, delete and recreate a topic while a reader reads."""
     script = _all(_append(b"bb"), Writer.keep, Writer.delete, _append(b"AA", b"BB"), Writer.keep)
     return _make({"writer": _first(script)}, setting, faults, is_read=True)
 
@@ -107,7 +106,7 @@ def expiry(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def sent_anew(setting: Setting, faults: int = 2) -> Scenario:
-    """Let a writer get no reply to its writes. It then sends more or fewer bytes instead."""
+    """Lose the replies to a writer's writes, so that it sends more or fewer bytes instead."""
 
     def run(tier: Writer) -> None:
         tier.append(b"bb", again=[b"bbC", b"bb"])
@@ -128,15 +127,14 @@ def made_again(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def collection(setting: Setting, faults: int = 1) -> Scenario:
-    """Let a writer merge and collect garbage while its successor merges and collects garbage
-    too."""
+    """Let a writer and its successor merge and collect garbage at the same time."""
     first = _first(_all(_sleep, Writer.keep), before=_all(_append(b"aa", b"bb"), Writer.keep))
     second = _succeed(_all(_append(b"CC"), Writer.keep))
     return _make({"first": first, "second": second}, setting, faults, lasting=None)
 
 
 def collected_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a successor merge inherited objects and delete garbage while a reader reads."""
+    """Let a successor merge inherited objects and delete garbage during a read."""
     parties = {
         "first": _first(lambda _: None, before=_append(b"aa", b"bb")),
         "second": _succeed(_all(Writer.keep, _sleep, Writer.keep)),
@@ -145,15 +143,14 @@ def collected_beside(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def sealed_collected(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer delete the objects that a sealed segment no longer needs, while a successor
-    begins."""
+    """Let a writer delete unneeded objects of a sealed segment while a successor begins."""
     before = _all(_append(b"aa", b"bb"), Writer.keep, Writer.seal, Writer.keep, _sleep)
     parties = {"first": _first(Writer.keep, before=before), "second": _succeed(_append(b"CC"))}
     return _make(parties, setting, faults, lasting=None)
 
 
 def merging_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer merge while it writes, and let a successor continue."""
+    """Let a writer merge and write at the same time, and a successor continue."""
 
     def first(tier: Writer) -> None:
         tier.beside(Writer.keep)
@@ -167,7 +164,7 @@ def merging_beside(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def deleting_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer merge while it deletes, recreates and writes."""
+    """Let a writer merge while it deletes a topic, recreates it and writes."""
 
     def first(tier: Writer) -> None:
         tier.beside(Writer.keep)
@@ -181,8 +178,8 @@ def deleting_beside(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def swept(setting: Setting, faults: int = 0) -> Scenario:
-    """Delay the request that creates a merged object of the first writer, until the second writer
-    deletes, the third sweeps and a reader reads."""
+    """Delay the first writer's creation of a merged object. Meanwhile, a second writer deletes, a
+    third sweeps, and a reader reads."""
     deleted = "second deleted"
     parties = {
         "first": _first(Writer.keep, before=_append(b"aa", b"bb")),
@@ -193,8 +190,8 @@ def swept(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def succession(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers write in turn. Each begins once its predecessor owns the epoch. Their
-    writes have different lengths, so that a late write would cut another write in two."""
+    """Let three writers succeed one another. Their writes have different lengths, so that a late
+    write would split another write."""
     parties = {
         "first": _first(_append(b"bbb")),
         "second": _succeed(_append(b"C")),
@@ -204,7 +201,7 @@ def succession(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def third_life(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers, one after another, delete everything and create it again."""
+    """Let three writers in turn delete and recreate everything."""
     anew = Writer.delete
     parties = {
         "first": _first(_all(anew, _append(b"bb"))),
@@ -215,8 +212,8 @@ def third_life(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def clean_stop(setting: Setting, faults: int = 1) -> Scenario:
-    """Let a writer stop cleanly. A successor starts from the first writer's shutdown snapshot, or
-    takes over before the stop."""
+    """Let a writer stop cleanly. Its successor starts from the shutdown snapshot, or takes over
+    before the stop."""
     parties = {
         "first": _first(_all(_append(b"bb"), Writer.stop)),
         "second": _succeed(_append(b"CC")),
@@ -225,8 +222,8 @@ def clean_stop(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def stop_unanswered(setting: Setting, faults: int = 2) -> Scenario:
-    """Let a writer stop after a write, and let its successor begin immediately. Requests of the
-    first writer may still be in flight."""
+    """Let a writer stop while its last requests may still be in flight. A successor begins at
+    once."""
 
     def first(tier: Writer) -> None:
         with suppress(TieredStoreError):
@@ -242,7 +239,7 @@ def stop_unanswered(setting: Setting, faults: int = 2) -> Scenario:
 
 
 def stop_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer stop while it writes. Its successor starts from its shutdown snapshot."""
+    """Let a writer stop during a write. Its successor starts from the shutdown snapshot."""
 
     def first(tier: Writer) -> None:
         tier.beside(_append(b"cc"))
@@ -257,7 +254,7 @@ def stop_beside(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer stop while it merges and deletes garbage. Its successor starts from its shutdown
+    """Let a writer stop while it merges and deletes garbage. Its successor starts from the shutdown
     snapshot."""
 
     def first(tier: Writer) -> None:
@@ -274,7 +271,7 @@ def stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stop_while_deleting(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer stop while it deletes. Its successor starts from its shutdown snapshot."""
+    """Let a writer stop during a deletion. Its successor starts from the shutdown snapshot."""
 
     def first(tier: Writer) -> None:
         tier.beside(Writer.delete)
@@ -289,8 +286,8 @@ def stop_while_deleting(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def looked_at_while_deleted(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer list a segment while it deletes the segment, and then stop. Its successor starts
-    from its shutdown snapshot."""
+    """Let a writer list a segment during the segment's deletion, and then stop. Its successor
+    starts from the shutdown snapshot."""
 
     def first(tier: Writer) -> None:
         tier.beside(Writer.look)
@@ -305,8 +302,8 @@ def looked_at_while_deleted(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stop_and_claim(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer stop, a second writer acquire the epoch and write nothing, and a third writer
-    begin with a listing."""
+    """Let a writer stop, a second one acquire the epoch without writing, and a third one begin with
+    a listing."""
     parties = {
         "first": _first(_all(_append(b"bb"), Writer.stop)),
         "second": Writer.claim,
@@ -316,8 +313,7 @@ def stop_and_claim(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stop_and_go_on(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer start from its predecessor's shutdown snapshot while another writer takes
-    over."""
+    """Let a writer start from a shutdown snapshot while another writer takes over."""
     parties = {
         "first": _first(_all(_append(b"bb"), Writer.stop)),
         "second": _succeed(_append(b"C"), after="first stopped"),
@@ -327,7 +323,7 @@ def stop_and_go_on(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stopped_twice(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers stop one after the other, and a reader read."""
+    """Let three writers stop in turn, and a reader read."""
     parties = {
         "first": _first(_all(_append(b"bb"), Writer.stop)),
         "second": _succeed(_all(Writer.keep, Writer.stop), after="first stopped"),
@@ -337,8 +333,8 @@ def stopped_twice(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def paired_write(setting: Setting, faults: int = 0) -> Scenario:
-    """Pause a writer in a write of messages and units while its successor writes. The two writers'
-    writes have different lengths."""
+    """Pause a write of messages and units while a successor writes. The writes have different
+    lengths."""
     parties = {
         "zombie": _first(_pairs((b"bb", b"b")), before=_pairs((b"aa", b"a"))),
         "successor": _succeed(_pairs((b"C", b"CC"), (b"DD", b"D"))),
@@ -354,8 +350,8 @@ def paired_alone(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def paired_units_left(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer expire a commit log segment whose units are still needed, a successor continue,
-    and a reader read."""
+    """Let a writer expire a commit log segment whose units are still needed. A successor continues,
+    and a reader reads."""
     before = _all(_pairs((b"aa", b"a")), Writer.roll, _pairs((b"bb", b"b")))
     parties = {
         "first": _first(Writer.expire, before=before),
@@ -365,7 +361,7 @@ def paired_units_left(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def paired_collected_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a successor merge inherited units and delete garbage while a reader reads."""
+    """Let a successor merge inherited units and delete garbage during a read."""
     parties = {
         "first": _first(lambda _: None, before=_pairs((b"aa", b"a"), (b"bb", b"b"))),
         "second": _succeed(_all(Writer.keep, _sleep, Writer.keep)),
@@ -384,8 +380,8 @@ def paired_made_again(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def paired_sent_anew(setting: Setting, faults: int = 2) -> Scenario:
-    """Let a writer get no reply to its writes of messages and units together. It then writes each
-    file separately, with more or fewer bytes, and continues."""
+    """Lose the replies to a writer's writes of messages and units. It then writes each file
+    separately, with more or fewer bytes, and continues."""
 
     def run(tier: Writer) -> None:
         tier.append_pair(b"bb", b"b", again=[b"bbC", b"bb"])
@@ -396,8 +392,7 @@ def paired_sent_anew(setting: Setting, faults: int = 2) -> Scenario:
 
 
 def paired_succession(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers write both files in turn. Each begins once its predecessor owns the
-    epoch."""
+    """Let three writers of both files succeed one another."""
     parties = {
         "first": _first(_pairs((b"bbb", b"b")), before=_pairs((b"aa", b"a"))),
         "second": _succeed(_pairs((b"C", b"CC"))),
@@ -408,7 +403,7 @@ def paired_succession(setting: Setting, faults: int = 0) -> Scenario:
 
 def paired_stop(setting: Setting, faults: int = 1) -> Scenario:
     """Let a writer stop after a write with units. Its successor starts from the shutdown snapshot,
-    or takes over before the stop. The successor merges, deletes garbage and continues."""
+    or takes over before the stop. It merges, deletes garbage and continues."""
     script = _all(Writer.keep, _sleep, Writer.keep, _pairs((b"CC", b"C")))
     parties = {
         "first": _first(_all(_pairs((b"bb", b"b")), Writer.stop), before=_pairs((b"aa", b"a"))),
@@ -418,8 +413,8 @@ def paired_stop(setting: Setting, faults: int = 1) -> Scenario:
 
 
 def paired_stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer stop while it merges messages and units and deletes objects that had both. Its
-    successor starts from its shutdown snapshot."""
+    """Let a writer stop while it merges messages and units and deletes garbage. Its successor
+    starts from the shutdown snapshot."""
 
     def first(tier: Writer) -> None:
         tier.beside(Writer.keep)
@@ -435,8 +430,8 @@ def paired_stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def grouped_write(setting: Setting, faults: int = 0) -> Scenario:
-    """Pause a writer in the write of a group object of two queues while its successor writes. The
-    two writers' writes have different lengths."""
+    """Pause the write of a group object of two queues while a successor writes. The writes have
+    different lengths."""
     parties = {
         "zombie": _first(_group(b"bb", b"b"), before=_group(b"aa", b"a")),
         "successor": _succeed(_all(_group(b"C", b"CC"), _group(b"DD", b"D"))),
@@ -445,8 +440,8 @@ def grouped_write(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def grouped_sent_anew(setting: Setting, faults: int = 2) -> Scenario:
-    """Let a writer get no reply to its writes of group objects. It then continues with group
-    objects and with single writes."""
+    """Lose the replies to a writer's writes of group objects. It continues with group objects and
+    single writes."""
 
     def run(tier: Writer) -> None:
         tier.append_gathered(T=(b"bb", b"b"))
@@ -458,8 +453,8 @@ def grouped_sent_anew(setting: Setting, faults: int = 2) -> Scenario:
 
 
 def grouped_alone(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer sort its groups by queue, move the bytes to the queues' folders and delete old
-    groups, while a reader reads."""
+    """Let a single writer sort its groups, move the bytes to the queues' folders and delete old
+    groups during a read."""
     script = _all(Writer.keep, _sleep, Writer.keep, _only(b"bb", b"b"))
     parties = {"writer": _first(script, before=_only(b"aa", b"a"))}
     return _make(parties, _grouping(setting), faults, lasting=None, is_read=True)
@@ -467,7 +462,7 @@ def grouped_alone(setting: Setting, faults: int = 0) -> Scenario:
 
 def grouped_moved(setting: Setting, faults: int = 0) -> Scenario:
     """Let a writer and its successor move grouped bytes to the queues' folders at the same time,
-    while a reader reads."""
+    during a read."""
     now = _grouping(setting, split_bytes=1)
     parties = {
         "first": _first(_all(Writer.keep, _sleep, Writer.keep), before=_only(b"aa", b"a")),
@@ -477,7 +472,7 @@ def grouped_moved(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def grouped_collected_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a successor sort inherited groups and delete old ones while a reader reads."""
+    """Let a successor sort inherited groups and delete old ones during a read."""
     parties = {
         "first": _first(lambda _: None, before=_only(b"aa", b"a")),
         "second": _succeed(_all(Writer.keep, _sleep, Writer.keep)),
@@ -496,8 +491,7 @@ def grouped_made_again(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def grouped_written_beside(setting: Setting, faults: int = 0) -> Scenario:
-    """Let a writer sort grouped bytes and delete old groups while it writes another group. A
-    successor continues."""
+    """Let a writer sort and delete groups while it writes another one. A successor continues."""
 
     def first(tier: Writer) -> None:
         tier.beside(Writer.keep)
@@ -512,7 +506,7 @@ def grouped_written_beside(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def grouped_succession(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers write groups in turn. Each begins once its predecessor owns the epoch."""
+    """Let three writers of groups succeed one another."""
     parties = {
         "first": _first(_group(b"bbb", b"b"), before=_group(b"aa", b"a")),
         "second": _succeed(_group(b"C", b"CC")),
@@ -523,8 +517,7 @@ def grouped_succession(setting: Setting, faults: int = 0) -> Scenario:
 
 def grouped_stop(setting: Setting, faults: int = 1) -> Scenario:
     """Let a writer stop after it wrote a group object. Its successor starts from the shutdown
-    snapshot, or takes over before the stop. The successor sorts grouped bytes, deletes old groups
-    and continues."""
+    snapshot, or takes over before the stop. It sorts and deletes groups and continues."""
     script = _all(Writer.keep, _sleep, Writer.keep, _only(b"CC", b"C"))
     parties = {
         "first": _first(_all(_only(b"bb", b"b"), Writer.stop), before=_only(b"aa", b"a")),
@@ -550,7 +543,7 @@ def _grouping(setting: Setting, **settings: object) -> Setting:
 
 
 def _pairs(*pairs: tuple[bytes, bytes]) -> Script:
-    """Return messages, each with its units."""
+    """Return messages with their units."""
 
     def run(tier: Writer) -> None:
         for text, units in pairs:
@@ -595,7 +588,7 @@ def _sleep(tier: Writer) -> None:
 
 
 def _first(script: Script, *, before: Script | None = None) -> Script:
-    """Return the script of the first writer. It runs `before` (by default a write) before the other
+    """Return the script of the first writer. It runs `before` (by default a write) before all other
     processes begin, and then `script`."""
     return _all(Writer.begin, before or _append(b"aa"), Writer.ready, script)
 

@@ -1,7 +1,8 @@
-"""The search: it tries every order in which the requests of all processes can take effect, state by
-state. A state is the content of the store, the replies that each process has got, and the requests
-in flight. Two histories that lead to the same state continue in the same way, so only one of them
-is followed."""
+"""Breadth-first search over every order in which the requests of all processes can take effect.
+
+A state consists of the store's content, the replies to each process and the requests in flight.
+Histories that lead to the same state continue in the same way, so only one of them is followed.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """Participants, in the order in which they begin. `faults` is the number of requests that may
-    fail in one history. A failing request gets lost, arrives late or twice, or loses its reply.
-    `page_keys` is the page size of a listing. `lasting` is a pattern of keys that are never
-    deleted. An empty pattern matches all keys, and means that no process sleeps. The pattern
-    shortens the search. The search fails if a matching key is deleted."""
+    """Participants, in the order in which they begin. `faults` limits the failing requests of one
+    history. A failing request gets lost, arrives late or twice, or loses its reply. `page_keys` is
+    the page size of listings. `lasting` matches keys that are never deleted, which shortens the
+    search. Deleting such a key fails the search. An empty pattern matches all keys, and then no
+    process may sleep."""
 
     parties: Mapping[str, Program]
     faults: int = 1
@@ -34,14 +35,13 @@ class Scenario:
     lasting: str | None = "/[.]writer/[0-9]+$"
 
     def lasts(self, key: str) -> bool:
-        """Return whether an object with this key is never deleted."""
+        """Return whether the object with this key is never deleted."""
         return self.lasting is not None and re.search(self.lasting, key) is not None
 
 
 class State(NamedTuple):
-    """One state of the search. `held`: replies that were sent and have not arrived yet, each with
-    the numbers of its process and task. `late`: requests that may still take effect, although no
-    process waits for their replies."""
+    """One state of the search. `held`: replies in flight, each with its process and task number.
+    `late`: requests that may still take effect, although no process waits for them."""
 
     disk: Disk
     situations: tuple[Situation, ...]
@@ -62,9 +62,9 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a search. `broken` is the first broken promise. `steps` is one of the shortest
-    histories that break the promise. `is_whole`: whether the search visited every state, and did
-    not end early because of `max_states`."""
+    """Result of a search. `broken`: the first broken promise. `steps`: one of the shortest
+    histories that break it. `is_whole`: whether all states were visited before `max_states` was
+    reached."""
 
     broken: str | None
     steps: tuple[Step, ...]
@@ -148,7 +148,7 @@ class _Search:
         )
 
     def _begin(self) -> tuple[State, Broken | None]:
-        """Run the first part of each process, one process after the other."""
+        """Run the first part of each process, one after the other."""
         state = State(
             Disk(frozenset(), START_MS), (), frozenset(), (), self._scenario.faults, Ledger()
         )
@@ -162,7 +162,7 @@ class _Search:
         return state, self._look(state)
 
     def _make_ready(self, party: Party, disk: Disk) -> tuple[Disk, Situation, tuple[Hashable, ...]]:
-        """Run the first part of a process: answer its requests until it sends READY."""
+        """Run the first part of a process, until it sends READY."""
         beginning = disk, party.beginning, party.beginning.notes
         situation, notes = party.beginning, [*party.beginning.notes]
         while situation.waiting:
@@ -179,9 +179,8 @@ class _Search:
         return beginning
 
     def _steps(self, state: State) -> Iterator[tuple[Step, State | Broken]]:
-        """Yield the possible next steps from a state. If a process waits only for an object that
-        never changes, yield only the step of this process. It makes no difference whether this step
-        comes before or after the steps of other processes."""
+        """Yield the possible next steps. If a process waits only for an object that never changes,
+        yield only its step, because the order relative to other steps does not matter."""
         for index, situation in enumerate(state.situations):
             if len(situation.waiting) == 1 and self._is_settled(state, index, situation):
                 yield from self._steps_of(state, index)
@@ -241,8 +240,8 @@ class _Search:
     def _faults(
         self, state: State, here: State, index: int, task: int, request: Request, reply: Reply
     ) -> Iterator[tuple[Step, State | Broken]]:
-        """Yield the states that each possible fault of a request leads to. `state`: state before
-        the request. `here`: state after the request has taken effect."""
+        """Yield the states that result from each possible fault of a request. `state` is the state
+        before the request, `here` the state after it took effect."""
         lost = Reply(None, state.disk.now_ms, is_lost=True)
         less = state.faults - 1
         if not request.changes:
@@ -288,7 +287,7 @@ class _Search:
         return found
 
     def _look(self, state: State) -> Broken | None:
-        """Return the promise that would be broken if a reader read everything now, or None."""
+        """Return the promise that is broken if a reader reads everything now, or None."""
         ledger = state.ledger._replace(sessions=frozenset())
         key = state.disk.objects, ledger
         if key in self._sound:

@@ -1,5 +1,5 @@
-"""Requests and replies as plain values, the client that sends the requests, and the store that
-answers them."""
+"""Requests and replies as plain values, with a client that sends them and a store that answers
+them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class Request(NamedTuple):
-    """A request. `verb` is PUT, GET, HEAD, LIST (one page), DELETE, or SLEEP. `key` is the object's
-    key, or the prefix. `detail` depends on the verb: content and metadata, position and length, the
+    """A request. `verb` is PUT, GET, HEAD, LIST (one page), DELETE, or SLEEP. `key` is an object's
+    key or a prefix. `detail` depends on the verb: content and metadata, position and length, the
     start of the page, all keys to delete, or milliseconds."""
 
     verb: str
@@ -41,11 +41,11 @@ Ask: TypeAlias = Callable[[Request], Reply]
 
 
 class WireClient:
-    """An ObjectClient that translates each call into one or more requests, and gets the replies
-    from the function `ask`.
+    """An ObjectClient that translates each call into requests, and gets the replies from the
+    function `ask`.
 
-    A multipart upload becomes one read for each copied part and one conditional create, because
-    other processes cannot see its other parts.
+    A multipart upload becomes one read per copied part and one conditional create, because other
+    processes cannot see its other parts.
     """
 
     url = "explored://"
@@ -107,7 +107,7 @@ class WireClient:
         return 0
 
     def sleep(self, duration_ms: int) -> None:
-        """Advance the clocks of the server and of this process."""
+        """Advance the clocks of the server and this process."""
         self._ask(Request("SLEEP", "", (duration_ms,)))
 
     def close(self) -> None:
@@ -122,15 +122,14 @@ class WireClient:
 
 
 class Disk(NamedTuple):
-    """Content of the store. `objects`: each key with the number of its object. `now_ms`: time of
-    the store's clock."""
+    """Content of the store. `objects` maps keys to object numbers. `now_ms` is the store's time."""
 
     objects: frozenset[tuple[str, int]]
     now_ms: int
 
 
 class Store(MemoryObjectClient):
-    """In-memory object store. Its content is set before each request. All ETags are equal, so a
+    """In-memory object store whose content is set before each request. All ETags are equal, so a
     condition on them never fails."""
 
     def __init__(self, page_keys: int) -> None:
@@ -183,8 +182,7 @@ class Store(MemoryObjectClient):
         return found.size_bytes, found.modified_ms, metadata, found.etag
 
     def _intern(self, found: Any) -> int:
-        """Return the number by which states refer to an object. Equal objects have the same
-        number."""
+        """Return the number by which states refer to an object. Equal objects share a number."""
         metadata = tuple(sorted(found.metadata.items()))
         identity = found.content, found.modified_ms, metadata
         number = self._numbers.setdefault(identity, len(self._objects))

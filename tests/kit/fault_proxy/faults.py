@@ -1,6 +1,5 @@
-"""The faults of an object store, for `tests.kit.fault_proxy.proxy`. A fault is a function of a
-request and of `forward`, a function that lets the server execute the request. A test may define
-further faults of this form."""
+"""Faults of an object store for `tests.kit.fault_proxy.proxy`. A fault is a function of a request
+and of `forward`, which sends a request to the server. Tests may define more faults of this form."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ _CONTENTS = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 
 
 def lose_request() -> Fault:
-    """End the connection before the server receives the request."""
+    """Close the connection before the server receives the request."""
     return lambda _request, _forward: Reply(0, cut_at=NOTHING)
 
 
 def lose_reply(*, reset: bool = False) -> Fault:
-    """Let the server execute the request, and end the connection before the reply."""
+    """Let the server execute the request, and close the connection before the reply."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         return replace(forward(request), cut_at=NOTHING, reset=reset)
@@ -34,7 +33,7 @@ def lose_reply(*, reset: bool = False) -> Fault:
 
 
 def cut_body(after_bytes: int, *, reset: bool = False) -> Fault:
-    """Send the correct head of the reply, but end the connection within the body."""
+    """Send the correct head of the reply, and close the connection within the body."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         return replace(forward(request), cut_at=after_bytes, reset=reset)
@@ -43,7 +42,7 @@ def cut_body(after_bytes: int, *, reset: bool = False) -> Fault:
 
 
 def delay(seconds: float) -> Fault:
-    """Delay the reply by some time."""
+    """Delay the reply."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         reply = forward(request)
@@ -54,9 +53,9 @@ def delay(seconds: float) -> Fault:
 
 
 def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = False) -> Fault:
-    """Hold a request at the proxy until `go_on` is set. The server executes the request after this
-    time or, with `applied`, before it. `reached` is set when the proxy begins to wait. Raises
-    AssertionError after a minute."""
+    """Hold a request at the proxy until `go_on` is set. The server executes it afterwards or, with
+    `applied`, before the wait. `reached` is set when the wait begins. Raises AssertionError after a
+    minute."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         reply = forward(request) if applied else None
@@ -71,8 +70,8 @@ def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = Fa
 
 
 def answer(status: int, code: str, message: str = "injected", **headers: str) -> Fault:
-    """Answer with an S3 error. The server does not get the request. Headers are named with
-    underscores: `retry_after="1"`."""
+    """Answer with an S3 error without asking the server. Headers are passed with underscores:
+    `retry_after="1"`."""
     return lambda request, _forward: make_error_reply(request, status, code, message, **headers)
 
 
@@ -93,7 +92,7 @@ def slow_down() -> Fault:
 def make_error_reply(
     request: Request, status: int, code: str, message: str = "injected", **headers: str
 ) -> Reply:
-    """Make the reply for an S3 error. The reply to a HEAD has no body."""
+    """Make the reply for an S3 error, without a body for HEAD."""
     body = (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{escape(code)}</Code>'
         f"<Message>{escape(message)}</Message><Resource>{escape(request.target)}</Resource>"
@@ -131,20 +130,20 @@ def corrupt_upload(position: int = 0, flip: int = 0x01) -> Fault:
 
 
 def shorten_body(to_bytes: int) -> Fault:
-    """Shorten the body of a reply, and change its Content-Length to the new length. The client can
-    notice this only by the requested range and the header Content-Range."""
+    """Shorten the body of a reply and adjust its Content-Length. Only the requested range and
+    Content-Range then reveal the fault."""
     return change_reply(lambda reply: reply.with_body(reply.body[:to_bytes]))
 
 
 def answer_whole_object() -> Fault:
-    """Answer a request for a range with status 200 and the whole object. If the server checks
-    signatures, the proxy needs credentials to sign the changed request."""
+    """Answer a range request with status 200 and the whole object. If the server checks signatures,
+    the proxy needs credentials to sign the changed request."""
     return lambda request, forward: forward(request.drop_headers("Range"))
 
 
 def answer_other_range(shift: int, *, honest: bool = True) -> Fault:
-    """Answer a request for a range with the range that begins `shift` bytes later. With `honest`,
-    Content-Range names the returned range, otherwise the requested range. If the server checks
+    """Answer a range request with the range that begins `shift` bytes later. With `honest`,
+    Content-Range names the returned range instead of the requested one. If the server checks
     signatures, the proxy needs credentials to sign the changed request."""
 
     def fault(request: Request, forward: Forward) -> Reply:
@@ -212,8 +211,8 @@ def end_list_early() -> Fault:
 
 
 def ignore_conditions() -> Fault:
-    """Remove If-None-Match and If-Match from the request, so that the server ignores these
-    conditions. If the server checks signatures, the proxy needs credentials."""
+    """Remove If-None-Match and If-Match from the request. If the server checks signatures, the
+    proxy needs credentials to sign the changed request."""
     return lambda request, forward: forward(request.drop_headers("If-None-Match", "If-Match"))
 
 

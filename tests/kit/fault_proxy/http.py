@@ -1,4 +1,4 @@
-"""Requests and replies in the fault proxy. They are complete in memory, with unchanged headers."""
+"""Complete requests and replies of the fault proxy, with unchanged headers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OF_A_BUCKET = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request, path-style. `target` has the path and query as the client encoded them."""
+    """One path-style request. `target` has the path and query as the client encoded them."""
 
     method: str
     target: str
@@ -68,8 +68,7 @@ class Request:
 
     @cached_property
     def operation(self) -> str:
-        """Name of the operation in the S3 API, as in botocore, or an empty text for an unknown
-        operation."""
+        """Name of the S3 operation, as in botocore, or an empty text if it is unknown."""
         copies = any(name.lower().endswith("-copy-source") for name, _ in self.headers)
         for (method, parameter), name in _BY_QUERY.items():
             if method == self.method and parameter in self.query:
@@ -82,7 +81,7 @@ class Request:
         return (_OF_AN_OBJECT if has_key else _OF_A_BUCKET).get(self.method, "")
 
     def drop_headers(self, *names: str) -> Request:
-        """Return the request without the named headers. The case of names is ignored."""
+        """Return the request without the named headers, ignoring case."""
         dropped = {name.lower() for name in names}
         return replace(self, headers=tuple(h for h in self.headers if h[0].lower() not in dropped))
 
@@ -94,8 +93,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply. The connection ends after `cut_at` bytes of the body (NOTHING: before the head).
-    With `reset`, the connection ends with a TCP reset."""
+    """One reply. The connection ends after `cut_at` bytes of the body (NOTHING: before the head),
+    with a TCP reset if `reset` is set."""
 
     status: int
     headers: Headers = ()
@@ -113,7 +112,7 @@ class Reply:
         return replace(self, headers=kept if value is None else (*kept, (name, value)))
 
     def with_body(self, body: bytes) -> Reply:
-        """Return the reply with another body, and with the Content-Length of that body."""
+        """Return the reply with another body and a matching Content-Length."""
         return replace(self.with_header("Content-Length", str(len(body))), body=body)
 
 
@@ -135,8 +134,8 @@ class Credentials:
 
 
 def sign_again(request: Request, credentials: Credentials) -> Request:
-    """Return the request with a valid Signature Version 4. An unsigned request is unchanged.
-    Headers that were signed before are signed again if they still exist."""
+    """Return the request with a valid Signature Version 4. Unsigned requests are unchanged. Headers
+    that were signed before are signed again if they still exist."""
     found = read_authorization(request)
     if found is None or found.algorithm != AMAZON:
         return request
@@ -154,7 +153,7 @@ AMAZON, GOOGLE = "AWS4-HMAC-SHA256", "GOOG4-HMAC-SHA256"
 
 @dataclass(frozen=True)
 class Authorization:
-    """Content of the Authorization header. `signed` has the names of the signed headers in lower
+    """Content of the Authorization header. `signed` lists the names of the signed headers in lower
     case."""
 
     algorithm: str
@@ -171,8 +170,8 @@ class Authorization:
 
 
 def read_authorization(request: Request) -> Authorization | None:
-    """Read the signature of a request. Return None if the request has no Version 4 signature of
-    Amazon or Google."""
+    """Return the signature of a request, or None without a Version 4 signature of Amazon or
+    Google."""
     found = re.fullmatch(
         rf"({AMAZON}|{GOOGLE}) Credential=([^/]*)/([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*"
         r"Signature=([0-9a-f]+)",

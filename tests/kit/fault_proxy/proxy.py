@@ -43,9 +43,9 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that passed through the proxy. `applied` is the last HTTP status of the server, or
-    None if the request never reached the server. `answered` is the HTTP status that the client
-    received, or None."""
+    """A request that passed through the proxy. `applied` is the server's last HTTP status, or None
+    if the request never reached the server. `answered` is the HTTP status sent to the client, or
+    None."""
 
     operation: str
     key: str
@@ -55,8 +55,8 @@ class Exchange:
 
 
 class Rule:
-    """A fault and the requests that it affects. `matched` counts the matching requests, `hits`
-    those to which the fault was applied."""
+    """A fault and the requests that it affects. `matched` counts matching requests, `hits` those to
+    which the fault was applied."""
 
     def __init__(
         self, fault: Fault, operations: tuple[str, ...], key: str, calls: Container[int] | None
@@ -113,9 +113,9 @@ class FaultProxy:
     def inject(
         self, fault: Fault, *operations: str, key: str = "", calls: Container[int] | None = None
     ) -> Rule:
-        """Inject a fault into requests of these operations of the S3 API (all if none is given)
-        whose key matches the regular expression `key`. `calls` has the numbers of the affected
-        requests, from 1, or None for all. If several rules match, the first is the outermost."""
+        """Inject a fault into requests of the given S3 operations (default: all) whose key matches
+        the regular expression `key`. `calls` lists the numbers of the affected requests, from 1, or
+        is None for all. If several rules match, the first is the outermost."""
         rule = Rule(fault, operations, key, calls)
         with self._lock:
             self._rules.append(rule)
@@ -127,13 +127,13 @@ class FaultProxy:
             self._rules.clear()
 
     def forget(self) -> None:
-        """Forget the requests seen before."""
+        """Forget the requests seen so far."""
         with self._lock:
             self._seen.clear()
 
     def count(self, *operations: str, key: str = "") -> int:
-        """Return the number of seen requests of these operations. The parameters are those of
-        `inject`."""
+        """Return the number of seen requests of these operations. The parameters are the same as
+        for `inject`."""
         return sum(
             (not operations or exchange.operation in operations)
             and re.search(key, exchange.key) is not None
@@ -141,7 +141,7 @@ class FaultProxy:
         )
 
     def close(self) -> None:
-        """End all connections. Raises the error of a fault if it failed."""
+        """Close all connections. Raises the error of a fault that failed."""
         self._listener.shutdown()
         self._listener.end_connections()
         self._listener.server_close()
@@ -156,7 +156,7 @@ class FaultProxy:
         self.close()
 
     def handle(self, request: Request, upstream: _Upstream) -> Reply:
-        """Return the reply for a request, after all faults that affect it."""
+        """Return the reply to a request, after all faults that affect it."""
         with self._lock:
             faults = [rule.fault for rule in self._rules if rule.strikes(request)]
         applied: list[int] = []
@@ -191,7 +191,7 @@ def _through(fault: Fault, forward: Forward) -> Forward:
 
 
 class _Upstream:
-    """Connection to the server for one connection of a client."""
+    """Connection to the server on behalf of one client connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._connection = http.client.HTTPConnection(*address, timeout=UPSTREAM_TIMEOUT_S)
@@ -335,4 +335,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head + reply.body[: reply.cut_at])
 
     def log_message(self, format: str, *args: object) -> None:
-        """Do nothing, because `FaultProxy.seen` already records each request."""
+        """Do nothing, because `FaultProxy.seen` records all requests."""

@@ -1,8 +1,8 @@
-"""Imitations of other vendors' object stores, in front of a server with Amazon's protocol.
+"""Simulates other vendors' object stores in front of a server with Amazon's protocol.
 
-A vendor is a fault of `tests.kit.fault_proxy.proxy`. It accepts a condition only in the vendor's
-headers, translates it into Amazon's headers for the server, and sends the vendor's errors.
-`docs/s3.md` has the facts about each vendor. The proxy needs the credentials of the server:
+A vendor is a fault of `tests.kit.fault_proxy.proxy`. It accepts conditions only in the vendor's
+headers, translates them into Amazon's headers, and sends the vendor's errors. `docs/s3.md`
+describes each vendor. The proxy needs the credentials of the server:
 
     with FaultProxy(server.endpoint, credentials) as proxy:
         proxy.inject(OssStore(credentials))
@@ -37,8 +37,8 @@ _MULTIPART = frozenset(
 
 
 class _Store:
-    """Base class of the simulated vendors. `asked` counts conditional requests, with the vendor's
-    headers. `refused` counts the conditional requests that failed because the key existed."""
+    """Base class of the simulated vendors. `asked` counts conditional requests in the vendor's
+    headers, `refused` those that failed because the key existed."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -59,7 +59,7 @@ class _Store:
     def _create(
         self, request: Request, how: Authorization, forward: Forward, status: int, code: str
     ) -> Reply:
-        """Ask the server to create an object, on condition that the key has no object yet."""
+        """Ask the server to create an object if its key does not exist."""
         signed = tuple(sorted({*how.signed, _CONDITION.lower()}))
         asked = request.with_header(_CONDITION, "*")
         self.asked += 1
@@ -76,7 +76,7 @@ class _Store:
 
 
 class _ForbidsOverwrites(_Store):
-    """Object store whose header `x-…-forbid-overwrite: true` makes a write fail with 409 if the key
+    """Object store in which `x-…-forbid-overwrite: true` makes a write fail with 409 if the key
     exists."""
 
     header: ClassVar[str]
@@ -168,9 +168,9 @@ class ObsStore(_ForbidsOverwrites):
 
 
 class GoogleStore(_Store):
-    """The XML interface of Google Cloud Storage. A request may have only Amazon's headers or only
-    Google's, and the signature must be of the same kind. Multipart requests have no conditions and
-    cannot copy parts."""
+    """The XML interface of Google Cloud Storage. A request must use either Amazon's or Google's
+    headers, and a signature of the same kind. Multipart requests have no conditions and cannot copy
+    parts."""
 
     def _answer(self, request: Request, how: Authorization, forward: Forward) -> Reply:
         amazon, google = (
@@ -202,7 +202,7 @@ class GoogleStore(_Store):
         return reply
 
     def _translate(self, request: Request, how: Authorization) -> tuple[Request, Authorization]:
-        """Translate the headers of a request into Amazon's. The proxy then signs the request."""
+        """Translate a request's headers into Amazon's, before the proxy signs it."""
         headers = tuple((re.sub("(?i)^x-goog-", "x-amz-", n), v) for n, v in request.headers)
         date, region, _service, _request = how.scope.split("/")
         amazon = replace(

@@ -1,4 +1,4 @@
-"""A tier for backfills, and the content that backfills leave in it."""
+"""A tier for backfills, and checks of its content."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SMALL_INDEX = {
 
 
 class MemoryChunks(ChunkProvider):
-    """Provider that a test configuration can name by its class. It keeps chunk logs in the memory
-    of this process."""
+    """Provider for test configurations, which name it by its class. It keeps chunk logs in
+    memory."""
 
     objects = MemoryObjectClient()
 
@@ -51,7 +51,7 @@ class MemoryChunks(ChunkProvider):
 
 
 def memory_tier(root: Path) -> TierLocation:
-    """Return an empty tier of chunk logs in memory."""
+    """Return an empty in-memory tier of chunk logs."""
     MemoryChunks.objects = MemoryObjectClient()
     tier = tier_at(root)
     name = f"{__name__}:{MemoryChunks.__name__}"
@@ -89,7 +89,7 @@ def fill(
     run: JobRun | None = None,
     **properties: str,
 ) -> dict[str, Any]:
-    """Backfill a table from a file of the given name, and return the report."""
+    """Backfill a table from a file, and return the report."""
     if isinstance(table, pa.Table):
         root.mkdir(parents=True, exist_ok=True)
         path = root / f"{name}.parquet"
@@ -101,7 +101,7 @@ def fill(
 def messages(
     count: int, *, topic: str = "orders", queue_id: int = 0, first: int = 0, **columns: Any
 ) -> pa.Table:
-    """Return a table of messages of one queue. Store times rise by 1 ms per message."""
+    """Return a table of messages of one queue, with store times 1 ms apart."""
     numbers = range(first, first + count)
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Steps that the tests of compacting Parquet files share."""
+"""Steps for tests that compact Parquet files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def export_often(root: Path, tier: GrowingTier, **changes: Any) -> Export:
 def compact(
     to: str | Path, *, journal: Path | None = None, options: Any = None, **changes: Any
 ) -> dict[str, Any]:
-    """Run one compaction to its end. `journal` is a journal file that stays if the run is
+    """Run one compaction to its end. `journal` is a journal file that survives if the run is
     killed."""
     request = CompactExportOptions(str(to), target_options=options or {}, **changes)
     with Journal(journal, {"job": "compact-export"}) as kept:
@@ -50,8 +50,8 @@ def data_files(target: Path) -> list[Path]:
 
 
 def rows_in_order(target: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return the rows of all files, sorted by folder and file name, each with the name of its
-    folder."""
+    """Return the rows of all files, sorted by folder and file name, with the names of their
+    folders."""
     return [
         (path.parent.name, row)
         for path in data_files(target)
@@ -60,13 +60,12 @@ def rows_in_order(target: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def staged(target: Path) -> list[str]:
-    """Return the files that tasks staged and did not delete."""
+    """Return the files that tasks staged and left behind."""
     folder = target / "_tieredstore/staging"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 def missing(expected: Counter[Place], found: Counter[Place]) -> Counter[Place]:
-    """Return the messages that a reader does not find. Check that no message is found more than
-    twice."""
+    """Return the messages that a reader does not find. Check that it finds none more than twice."""
     assert max(found.values(), default=0) <= 2
     return expected - found

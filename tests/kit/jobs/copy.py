@@ -26,8 +26,7 @@ PIECE_BYTES = 512
 
 
 class _Unsynced(FileOperations):
-    """File operations that never sync. The system's cache still keeps the data after a process
-    ends."""
+    """File operations without syncs, because the system's cache survives the end of a process."""
 
     def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         path.write_bytes(data)
@@ -55,7 +54,7 @@ def copy(
     metadata: MetadataStore,
     options: CopyOptions | None = None,
 ) -> CopyReport:
-    """Run a copy. Raises AssertionError if it fails for a queue."""
+    """Run a copy. Raises AssertionError if a queue fails."""
     target = CopyTarget(provider, metadata, BROKER, ManualClock())
     chosen = options or CopyOptions(workers=2)
     report = copy_tier(source, origin_metadata, target, BROKER, chosen, piece_bytes=PIECE_BYTES)
@@ -106,7 +105,7 @@ def tables(metadata: MetadataStore) -> list[tuple[str, int, list[int]]]:
 
 
 def findings(provider: SegmentProvider, root: Path) -> list[Finding]:
-    """Return the findings of `verify` for a tier and its state."""
+    """Return what `verify` finds in a tier and its state."""
     metadata = state(root, read_only=True)
     found: list[Finding] = []
     verify(provider, load_catalogue(provider, metadata), found.append)

@@ -1,5 +1,4 @@
-"""Parts that export tests share: a request for each format, a run, and the rows that readers
-see."""
+"""Parts of export tests: a request for each format, a run, and the rows that readers see."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Export:
-    """A tier, a target in one format, and the journal with which exports continue."""
+    """A tier, a target in one format, and a journal with which an export resumes."""
 
     root: Path
     form: Format

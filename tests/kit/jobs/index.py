@@ -1,4 +1,4 @@
-"""A small tier, on Posix or in a chunk log, and index jobs that run over it with faults."""
+"""A small tier, on Posix or in a chunk log, and index jobs with faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Item = tuple[int, int, int, int, int]
 
 
 class World:
-    """State that outlives a process: the tier, the state directory and the work folder."""
+    """State that survives a process: the tier, the state directory and the work folder."""
 
     def __init__(
         self, built: BuiltTier, root: Path, patch: pytest.MonkeyPatch, kind: str = "posix"
@@ -91,8 +91,7 @@ class World:
         workers: int = 1,
         source: TierLocation | None = None,
     ) -> dict[str, Any]:
-        """Run a job in one simulated process. The job continues the work of the previous
-        process."""
+        """Run a job in one simulated process, resuming the work of the previous one."""
         self._faults = Faults() if faults is None else faults
         with Journal(self.root / "work" / "job.jsonl", {"job": "test"}) as journal:
             report = job(JobRun("test", LocalRunner(workers), journal), source or self.source)
@@ -115,8 +114,8 @@ class World:
         return found
 
     def remove_index(self, *, from_state: bool = False) -> None:
-        """Delete the index segments from the tier, to simulate their loss. With `from_state`, also
-        delete their entries in the metadata."""
+        """Delete the index segments from the tier. With `from_state`, also delete their entries in
+        the metadata."""
         provider = self.provider()
         for listing in list(provider.list(INDEX)):
             provider.open(listing.id, listing).delete()
@@ -143,7 +142,7 @@ class World:
         ]
 
     def items(self) -> Counter[Item]:
-        """Return the items of the index segments that have a size in the metadata."""
+        """Return the items of the index segments whose size is in the metadata."""
         sizes = {base: size for base, size, _, _ in self.entries()}
         whole = [data for base, data in self.index().items() if sizes.get(base)]
         return sum(map(items_of, whole), Counter())
@@ -178,7 +177,7 @@ def items_of(index: bytes) -> Counter[Item]:
 def expected_items(
     built: BuiltTier, *, since_ms: int = 0, until_ms: int = 1 << 62
 ) -> Counter[Item]:
-    """Return the items that the index must have, computed by a loop over the messages."""
+    """Return the items that the index must have, from a loop over the messages."""
     items: Counter[Item] = Counter()
     for (topic, queue_id), stored in built.stored.items():
         entry = built.metadata.topic(topic)
@@ -192,8 +191,7 @@ def expected_items(
 
 
 def check_index(world: World, built: BuiltTier) -> None:
-    """Check that the index is correct, that the metadata lists it, and that the index finds every
-    key."""
+    """Check that the index is correct and listed in the metadata, and that it finds every key."""
     assert world.items() == expected_items(built)
     assert world.findings() == []
     assert world.findings(with_state=False) == []

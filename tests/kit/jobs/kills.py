@@ -1,4 +1,4 @@
-"""Simulated kills of a process before or after any call of chosen methods."""
+"""Simulated kills of a process before or after a call of chosen methods."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(number: int, steps: Steps) -> Iterator[list[str]]:
-    """Kill the process before or after a call of one of the methods. Calls count from 0: `number`
-    2n is before call n, and 2n + 1 is after it. Earlier calls take effect. After the kill, calls of
-    these methods raise Killed in every thread."""
+    """Kill the process before or after a call of one of the methods. With calls counted from 0,
+    `number` 2n means before call n, and 2n + 1 after it. Later calls raise Killed in every
+    thread."""
     calls: list[str] = []
     lock, is_dead = threading.Lock(), False
 

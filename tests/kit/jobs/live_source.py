@@ -1,4 +1,4 @@
-"""A source tier that changes between two chosen calls of a copy."""
+"""A source tier that changes during a copy."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ QUEUES = (QueueKey("TopicA", 0), QueueKey("TopicA", 1), QueueKey("TopicB", 0))
 
 
 class WatchedProvider(WrapperProvider):
-    """Provider that calls `before` ahead of each listing of segments, each query of a size and each
-    read. The argument of `before` is the number of the call, counted from 1."""
+    """Provider that calls `before` ahead of each segment listing, size query and read. Its argument
+    is the number of the call, from 1."""
 
     def __init__(self, provider: SegmentProvider, before: Callable[[int], None]) -> None:
         super().__init__(provider)

@@ -1,4 +1,4 @@
-"""A bucket in memory as the target of an export."""
+"""An in-memory bucket as the target of an export."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class Bucket:
-    """Bucket that runs a hook before each request. `page_keys` is the number of keys per page of a
-    listing."""
+    """Bucket that runs a hook before each request. `page_keys` is the page size of listings."""
 
     def __init__(self, page_keys: int = 1000) -> None:
         self.objects = MemoryObjectClient(page_keys=page_keys)
         self.on_request: Callable[[str, str], None] = lambda operation, key: None
 
     def connect(self, bucket: str, prefix: str, options: Mapping[str, str]) -> BucketFolder:
-        """Return a view of the keys below `prefix`. Tests replace `connect_s3` by this method."""
+        """Return a view of the keys below `prefix`, as a replacement for `connect_s3`."""
         del bucket, options
         return BucketFolder(self, prefix.strip("/"))
 
@@ -33,7 +32,7 @@ class Bucket:
 
 
 class BucketFolder:
-    """An `ObjectClient` that sees only those objects of the bucket whose keys have a prefix."""
+    """An `ObjectClient` for the bucket's keys with a prefix."""
 
     def __init__(self, bucket: Bucket, prefix: str) -> None:
         self._bucket = bucket

@@ -1,4 +1,4 @@
-"""The tier of a stopped broker, and an operator who uses the command line."""
+"""The tier of a stopped broker, and an operator at the command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T, K = [b"t %d" % number for number in range(9)], [b"k %d" % number for number i
 
 
 def make_world(root: Path) -> TieredLocal:
-    """Create the tier of a stopped broker. It has topic T (two queues of several segments) and
-    topic K (one queue)."""
+    """Create the tier of a stopped broker, with topic T (two queues of several segments) and topic
+    K (one queue)."""
     world = TieredLocal(root, tieredStoreCommitLogMaxSize=600, tieredStoreConsumeQueueMaxSize=60)
     world.put("T", *T, key="old")
     world.put("T", *K, queue_id=1, key="other")
@@ -29,7 +29,7 @@ def make_world(root: Path) -> TieredLocal:
 
 
 def operate(world: TieredLocal, *arguments: object) -> Ran:
-    """Run a verb of `tieredstore tier` on the broker's tier."""
+    """Run a `tieredstore tier` command on the broker's tier."""
     return tieredstore("tier", *arguments, *place(world), "--output", "json")
 
 
@@ -38,7 +38,7 @@ def place(world: TieredLocal) -> tuple[object, ...]:
 
 
 def done(world: TieredLocal, *arguments: object) -> dict[str, Any]:
-    """Run a verb that must succeed, and return its report."""
+    """Run a command that must succeed, and return its report."""
     ran = operate(world, *arguments)
     assert ran.code == 0, ran.err
     record: dict[str, Any] = ran.record
@@ -60,7 +60,7 @@ def tier_bytes(world: TieredLocal, topic: str) -> int:
 
 
 def break_queue(world: TieredLocal) -> None:
-    """Damage the metadata of queue 0 of T, so that no broker can open the queue."""
+    """Damage the metadata of queue 0 of T, so that no broker can open it."""
     broker = world.store.flat_files.config.broker_name
     metadata = DefaultMetadataStore(world.root / "store" / METADATA_FILE, broker)
     metadata.load()
@@ -73,7 +73,7 @@ def break_queue(world: TieredLocal) -> None:
 
 
 def leave_stray(world: TieredLocal) -> None:
-    """Add a segment to queue 0 of T that is missing in the metadata."""
+    """Add a segment to queue 0 of T that the metadata does not list."""
     config = world.store.flat_files.config
     provider = PosixProvider(world.root / "tier", config.broker_cluster_name)
     path = f"{config.broker_name}/T/0"

@@ -1,4 +1,4 @@
-"""A tier on Posix or as a chunk log, and the metadata that is rebuilt from it."""
+"""A tier on Posix or as a chunk log, and metadata rebuilt from it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ Facts = dict[str, Any]
 
 
 class World:
-    """A tier. `lost` is the state directory of its writer, and `made` is the rebuilt state
-    directory."""
+    """A tier. `lost` is its writer's state directory, `made` the rebuilt one."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, kind: str = "posix") -> None:
         self.root = root
@@ -89,8 +88,8 @@ class World:
         return report
 
     def views(self) -> tuple[Facts, Facts]:
-        """Return what flat files find in the tier, once with the lost metadata and once with the
-        rebuilt metadata."""
+        """Return what flat files find in the tier with the lost metadata and with the rebuilt
+        metadata."""
         return self.view(self.lost), self.view(self.made)
 
     def view(self, state: Path) -> Facts:
@@ -128,8 +127,8 @@ class World:
 
 
 def facts(metadata: MetadataStore) -> Facts:
-    """Return the content of the metadata without the creation times of entries. The end time of an
-    empty segment is left out too, because it is the time of the segment's creation."""
+    """Return the content of the metadata without creation times. The end time of an empty segment
+    is its creation time, so it is left out too."""
     return {
         "topics": {
             topic.topic: (
@@ -159,15 +158,15 @@ def facts(metadata: MetadataStore) -> Facts:
 
 
 def facts_of(state: Path, broker: str = BROKER) -> Facts:
-    """Load the metadata of a state directory, and return its content as `facts` does."""
+    """Return the `facts` of the metadata in a state directory."""
     metadata = DefaultMetadataStore(state / METADATA_FILE, broker, read_only=True)
     metadata.load()
     return facts(metadata)
 
 
 def rebuilt(built: BuiltTier, state: Path, **options: Any) -> dict[str, Any]:
-    """Run the job once over a tier that `TierBuilder` wrote. `options` are options of the job, or
-    keys of a broker.conf."""
+    """Run the job once over a tier of `TierBuilder`. `options` are options of the job, or
+    broker.conf keys."""
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
     keys = {key: str(options.pop(key)) for key in list(options) if key.startswith("tieredStore")}
     source = locate(built.url, properties=keys)
@@ -184,8 +183,8 @@ class Killed(BaseException):
 
 
 def killed_at(call: int, function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """Wrap `function`, so that its call number `call` (from 0) kills the process before or after
-    the function runs."""
+    """Wrap `function` so that its call number `call` (from 0) kills the process before or after it
+    runs."""
     calls = iter(range(1 << 30))
 
     def wrapped(*arguments: Any, **options: Any) -> Any:

@@ -1,7 +1,9 @@
-"""Runs work in forked processes that a test may kill. `Driver` starts a work module in a process of
-its own. The module calls `serve(run)`, which forks the process for each request, so modules are
-imported only once. The test and the process exchange lines: a request (a JSON object), the process
-id of the fork that executes the request, `go`, and the fork's exit status."""
+"""Runs work in forked processes that a test may kill.
+
+`Driver` starts a work module, which calls `serve(run)` and forks for each request, so that modules
+are imported only once. The lines of the protocol are: a request (JSON), the process id of the fork,
+`go`, and the fork's exit status.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ from tests.kit.paths import ROOT
 
 
 class Driver:
-    """Starts a module (`python -m`), and runs requests one by one in forks of the module's
-    process."""
+    """Starts a module (`python -m`), and runs requests one by one in forks of its process."""
 
     def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
@@ -33,8 +34,8 @@ class Driver:
     def run(
         self, request: dict[str, Any], on_start: Callable[[int], None] = lambda _pid: None
     ) -> int:
-        """Run one request, in which paths are sent as strings. Return the exit status, which is 0
-        for completed work. `on_start` is called with the process id before the work begins."""
+        """Run one request, with paths as strings. Return the exit status, 0 for completed work.
+        `on_start` gets the process id before the work begins."""
         self._send(json.dumps(request, default=_path_text))
         on_start(int(self._receive()))
         self._send("go")
@@ -58,7 +59,7 @@ def _path_text(value: object) -> str:
 
 
 def serve(run: Callable[[dict[str, Any]], None]) -> None:
-    """Serve the requests from stdin, each in a fork."""
+    """Serve requests from stdin, each in a fork."""
     for line in sys.stdin:
         print(_fork(run, json.loads(line)), flush=True)
 

@@ -1,7 +1,7 @@
 """Writes, merges, seals and deletes in child processes that the test kills.
 
-A request is {"url", "done"}. The child appends each completed step to the file `done`, one line
-each: `size SEGMENT BYTES`, `seal SEGMENT`, `delete SEGMENT`.
+A request is {"url", "done"}. The child appends a line to the file `done` for each completed step:
+`size SEGMENT BYTES`, `seal SEGMENT`, `delete SEGMENT`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SEALED = (LARGE, QUEUE)
 
 
 def content(id: SegmentId) -> bytes:
-    """Return the content to write into a segment. Every few bytes identify their position."""
+    """Return the content of a segment. Every few bytes identify their position."""
     salt = int.from_bytes(str(id).encode()[-7:])
     words = np.arange(sum(BATCHES[id]) // 8 + 1, dtype=np.uint64) + np.uint64(salt)
     return (words * np.uint64(0x9E3779B97F4A7C15)).tobytes()[: sum(BATCHES[id])]
@@ -54,8 +54,8 @@ def content(id: SegmentId) -> bytes:
 
 def open_tier(url: str) -> S3Provider:
     """Open a tier without background maintenance, so that every run sends the same requests in the
-    same order. Each reading of the clock advances it by a week, so that all grace periods are over.
-    """
+    same order. Each clock reading advances the time by a week, so that all grace periods are
+    over."""
     from tieredstore.providers.chunks.upkeep.policy import MergePolicy
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.lane import ServerClock
@@ -77,7 +77,7 @@ def open_tier(url: str) -> S3Provider:
 
 
 def work(url: str, done: Path) -> None:
-    """Do the steps that earlier, killed runs did not complete."""
+    """Do the steps that earlier runs did not complete."""
     provider = open_tier(url)
     epoch = provider.acquire_writer(BROKER, take_over=True)
     deleted = done.exists() and f"delete {DOOMED}" in done.read_text()

@@ -1,5 +1,5 @@
 """Runs offloads that are killed at a chosen write. A request is {"store", "root", "die_at",
-"torn"}. The exit status is 0 for a completed run, or 9 (`KILLED`) for a killed run."""
+"torn"}. The exit status is 0 for a completed run and 9 (`KILLED`) for a killed one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs a local store under load, in a process that a test kills. A request is {"store", "acks",
-"flush_disk_type"}. The file `acks` lists the acknowledged messages, one per line: topic, queue id,
-number. The numbers of a queue rise from 0 across all processes."""
+"flush_disk_type"}. The file `acks` has one line per acknowledged message: topic, queue id, number.
+A queue's numbers increase from 0 across all processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = 7
 
 def make_config(root: Path, **changes: Any) -> StoreConfig:
     """Return settings with commit log files of 64 KiB and 100 units per queue file, so that each
-    process rolls many files."""
+    process fills many files."""
     config = StoreConfig(
         store_path_root_dir=str(root),
         store_type=STORE_TYPE,
@@ -36,7 +36,7 @@ def make_config(root: Path, **changes: Any) -> StoreConfig:
 
 
 def body_of(topic: str, queue_id: int, number: int) -> bytes:
-    """Return the body of one message: its identity, and padding of varying length."""
+    """Return the body of a message: its identity, padded to a varying length."""
     head = b"%s/%d/%d/" % (topic.encode(), queue_id, number)
     return head.ljust(20 + number * 37 % 900, b"x")
 

@@ -1,8 +1,7 @@
-"""An offload that reports its progress and waits at each step:
+"""An offload that reports its progress and waits: `python -m … STORE ROOT CONF`.
 
-`python -m … STORE ROOT CONF`. The program prints `writer` when it owns the writer epoch, and
-continues after a line of input. It prints `uploaded` when its messages are in the tier, before its
-clean shutdown, and waits to be killed.
+It prints `writer` once it owns the writer epoch, and continues after a line of input. It prints
+`uploaded` when its messages are in the tier, and waits to be killed before its clean shutdown.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Counts the writes to the files of a tier and its metadata, and kills a run at one of them.
-`os._exit` leaves the same state as SIGKILL, because only the page cache survives."""
+"""Counts the writes to a tier and its metadata, and kills a run at one of them. `os._exit` leaves
+the same state as SIGKILL, because the page cache survives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kill_points(writes: Sequence[str]) -> list[tuple[int, bool]]:
 
 
 class Writes:
-    """Counts writes. Ends the process before a chosen write, or after half of that write."""
+    """Counts writes, and ends the process before a chosen write or halfway through it."""
 
     def __init__(self, die_at: int | None, torn: bool) -> None:
         self._die_at = die_at
@@ -48,8 +48,7 @@ class Writes:
         self.seen.append(what)
 
     def save(self, root: Path) -> None:
-        """Write descriptions of all writes of a completed run to `writes.json` in the run's
-        root."""
+        """Save descriptions of a completed run's writes to `writes.json` in its root."""
         (root / WRITES).write_text(json.dumps(self.seen))
 
 
@@ -81,7 +80,7 @@ class KillableCalls(PosixCalls):
         super().unlink(path)
 
     def sync(self, fd: int) -> None:
-        """Do nothing, because the data of a killed process stays in the system's cache."""
+        """Do nothing, because a killed process's data stays in the system's cache."""
 
     def sync_directory(self, path: str) -> None:
         """Do nothing: like files, folders are not synced."""
@@ -132,14 +131,14 @@ class _KillableAppend:
 
 
 class KillableRuns:
-    """Runs of one work module that can be killed. Each run completes, or is killed at a write."""
+    """Runs of a work module. Each run completes or is killed at a write."""
 
     def __init__(self, module: str, **inputs: Path) -> None:
         self._driver = Driver(module)
         self._inputs = inputs
 
     def run(self, root: Path, die_at: int | None = None, torn: bool = False) -> int:
-        """Run the module once. Return 0 for a completed run, `KILLED` for a killed run."""
+        """Run the module once. Return 0 for a completed run and `KILLED` for a killed one."""
         return self._driver.run({"root": root, "die_at": die_at, "torn": torn, **self._inputs})
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Fixtures for all tests that use S3 servers. If a server is missing on the machine, its tests are
-skipped."""
+"""Fixtures for tests that use S3 servers. A test is skipped if its server is missing on the
+machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kit.object_store.servers import ENVIRONMENT, NotHere, ObjectStore, Se
 
 @pytest.fixture(scope="session", autouse=True)
 def credentials() -> Iterator[None]:
-    """Let boto3's default credential chain find only the test credentials."""
+    """Restrict boto3's credential chain to the test credentials."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
             patch.delenv(name, raising=False)

@@ -1,5 +1,4 @@
-"""A proxy that delays the last bytes of a client's request, as a busy machine might. It records the
-heads of the requests."""
+"""A proxy that delays the last bytes of requests, like a busy machine, and records their heads."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A bucket on a server. Tests use `endpoint`. `server_endpoint` bypasses every proxy."""
+    """A bucket on a server. Tests use `endpoint`. `server_endpoint` bypasses all proxies."""
 
     server: str
     endpoint: str
@@ -57,14 +57,14 @@ class ObjectStore:
         return f"s3://{self.bucket}/{prefix}?{query}"
 
     def through(self, endpoint: str) -> ObjectStore:
-        """Return the same bucket, reached through a proxy."""
+        """Return the same bucket behind a proxy."""
         return replace(self, endpoint=endpoint)
 
     def client(self) -> S3Client:
         return boto_client(self.endpoint)
 
     def keys(self, prefix: str = "") -> dict[str, int]:
-        """Return the size in bytes of each key's object, listed without a proxy."""
+        """Return the object sizes in bytes by key, listed without a proxy."""
         paginator = _shared_client(self.server_endpoint or self.endpoint).get_paginator(
             "list_objects_v2"
         )
@@ -94,14 +94,14 @@ class ObjectStore:
 
 
 class Servers:
-    """Starts each server once, when the first test needs it."""
+    """Starts each server once, when a test first needs it."""
 
     def __init__(self, run_directory: Path) -> None:
         self._run_directory = run_directory
         self._endpoints: dict[str, str | NotHere] = {}
 
     def bucket(self, server: str) -> ObjectStore:
-        """Make a new bucket. Raises NotHere if its server is missing."""
+        """Create a bucket. Raises NotHere if its server is missing."""
         if server not in self._endpoints:
             self._endpoints[server] = self.up(server)
         endpoint = self._endpoints[server]
@@ -119,8 +119,7 @@ class Servers:
             subprocess.run([f"{SCRIPTS}/down", "--run-dir", self._run_directory], check=True)
 
     def up(self, server: str) -> str | NotHere:
-        """Run `localstack/up`. Return the server's endpoint, or the reason why the server does not
-        run."""
+        """Run `localstack/up`. Return the server's endpoint, or the reason why it does not run."""
         # CI has all of them. Elsewhere only a requested server is built.
         optional = [] if os.environ.get("TIEREDSTORE_NO_SKIPS") else ["--no-install"]
         command = [f"{SCRIPTS}/up", "--run-dir", str(self._run_directory), *optional, server]
@@ -134,8 +133,7 @@ _clients: dict[str, S3Client] = {}
 
 
 def _shared_client(endpoint: str) -> S3Client:
-    """Return the shared client of a server, because creating a client takes longer than most
-    tests."""
+    """Return the shared client of a server, because creating one takes longer than most tests."""
     if endpoint not in _clients:
         _clients[endpoint] = boto_client(endpoint)
     return _clients[endpoint]
@@ -163,8 +161,8 @@ def boto_client(endpoint: str) -> S3Client:
 
 @functools.cache
 def _session() -> Session:
-    """Return the session that all clients share. A session of its own would make each client load
-    boto3's model of S3 again."""
+    """Return the session of all clients, because each new session loads boto3's model of S3
+    again."""
     import boto3
 
     return boto3.session.Session()

@@ -1,4 +1,4 @@
-"""Opens tiers on the servers of the object store tests, by URL as a user does."""
+"""Opens tiers on the object store servers by URL, as users do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_of(store: ObjectStore, prefix: str = "tier", **options: str) -> Store
 
 
 def s3_client(store: ObjectStore, prefix: str = "tier", **options: str) -> S3Client:
-    """Return the S3 client that a provider uses."""
+    """Return the S3 client of a provider."""
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.settings import S3Settings
 

@@ -1,4 +1,4 @@
-"""The server versitygw behind our proxy. The proxy imitates other vendors."""
+"""The server versitygw behind a proxy that simulates other vendors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ VENDORS: Mapping[str, type[Vendor]] = {
 
 @dataclass(frozen=True, slots=True)
 class VendorStore:
-    """A bucket behind a proxy that imitates the store of a vendor. `options`: properties with which
-    to open a tier in the bucket."""
+    """A bucket behind a proxy that simulates a vendor's store. `options` are the properties of a
+    tier in the bucket."""
 
     store: ObjectStore
     vendor: Vendor
@@ -53,13 +53,13 @@ class VendorStore:
         return _View(self.shared, prefix)
 
     def tier(self, prefix: str) -> S3Provider:
-        """Open a tier as another process would, with a client of its own."""
+        """Open a tier with a client of its own, as another process would."""
         client = self.client(prefix)
         return S3Provider(client, CLUSTER, settings=client._settings.chunk_settings())
 
 
 class _View(S3Client):
-    """A client for the keys below another prefix. It uses the connections of an existing client."""
+    """A client for another prefix that shares an existing client's connections."""
 
     def __init__(self, shared: S3Client, prefix: str) -> None:
         place = S3Place(shared._place.bucket, prefix)

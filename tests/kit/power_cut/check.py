@@ -1,4 +1,4 @@
-"""Check that a broker, started after a power cut, keeps the promises from before the power cut."""
+"""Checks that a broker keeps its promises after a power cut."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TRIES = 40
 async def find_broken(
     promises: Promises, sent: set[bytes], remoting: str, grpc: str
 ) -> dict[str, int]:
-    """Return the number of broken promises by kind, empty if all are kept. `sent` has the bodies of
-    all messages that were ever sent."""
+    """Return the number of broken promises by kind. `sent` has the bodies of all messages that were
+    sent."""
     broken: dict[str, int] = {}
     async with await RemotingClient.open(remoting) as client:
         found = {queue: await read_queue(client, TOPIC, queue) for queue in range(QUEUES)}
@@ -49,7 +49,7 @@ async def find_broken(
 
 
 async def read_queue(client: RemotingClient, topic: str, queue: int) -> dict[int, bytes]:
-    """Read a queue to its end. Return the bodies by offset."""
+    """Read a queue to its end, and return the bodies by offset."""
     found: dict[int, bytes] = {}
     offset = 0
     while True:

@@ -1,5 +1,5 @@
-"""A disk that loses power: ext4 in a file on a loop device. A copy of the file lacks the data that
-the system has not yet written, like a disk after a power cut."""
+"""A disk that can lose power: ext4 in a file on a loop device. A copy of the file lacks the data
+that is not written yet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Disk:
 
     @contextmanager
     def cut_power(self, pid: int) -> Iterator[Path]:
-        """Copy the disk while a process writes to it. The process continues afterwards. Yield the
+        """Copy the disk during the writes of a process, which continues afterwards. Yield the
         folder in which the copy is mounted."""
         copy = self._image.with_suffix(".copy")
         os.kill(pid, signal.SIGSTOP)
@@ -48,7 +48,7 @@ class Disk:
 
 @contextmanager
 def make_disk(folder: Path) -> Iterator[Disk]:
-    """Make a disk, mounted below a folder. Skip the test if this user is not allowed to mount."""
+    """Make a disk that is mounted below a folder. Skips the test if this user may not mount."""
     if os.geteuid() or shutil.which("mkfs.ext4") is None:
         pytest.skip("needs root and mkfs.ext4")
     mounted, copies = folder / "disk", folder / "copy"

@@ -1,4 +1,4 @@
-"""Clients that send to a broker whose power is cut, and the broker's promises to them."""
+"""Clients of a broker whose power is cut, and the broker's promises to them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ also shares the machine with the broker that starts from the copy."""
 
 @dataclass
 class Promises:
-    """Promises that the broker has made. `sent` has all bodies that may exist, `messages` the
-    bodies by queue and offset, `acknowledged` the bodies that the group has acknowledged."""
+    """Promises of the broker. `sent` has all bodies that may exist, `messages` the bodies by queue
+    and offset, and `acknowledged` the bodies that the group has acknowledged."""
 
     sent: set[bytes] = field(default_factory=set)
     messages: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Promises:
     deleted_topics: set[str] = field(default_factory=set)
 
     def copy(self) -> Self:
-        """Return a copy of the current promises."""
+        """Return a copy of the promises so far."""
         fields = {name: type(value)(value) for name, value in vars(self).items()}
         return type(self)(**fields)
 
@@ -52,8 +52,7 @@ def make_body(kind: str) -> bytes:
 
 
 class Load:
-    """Sends, receives and deletes until it is cancelled. Records each promise of the broker in
-    `promises`."""
+    """Sends, receives and deletes until it is cancelled, and records the broker's promises."""
 
     def __init__(self, remoting: str, grpc: str, seed: int) -> None:
         self.promises = Promises()
@@ -150,7 +149,7 @@ class Load:
 
 
 async def prepare(remoting: str) -> None:
-    """Create the group. It begins at the first message."""
+    """Create the group, which starts at the first message."""
     async with await RemotingClient.open(remoting) as client:
         group = {
             "groupName": GROUP,
@@ -169,7 +168,7 @@ async def send(
     queue: int = 0,
     flags: int = 0,
 ) -> tuple[int, dict[str, str]]:
-    """Send a message. Return the code and the fields of the response."""
+    """Send a message, and return the response's code and fields."""
     text = encode_properties(properties or {}).decode()
     fields = {"a": "p", "b": topic, "c": "TBW102", "d": QUEUES, "e": queue, "f": flags, "i": text}
     response = await client.request(310, fields, body, TIMEOUT_MS)

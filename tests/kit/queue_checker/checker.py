@@ -1,7 +1,8 @@
-"""Promises of a queue, checked against the messages of producers and consumers, like Jepsen's queue
+"""Checks a queue's promises against the messages of producers and consumers, like Jepsen's queue
 tests.
 
-Producers never send a message twice, and each message group sends one message after the other. So:
+Producers never repeat a message, and send the messages of each group one after another. The
+promises are:
 
 - every acknowledged message is delivered at least once, at the place (queue and offset) that its
 producer received, if it received one
@@ -10,8 +11,8 @@ producer received, if it received one
 - a queue that is read from its beginning to its end has every offset once, in order
 - a group's messages are in one queue, in the order in which they were sent
 - an orderly consumer receives each message of a group for the first time in order
-- a popped message that its consumer acknowledges in time is never delivered again
-- a popped message that its consumer leaves is delivered again after its invisible time, at most
+- a popped message that is acknowledged in time is never delivered again
+- a popped message that is not acknowledged is delivered again after its invisible time, at most
 LATEST_MS later
 """
 
@@ -41,8 +42,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One send: the number of the message in its group, and whether the broker acknowledged the
-    send. `place` is None if the producer received no place."""
+    """One send: the number of the message in its group, and whether the send was acknowledged.
+    `place` is None if the producer received no place."""
 
     group: str
     number: int
@@ -63,8 +64,8 @@ class Delivered(NamedTuple):
 
 class Pop(NamedTuple):
     """Delivery of a popped message. Times are the broker's, in epoch ms. `due_ms`: end of the
-    invisible time. `is_done`: whether the message was acknowledged in time, or None if that is
-    unknown, because the broker did not answer in time."""
+    invisible time. `is_done`: whether the message was acknowledged in time, or None if the broker
+    did not answer in time."""
 
     body: str
     popped_ms: int
@@ -81,10 +82,10 @@ class Outage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All events of one test. `sent` has all sends. `read` has the whole content of each
-    queue at the end of the test. `consumed` has the messages that a consumer received, in order of
-    arrival, with duplicates, or None without a consumer. `pops` has the deliveries of consumers
-    that pop. `is_orderly`: whether the consumer receives each group in order."""
+    """All events of one test. `sent` has all sends. `read` has the whole content of each queue at
+    the end. `consumed` has the received messages in order of arrival, with duplicates, or None
+    without a consumer. `pops` has the deliveries to popping consumers. `is_orderly`: whether the
+    consumer receives each group in order."""
 
     sent: Sequence[Sent]
     read: Mapping[int, Sequence[Delivered]]
@@ -100,7 +101,7 @@ class History:
 
 
 def check_history(history: History) -> list[str]:
-    """Return one line for each broken promise. Empty for a queue that keeps its promises."""
+    """Return one line for each broken promise."""
     read = [delivered for queue in history.read.values() for delivered in queue]
     deliveries = [*read, *(history.consumed or ())]
     return [
@@ -202,9 +203,8 @@ def _wrong_pops(pops: Iterable[Pop], outages: Sequence[Outage]) -> Iterator[str]
 
 
 def _wrong_next(pop: Pop, after: Pop | None, outages: Sequence[Outage]) -> Iterator[str]:
-    """Yield the faults of the next delivery of an unacknowledged message: it is missing, too early
-    or too late. After a kill of the broker, an early delivery is no fault, because the broker may
-    have lost the message's invisible time."""
+    """Yield the faults of the next delivery of an unacknowledged message: missing, too early or too
+    late. After a kill of the broker it may be early, because the invisible time may be lost."""
     if after is None:
         yield f"{pop.body}: due at {pop.due_ms}, never popped again"
         return

@@ -1,4 +1,5 @@
-"""Real clients that send and consume until a test stops them, even while the broker fails."""
+"""Real clients that send and consume until a test stops them, even during failures of the
+broker."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ PAUSE_MS = 10
 
 
 class Load(Protocol):
-    """Clients of one topic: producers of message groups, and perhaps consumers. `is_orderly`:
-    whether the consumer receives the groups in order. `pops`: deliveries of consumers that pop."""
+    """Clients of one topic: producers of message groups, and optionally consumers. `is_orderly`:
+    whether the consumer receives the groups in order. `pops`: deliveries to popping consumers."""
 
     @property
     def topic(self) -> str: ...
@@ -26,14 +27,13 @@ class Load(Protocol):
     def pops(self) -> Sequence[Pop]: ...
 
     def start(self, broker: BrokerProcess) -> None:
-        """Begin to send, and to consume if there is a consumer."""
+        """Start the producers, and the consumer if there is one."""
 
     def stop_sending(self) -> list[Sent]:
-        """Stop sending. Return all sends. Those of each group are in order."""
+        """Stop the producers and return all sends, in order within each group."""
 
     def consumed(self) -> list[Delivered] | None:
-        """Return the messages that the consumer has received, in order of arrival, or None without
-        a consumer."""
+        """Return the received messages in order of arrival, or None without a consumer."""
 
     def stop_consuming(self) -> None:
         """Stop the consumer."""
@@ -41,8 +41,8 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemotingLoad:
-    """Load of Java clients over remoting. The name of a message group determines its queue, and
-    each queue is consumed in order. `client` runs the Java classes `Loads` and `Collectors`."""
+    """Load of Java clients over remoting. A message group determines its queue, and each queue is
+    consumed in order. `client` runs the Java classes `Loads` and `Collectors`."""
 
     client: ClientProcess
     topic: str = "Checked"
@@ -68,8 +68,8 @@ class RemotingLoad:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLoad:
-    """Load of Java clients over gRPC: messages with a message group, and a push consumer. `client`
-    runs `GroupLoads`. The topic must exist, and the consumer group must be orderly."""
+    """Load of Java clients over gRPC: message groups and a push consumer. `client` runs
+    `GroupLoads`. The topic must exist, and the consumer group must be orderly."""
 
     client: ClientProcess
     topic: str

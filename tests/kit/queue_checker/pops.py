@@ -1,5 +1,5 @@
-"""Consumers that pop over remoting until a test stops them, even while the broker fails. They
-acknowledge most messages, leave some, and give some back with a shorter invisible time."""
+"""Consumers that pop over remoting until a test stops them, even during failures of the broker.
+They acknowledge most messages, leave some, and shorten the invisible time of others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PopLoad:
         self._threads: list[threading.Thread] = []
 
     def start(self, broker: BrokerProcess) -> None:
-        """Begin to send and to consume, each in a thread."""
+        """Start the producers and consumers, each in a thread."""
         address = f"127.0.0.1:{broker.ports['listenPort']}"
         for run in (self._send, self._consume):
             thread = threading.Thread(target=asyncio.run, args=(run(address),), daemon=True)
@@ -67,7 +67,7 @@ class PopLoad:
             thread.start()
 
     def stop_sending(self) -> list[Sent]:
-        """Stop sending. Return all sends, those of each group in order."""
+        """Stop the producers and return all sends, in order within each group."""
         self._is_sending = False
         self._threads[0].join()
         return [one for own in self._sent.values() for one in own]
@@ -77,8 +77,7 @@ class PopLoad:
         return list(self._consumed)
 
     def stop_consuming(self) -> None:
-        """Acknowledge all messages that are not acknowledged yet, then stop. `pops` is complete
-        afterwards."""
+        """Acknowledge all remaining messages, then stop. Afterwards `pops` is complete."""
         self._leaves_some = False
         deadline = time.monotonic() + CATCH_UP_S
         while self._has_left() and time.monotonic() < deadline:
@@ -119,7 +118,7 @@ class PopLoad:
         return send_one
 
     def _describe(self, _: str) -> dict[str, str]:
-        """Return the properties of the messages of a group."""
+        """Return the properties of a group's messages."""
         return {}
 
     async def _consume(self, address: str) -> None:
@@ -164,8 +163,8 @@ class PopLoad:
     async def _handle(
         self, client: RemotingClient, popped: list[PoppedMessage], left: dict[PoppedMessage, Pop]
     ) -> None:
-        """Acknowledge each popped message, shorten its invisible time, or do neither. `left`: the
-        deliveries by message, in which this method records the outcome."""
+        """Acknowledge each popped message, shorten its invisible time, or leave it. `left` has the
+        deliveries by message, whose outcome this method records."""
         by_queue: dict[int, list[PoppedMessage]] = {}
         for message in popped:
             chosen = self._chance.random() if self._leaves_some else 1.0
@@ -190,7 +189,7 @@ class PopLoad:
 
 class LiteLoad(PopLoad):
     """A `PopLoad` with a lite topic for each message group. Both consumers subscribe to all lite
-    topics. Few messages are left unacknowledged, because each of them blocks its lite topic."""
+    topics. Few messages are left, because each of them blocks its lite topic."""
 
     topic, group = "Lites", "lites"
     is_orderly = True
@@ -227,8 +226,7 @@ async def _stay_connected(
     work: Callable[[RemotingClient], Awaitable[None]],
     goes_on: Callable[[], bool],
 ) -> None:
-    """Call `work` again and again with a connected client. Connect again when the broker is
-    gone."""
+    """Call `work` repeatedly with a connected client, reconnecting when the broker is gone."""
     while goes_on():
         try:
             async with await RemotingClient.open(address) as client:
@@ -239,7 +237,7 @@ async def _stay_connected(
 
 
 def read_topic(address: str, topic: str) -> dict[int, list[Delivered]]:
-    """Pull each queue of a topic from its beginning to its end."""
+    """Pull all messages of each queue of a topic."""
 
     async def read() -> dict[int, list[Delivered]]:
         async with await RemotingClient.open(address) as client:

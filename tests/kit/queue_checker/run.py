@@ -22,9 +22,9 @@ def run_loads(
     kills: int,
     between_s: float = BETWEEN_KILLS_S,
 ) -> dict[str, History]:
-    """Send and consume while the broker is killed every `between_s` seconds and restarted.
-    Then wait until the consumers have received everything, and read all queues from their
-    beginning. `read`: returns the content of a topic. Return a history for each topic."""
+    """Send and consume while the broker is killed and restarted every `between_s` seconds.
+    Afterwards, wait until the consumers have received everything, and read the content of each
+    topic by `read`. Return one history per topic."""
     for load in loads:
         load.start(broker)
     outages = []
@@ -53,8 +53,8 @@ def run_loads(
 
 
 def _consume_all(load: Load, sent: Iterable[Sent], deadline: float) -> list[Delivered] | None:
-    """Wait until the consumer has received all acknowledged messages, or until the timeout. Return
-    all messages that it received."""
+    """Wait until the consumer has received all acknowledged messages or times out. Return what it
+    received."""
     missing = {one.body for one in sent if one.is_acknowledged}
     while True:
         consumed = load.consumed()

@@ -1,4 +1,4 @@
-"""A chunk log in this process whose requests may fail. A `broker.conf` chooses it with
+"""An in-memory chunk log whose requests may fail. A `broker.conf` selects it with
 `tieredBackendServiceProvider=tests.kit.random_worlds.chunk_tier:ChunkTier`."""
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class ChunkWorld:
 
 
 class ChunkTier(ChunkProvider):
-    """Provider that a test configuration can name by its class. It uses the `world` that was set
-    last."""
+    """Provider for test configurations, which name it by its class. It uses the latest `world`."""
 
     world: ClassVar[ChunkWorld]
 

@@ -17,8 +17,8 @@ waits are pauses within a request."""
 
 
 class StoreClock(ManualClock):
-    """Clock of a store without background loops: the test runs their rounds. A wait for another
-    thread takes a short time and advances the clock a little."""
+    """Clock of a store without background loops, whose rounds the test runs. Waiting for another
+    thread takes a short time, and advances the clock a little."""
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         name = threading.current_thread().name

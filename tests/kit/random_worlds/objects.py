@@ -1,5 +1,5 @@
-"""An object store whose requests fail, get lost, or take effect late and in another order. Several
-processes share the store. While one of them waits for an answer, others run."""
+"""An object store whose requests fail, get lost, or take effect late and out of order. While one
+process waits for an answer, others may run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class RandomObjects:
-    """The bucket, and the requests that have not yet taken effect. `rate`: probability that a
-    request fails. `pre_empted`: probability that a request of the main thread is delayed by a call
-    of `meanwhile`, which gets the client of the request."""
+    """The bucket with its delayed requests. `rate`: probability that a request fails. `pre_empted`:
+    probability that `meanwhile` runs during a request of the main thread. It gets the client of the
+    request."""
 
     def __init__(
         self, rng: random.Random, clock: Clock, *, min_part_bytes: int, page_keys: int
@@ -53,7 +53,7 @@ class RandomObjects:
         return bool(self.rate) and self.rng.random() < self.rate
 
     def let_others_go_on(self, client: RandomClient) -> None:
-        """Sometimes run other processes by a call of `meanwhile`. These calls are nested at most
+        """Sometimes call `meanwhile`, so that other processes run. These calls are nested at most
         twice."""
         if self.meanwhile is None or threading.current_thread() is not threading.main_thread():
             return
@@ -65,7 +65,7 @@ class RandomObjects:
                 self._depth -= 1
 
     def calmly(self) -> _Calm:
-        """Context in which no request fails and no other process runs."""
+        """Return a context in which no request fails and no other process runs."""
         return _Calm(self)
 
 

@@ -1,4 +1,4 @@
-"""A Posix tier whose system calls may fail or end early. A `broker.conf` chooses it with
+"""A Posix tier whose system calls may fail or end early. A `broker.conf` selects it with
 `tieredBackendServiceProvider=tests.kit.random_worlds.posix_tier:RandomPosix`."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FAILING = ("stat", "read", "truncate", "sync", "sync_directory", "make_director
 
 
 class RandomCalls(PosixCalls):
-    """System calls that may fail. `rate` is the probability of a failure."""
+    """System calls that fail with the probability `rate`."""
 
     rate: ClassVar[float] = 0.0
     rng: ClassVar[random.Random] = random.Random(0)

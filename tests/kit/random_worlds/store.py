@@ -1,5 +1,5 @@
-"""A whole tiered store. In random order, it is written, uploaded, expired, cleaned, stopped and
-killed, and its topics are deleted. The oracle is the list of acknowledged messages."""
+"""Random tests of a whole tiered store. The test writes, uploads, expires, cleans, stops and kills
+the store, and deletes topics. The oracle is the list of acknowledged messages."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ KEYS: dict[str, object] = {
 
 
 class RandomStore:
-    """One broker's store. Subclasses choose the tier's location and its failures. `life` has the
-    acknowledged messages of each topic since its last deletion, by queue offset. `times` has the
-    times at which they were put. `dead` has the bodies of deleted messages. `end` has the next
-    offset of each topic. All messages below `floor` are certainly in the tier."""
+    """One broker's store. Subclasses choose the tier's location and its failures. `life`: bodies of
+    each topic's messages since its last deletion, by queue offset. `times`: their put times.
+    `dead`: bodies of deleted messages. `end`: next offset of each topic. All messages below `floor`
+    are in the tier."""
 
     keys: ClassVar[dict[str, object]] = KEYS
 
@@ -79,8 +79,8 @@ class RandomStore:
 
     @contextmanager
     def faults(self, *rates: float) -> Iterator[float]:
-        """Let requests to the tier fail during the block. The failure rate is drawn from the given
-        rates, and yielded. A temporary error ends the block and is suppressed."""
+        """Let requests to the tier fail within the block, at a rate drawn from the given ones.
+        Yield the rate. A temporary error ends the block and is suppressed."""
         raise NotImplementedError
 
     # Steps
@@ -111,8 +111,8 @@ class RandomStore:
         self.end[topic] = offset + 1
 
     def begin_again(self, topic: str, offset: int) -> None:
-        """Expect a deleted topic to continue at `offset`. Neither the log nor the tier has a record
-        of any message at or after `offset`."""
+        """Expect a deleted topic to continue at `offset`, because neither the log nor the tier has
+        a record of any later message."""
         self.steps.append(f"({topic} begins at {offset})")
         self.end[topic] = offset
 
@@ -173,13 +173,11 @@ class RandomStore:
         self.open()
 
     def crash(self) -> None:
-        """Kill the process at this point. Its files stay in their current state, and the process
-        writes nothing more."""
+        """Kill the process, which leaves its files as they are and writes nothing more."""
         raise NotImplementedError
 
     def replace_by_copy(self, *names: str, kept: str = "") -> None:
-        """Stop the store, and replace folders by earlier copies. `kept` is a file that is not
-        replaced."""
+        """Stop the store and replace folders by earlier copies. The file `kept` is not replaced."""
         killed = self.root / "killed"
         for name in names:
             shutil.copytree(self.root / name, killed / name, ignore=shutil.ignore_patterns("lock"))
@@ -199,7 +197,7 @@ class RandomStore:
     # What holds after each step
 
     def read(self, topic: str, store: Any = None) -> dict[int, bytes]:
-        """Return the messages that a consumer receives, starting at offset 0, by queue offset."""
+        """Return the messages that a consumer receives from offset 0, by queue offset."""
         store = self.store if store is None else store
         found: dict[int, bytes] = {}
         offset = 0
@@ -231,12 +229,12 @@ class RandomStore:
                     assert put == bytes(message.body), f"{topic}: a key finds another message"
 
     def find_kept(self, topic: str) -> set[int]:
-        """Return the offsets of messages that have not expired."""
+        """Return the offsets of unexpired messages."""
         before_ms = self.clock.now_ms() - (RETENTION_HOURS - 1) * HOUR_MS
         return {offset for offset, put_ms in self.times[topic].items() if put_ms > before_ms}
 
     def go(self, steps: int, actions: list[tuple[Callable[[], None], int]]) -> None:
-        """Run the given number of random actions, chosen by their weights, and then a restart."""
+        """Run `steps` random actions, chosen by their weights, and then a restart."""
         self.open()
         choice = [action for action, weight in actions for _ in range(weight)]
         try:
@@ -256,7 +254,7 @@ class RandomStore:
 
     @property
     def actions(self) -> list[tuple[Callable[[], None], int]]:
-        """Return the actions of every kind of store."""
+        """Return the actions that every kind of store has."""
         return [
             (self.put, 10),
             (self.upload, 8),

@@ -1,4 +1,4 @@
-"""Fixture that removes the pauses before retries, for tests whose servers often fail."""
+"""Fixture that removes the delay before retries, for tests with many failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def no_backoff() -> Iterator[None]:
-    """Make each retry immediate, without a delay after the failure."""
+    """Make each retry immediate."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tieredstore.providers.s3.lane.RETRY_PAUSE_MS", 0)
         yield

@@ -1,5 +1,5 @@
-"""An S3 server with wrong replies: bodies that are short, long or of another range, replies that
-are lost after the request was executed, errors of all kinds, and pages of a few keys."""
+"""An S3 server with wrong replies: bodies that are short, long or of another range, lost replies,
+errors of all kinds, and pages of a few keys."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Upload:
 
 
 class LyingServer:
-    """An S3 bucket whose server sends a wrong reply with probability `rate`. `fates` counts the
-    wrong replies by kind."""
+    """An S3 bucket whose server sends a wrong reply with probability `rate`. `fates` counts wrong
+    replies by kind."""
 
     def __init__(self, server: ScriptedServer, rng: random.Random) -> None:
         self.rate = 0.0
@@ -230,7 +230,7 @@ def _metadata(request: Request) -> dict[str, str]:
 
 
 def _body(request: Request) -> bytes:
-    """Return the body of a request. The body may consist of signed chunks."""
+    """Return the body of a request, decoding signed chunks."""
     if "aws-chunked" not in request.headers.get("content-encoding", ""):
         return request.body
     whole, rest = b"", request.body

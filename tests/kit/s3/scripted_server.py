@@ -1,4 +1,4 @@
-"""An endpoint that sends scripted replies and records its requests."""
+"""A server that sends scripted replies and records its requests."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply. `cut`: number of bytes of the body after which the connection is closed. `drop`:
-    close the connection without a reply."""
+    """A reply. `cut`: number of body bytes after which the connection is closed. `drop`: close the
+    connection without a reply."""
 
     status: int = 200
     body: bytes = b""
@@ -62,7 +62,7 @@ def ranged(body: bytes, first: int, total: int | str, *, status: int = 206, **kw
 
 
 class ScriptedServer:
-    """Server that sends the replies of `script`, one per request, and afterwards the results of
+    """Server that answers requests with the replies of `script`, and then with those of
     `otherwise`. `certificate`, with its key, enables TLS."""
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
@@ -88,7 +88,8 @@ class ScriptedServer:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, *_: object) -> None:
-                """Ignore the error: a client that does not trust the server ends the connection."""
+                """Ignore the error, because a client that does not trust the server closes the
+                connection."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -138,8 +139,8 @@ class ScriptedServer:
 
 
 def s3_settings(endpoint: str, **properties: object) -> S3Settings:
-    """Return the settings of an endpoint as loaded from a configuration. `properties` have Java
-    names."""
+    """Return an endpoint's settings as loaded from a configuration with the Java names
+    `properties`."""
     values = {
         "objectStoreEndpoint": endpoint,
         "objectStoreBucket": "tier",

@@ -1,4 +1,4 @@
-"""A Spark cluster in another process. Its executors have only the code that was sent to them."""
+"""A Spark cluster in another process, whose executors have only the code that was sent to them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _spark: SparkSession | None = None
 
 
 def settings_in(folder: Path) -> dict[str, str]:
-    """Return the settings of a Spark session for tests. The session's warehouse is in `folder`,
-    because Spark creates a folder for a table even if it refuses to create the table."""
+    """Return the settings of a Spark session for tests. The warehouse is in `folder`, because Spark
+    creates a table's folder even if it refuses the table."""
     return {**TEST_CONF, "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
 
 
@@ -86,8 +86,8 @@ class Cluster:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """Call `function(spark, *args, **kwargs)` in the driver's process. The function belongs to
-        a module `tests.…`. The function, its arguments and its result are pickled. An error that
+        """Call `function(spark, *args, **kwargs)`, a function of a module `tests.…`, in the
+        driver's process. The function, its arguments and its result are pickled. An error that
         cannot be pickled arrives as a RuntimeError with its name and text."""
         result: Result = self._pool.submit(_call, function, args, kwargs).result()
         return result
@@ -108,7 +108,7 @@ def cluster_of_two(conf: Mapping[str, str]) -> Iterator[Cluster]:
 
 
 def executor_python(folder: Path) -> Path:
-    """Return an interpreter that has all installed packages, but not this checkout. `-S` skips the
+    """Return an interpreter with all installed packages but without this checkout. `-S` skips the
     .pth file of an editable installation, `-P` the working directory."""
     script = folder / "python-of-executors"
     site = sysconfig.get_path("purelib")
@@ -121,7 +121,7 @@ def executor_python(folder: Path) -> Path:
 
 
 def zip_of_tests(path: Path) -> None:
-    """Write a zip file that has the tests' functions for the executors."""
+    """Write a zip file with the tests' functions for the executors."""
     with zipfile.ZipFile(path, "w") as archive:
         files = sorted((ROOT / "tests").rglob("*.py"))
         names = [file.relative_to(ROOT) for file in files]

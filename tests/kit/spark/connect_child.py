@@ -1,5 +1,5 @@
-"""A client of Spark Connect whose server does not have this package. The command `python -m
-tests.kit.spark.connect_child TIER FOLDER` prints the results of reads and jobs as JSON."""
+"""A Spark Connect client whose server lacks this package. `python -m tests.kit.spark.connect_child
+TIER FOLDER` prints the results of reads and jobs as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of a Spark job, and their results. Each task writes a file."""
+"""Tasks of a Spark job that write files, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Errand:
-    """Work of a task. Each attempt writes a file `NUMBER-ATTEMPT` to the folder."""
+    """Work of a task. Each attempt writes a file `NUMBER-ATTEMPT` into the folder."""
 
     number: int
     folder: str = ""
@@ -24,7 +24,7 @@ class Errand:
 def outcomes(
     spark: SparkSession, work: object, tasks: Sequence[object], stop_at: int | None = None
 ) -> list[tuple[int, object]]:
-    """Return the arguments of all calls of `on_done`, in order."""
+    """Return the arguments of all calls of `on_done` in order."""
     from tieredstore.spark.runner import SparkRunner
 
     done: list[tuple[int, object]] = []

@@ -1,4 +1,4 @@
-"""A query of the small tier's offsets, in a session that has enabled the data source."""
+"""A query of the small tier's offsets, in a session with the data source enabled."""
 
 from __future__ import annotations
 

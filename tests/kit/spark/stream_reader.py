@@ -1,4 +1,4 @@
-"""Drive a stream reader in the same way as Spark, without Spark."""
+"""Drives a stream reader as Spark does, without Spark."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Offset = dict[str, Any]
 def reader_of(
     tier: GrowingTier, clock: Clock = SYSTEM_CLOCK, /, **options: str
 ) -> TieredStreamReader:
-    """Return a stream reader that lists the tier at every trigger. The reader covers all topics,
-    unless `options` select topics."""
+    """Return a stream reader that lists the tier at every trigger. It covers all topics unless
+    `options` select some."""
     given = {"path": tier.url, "startingOffsets": "earliest", "listInterval": "0", **options}
     if not {"subscribe", "assign"}.intersection(options):
         given.setdefault("subscribePattern", ".*")
@@ -31,7 +31,7 @@ def reader_of(
 
 
 def through_json(offset: Offset) -> Offset:
-    """Return a value after Spark's conversion to JSON and back."""
+    """Return a value after a round trip through Spark's JSON."""
     found: Offset = json.loads(json.dumps(offset))
     return found
 
@@ -49,7 +49,7 @@ def partitions(reader: TieredStreamReader, start: Offset, end: Offset) -> list[T
 
 
 def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[str, int, int]]:
-    """Return the rows of a batch. The reader and the partitions are pickled first, as in Spark."""
+    """Return the rows of a batch. Reader and partitions are pickled first, as in Spark."""
     sent = pickle.loads(pickle.dumps((reader, partitions(reader, start, end))))
     return [
         tuple(row.values())
@@ -60,6 +60,6 @@ def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[s
 
 
 def latest(reader: TieredStreamReader, start: Offset, limit: Any = None) -> Offset:
-    """Return the end of the batch that begins at `start`. `limit` is the read limit of the batch,
-    by default the limit in the reader's options."""
+    """Return the end of the batch that begins at `start`. `limit` is its read limit, by default
+    that of the reader's options."""
     return through_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))

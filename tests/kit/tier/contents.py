@@ -1,4 +1,4 @@
-"""Comparison of two tiers that were written by equivalent runs of a job."""
+"""Comparison of tiers that equivalent runs of a job have written."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tieredstore.scan.verify.verification import verify
 
 
 def tier_contents(root: Path) -> dict[str, object]:
-    """Return the parts of a tier that must be equal after both runs: the bytes of commit logs and
-    consume queues, the index items, and the metadata without the creation times of its entries."""
+    """Return what must be equal after equivalent runs: the bytes of commit logs and consume queues,
+    the index items, and the metadata without creation times."""
     provider = PosixProvider(root / "tier", "cluster-a")
     metadata = DefaultMetadataStore(
         root / "state/config/tieredStoreMetadata.json", "broker-a", read_only=True

@@ -1,4 +1,4 @@
-"""Small in-memory tiers that are written by flat files, and fetchers that read them."""
+"""Small in-memory tiers that flat files write, and fetchers that read them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FIRST_TIME_MS = 1_700_000_000_000
 
 
 class CountingSegment(WrapperSegment):
-    """A segment that counts reads, and calls a hook of the test before each read."""
+    """A segment that counts reads, and calls a hook before each."""
 
     def __init__(self, segment: FileSegment, provider: CountingProvider) -> None:
         super().__init__(segment)
@@ -60,7 +60,7 @@ class CountingSegment(WrapperSegment):
 
 
 class CountingProvider(WrapperProvider):
-    """In-memory tier that counts reads and fails on request. Its reads may be asynchronous."""
+    """In-memory tier that counts reads and can fail. Its reads may be asynchronous."""
 
     def __init__(self) -> None:
         self._memory = MemoryProvider()
@@ -124,7 +124,7 @@ class Later(Executor):
 
 
 class AllTopics:
-    """Topic filter that accepts all topics except those that the test rejects."""
+    """Topic filter that accepts all topics but those that the test rejects."""
 
     def __init__(self, filtered: Iterable[str] = ()) -> None:
         self.filtered = set(filtered)
@@ -134,7 +134,7 @@ class AllTopics:
 
 
 class Tier:
-    """One broker's tier, and a fetcher that reads it."""
+    """One broker's tier and a fetcher that reads it."""
 
     def __init__(self, path: Path, *, has_index: bool = False, **config: Any) -> None:
         small: dict[str, Any] = {
@@ -163,8 +163,8 @@ class Tier:
     def new_fetcher(
         self, *, ahead: Executor | None = None, **changes: object
     ) -> MessageStoreFetcher:
-        """Return a fetcher with an empty cache, optionally with other settings. `ahead` is the
-        executor of the read-ahead. With `ahead`, the backend counts as an object store."""
+        """Return a fetcher with an empty cache, and optionally other settings. `ahead` is the
+        executor of the read-ahead. It makes the backend count as an object store."""
         self.provider.is_object_store = ahead is not None
         self.config = msgspec.structs.replace(self.config, **changes)
         self.fetcher = MessageStoreFetcher(
@@ -182,7 +182,7 @@ class Tier:
 
     @property
     def key_index(self) -> IndexStoreService:
-        """Return the key index. The tier must have been opened with a key index."""
+        """Return the key index of a tier that was opened with one."""
         assert self.index is not None
         return self.index
 
@@ -208,7 +208,7 @@ class Tier:
         step_ms: int = 10,
         commit: bool = True,
     ) -> FlatMessageFile:
-        """Append `count` messages to a queue. A new queue begins at `first`. Message n was
+        """Append `count` messages to a queue, which begins at `first` if it is new. Message n was
         stored at FIRST_TIME_MS + n * step_ms."""
         file = self.flat_files.get_or_create(TOPIC, queue_id)
         file.init_offset(first)

@@ -1,4 +1,4 @@
-"""Queues of known messages for the tests of the tier."""
+"""Queues of known messages for tests of the tier."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEYS: dict[int, str] = {}
 
 
 class TableMetadata:
-    """A metadata store in memory that copies its entries, as the contract demands."""
+    """An in-memory metadata store that copies its entries, as the contract demands."""
 
     def __init__(self) -> None:
         self.topic_table: dict[str, TopicMetadata] = {}
@@ -152,7 +152,7 @@ def record(
     physical_offset: int | None = None,
     uniq_key: str | None = None,
 ) -> tuple[bytes, int]:
-    """Return a record in the form of a local store, and its tags code."""
+    """Return a record as a local store has it, and its tags code."""
     if body is None:
         body = f"{topic}-{queue_id}-{queue_offset}-".encode().ljust(body_size, b"x")
     _KEYS.update((tiered_key_hash(topic, key), key) for key in (*keys, uniq_key) if key)
@@ -179,7 +179,7 @@ def record(
 def batch(
     first: int, count: int, *, pieces: int = 1, **arguments: Any
 ) -> tuple[npt.NDArray[np.void], list[memoryview]]:
-    """Return the units and the records of consecutive messages. The records are divided into
+    """Return the units and the records of consecutive messages, with the records split into
     `pieces` buffers."""
     made = [record(offset, **arguments) for offset in range(first, first + count)]
     return as_batch(made, pieces)
@@ -203,8 +203,7 @@ def config(**values: Any) -> StoreConfig:
 
 @dataclass
 class Tier:
-    """A provider and a metadata store. Tests open several flat file stores over them, one after the
-    other."""
+    """A provider and a metadata store, over which tests open flat file stores one after another."""
 
     provider: SegmentProvider = field(default_factory=MemoryProvider)
     metadata: MetadataStore = field(default_factory=TableMetadata)
@@ -217,20 +216,20 @@ class Tier:
         return store
 
     def queue(self, first: int = 0, topic: str = "TopicA", queue_id: int = 0) -> FlatMessageFile:
-        """Open the queue. Create it if it is new."""
+        """Return the queue, creating it if it is new."""
         file = self.store().get_or_create(topic, queue_id)
         file.init_offset(first)
         return file
 
     @property
     def table(self) -> TableMetadata:
-        """The metadata store. Not available in a test that wraps the metadata store."""
+        """The metadata store, unless a test has wrapped it."""
         assert isinstance(self.metadata, TableMetadata)
         return self.metadata
 
     @property
     def contents(self) -> dict[SegmentId, bytearray]:
-        """Return the bytes of each segment in memory. A test may change these bytes."""
+        """Return the bytes of each segment in memory, which a test may change."""
         assert isinstance(self.provider, MemoryProvider)
         return self.provider._contents
 
@@ -243,7 +242,7 @@ class Tier:
 
 
 def existing(store: FlatFileStore, key: QueueKey = KEY) -> FlatMessageFile:
-    """Return a queue of a store. It must exist."""
+    """Return an existing queue of a store."""
     file = store.get(*key)
     assert file is not None
     return file
@@ -262,7 +261,7 @@ def fill(file: FlatMessageFile, first: int, count: int, **arguments: Any) -> Non
 
 
 def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[StoredMessage]:
-    """Return the messages, starting at a queue offset. Check each message against its unit."""
+    """Return the messages from a queue offset on, after checking each against its unit."""
     units = run(file.read_units(offset, count))
     found = []
     for index, unit in enumerate(units):
@@ -277,7 +276,7 @@ def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[Stored
 
 
 def bodies(file: FlatMessageFile, first: int = 0) -> list[tuple[int, bytes]]:
-    """Return (queue offset, body) of all readable messages, starting at queue offset `first`."""
+    """Return (queue offset, body) of all readable messages from queue offset `first` on."""
     found = []
     offset = max(first, file.consume_queue_min_offset)
     while offset < file.consume_queue_commit_offset:
@@ -331,7 +330,7 @@ class ListSource:
         self.minimum[key] = minimum
 
     def lose(self, key: QueueKey, behind: int) -> None:
-        """Delete all messages at and after a queue offset."""
+        """Delete all messages from a queue offset on."""
         self.tables[key] = {q: one for q, one in self.tables[key].items() if q < behind}
 
     def queues(self) -> Iterable[QueueKey]:
@@ -404,7 +403,7 @@ class ListSource:
 
 
 class ListIndex:
-    """Records the keys of all puts, in order."""
+    """Records the keys of all puts in order."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, str, int, int, int]] = []

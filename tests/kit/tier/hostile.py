@@ -1,4 +1,4 @@
-"""An object store in memory that fails in every way, and a dispatcher that uploads into it."""
+"""An in-memory object store that fails in every way, and a dispatcher that uploads to it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LATE_BY = 3
 
 
 class HostileClient(MemoryObjectClient):
-    """Client that takes the fate of each request from a list. When the list is used up, all
+    """Client that takes the fate of each request from a list. After the end of the list, all
     requests succeed."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -126,7 +126,7 @@ class HostileClient(MemoryObjectClient):
 
 
 class World:
-    """The state that outlives a process, and the current process. With `is_paired`, one request
+    """The state that survives a process, and the current process. With `is_paired`, one request
     writes messages and units."""
 
     def __init__(self, *, is_paired: bool = True) -> None:
@@ -157,7 +157,7 @@ class World:
         )
 
     def start(self) -> None:
-        """Start a new process. The previous process may have ended at any point."""
+        """Start a new process. The previous one may have ended at any point."""
         self.dispatcher = None
         self.chunks = self.provider()
         provider = self.chunks if self.is_paired else TwoWritesProvider(self.chunks)
@@ -195,8 +195,7 @@ class World:
         return self.dispatcher.scan(force=True) if self.dispatcher is not None else []
 
     def try_scan(self) -> None:
-        """Run a scan of the dispatcher, and ignore its errors. If the scan ends the process, start
-        a new process."""
+        """Run a dispatcher scan and ignore its errors. If it ends the process, start a new one."""
         try:
             self.scan()
         except SimulatedCrash:
@@ -205,7 +204,7 @@ class World:
             pass
 
     def check_prefix(self) -> None:
-        """Check that the confirmed messages are a prefix of those that were sent."""
+        """Check that the confirmed messages are a prefix of the sent ones."""
         calm, self.client.is_calm = self.client.is_calm, True
         file = self.store.get(*KEY) if self.dispatcher is not None else None
         if file is not None and file.is_initialised:
@@ -220,8 +219,8 @@ def body_of(offset: int) -> bytes:
 
 
 def list_bodies(world: World) -> list[tuple[int, bytes]]:
-    """Return the bodies of the messages in the tier, read without the metadata. The tier must have
-    no damage."""
+    """Return the bodies of the tier's messages, read without the metadata. Fails if the tier is
+    damaged."""
     provider: Any = world.provider()
     catalogue = load_catalogue(provider)
     damage: list[Finding] = []

@@ -1,4 +1,4 @@
-"""A small index service with real parts, for tests of the key index."""
+"""A small index service with real parts for tests of the key index."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def put_keys(
     *,
     indexed_until: int | None = None,
 ) -> int:
-    """Put the keys of messages of one queue, as `put_hashes` puts hashes. `indexed_until`: default:
-    the end of the last message."""
+    """Put the keys of messages of one queue, as `put_hashes` puts hashes. `indexed_until` is by
+    default the end of the last message."""
     if indexed_until is None and len(keys):
         indexed_until = int((np.asarray(offsets) + np.asarray(sizes)).max())
     hashes = tiered_key_hashes(topic, keys)
@@ -46,7 +46,7 @@ def put_keys(
 
 
 class Node:
-    """Directories of one broker. Like a new process, `open` starts a service on them."""
+    """Directories of one broker. `open` starts a service on them, like a new process."""
 
     def __init__(
         self,
@@ -146,15 +146,15 @@ def header_of(path: Path) -> tuple[int, int, int, int, int]:
 
 
 def fill(service: IndexStoreService, files: int, *, first: int = 0) -> list[str]:
-    """Put 19 keys for each of `files` index files. A file with a `max_items` of 20 is then full.
-    Return the keys."""
+    """Put 19 keys into each of `files` index files, and return the keys. A file with a `max_items`
+    of 20 is then full."""
     keys = [f"key-{number}" for number in range(first, first + files * 19)]
     put(service, keys, first_offset=first * 100)
     return keys
 
 
 def all_found(service: IndexStoreService, keys: Sequence[str], *, first: int = 0) -> bool:
-    """Return whether a query finds each of these keys once, at the offset that `fill` gave it."""
+    """Return whether a query finds each key once, at the offset from `fill`."""
     return all(
         offsets_of(find(service, key)) == [number * 100] for number, key in enumerate(keys, first)
     )

@@ -1,5 +1,4 @@
-"""In-memory store that takes the place of the local store below a tiered store. Tests control its
-retention."""
+"""In-memory store in place of the local store below a tiered store. Tests control its retention."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ from tieredstore.message.record import StoredMessage, decode_record
 
 
 class InMemoryStore(MessageReader):
-    """A MessageStore that is also its DispatchSource. `low[key]` is the first offset that still
-    exists."""
+    """A MessageStore that is also its DispatchSource. `low[key]` is a queue's first offset."""
 
     def __init__(self) -> None:
         self.queues_: dict[QueueKey, list[tuple[int, StoredMessage]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Wrappers around providers that several test folders need."""
+"""Wrappers around providers for several test folders."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tieredstore.providers.memory.provider import MemoryProvider
 
 
 class AppendOnlySegment(WrapperSegment):
-    """Segment that rejects each write before its end, even if the bytes are equal. The result of a
-    rejected write has the same value of `stale` as the segment."""
+    """Segment that rejects each write before its end, even of the same bytes. The result of a
+    rejected write has the segment's value of `stale`."""
 
     stale = False
 
@@ -30,7 +30,7 @@ class AppendOnlySegment(WrapperSegment):
 
 
 class AppendOnlyProvider(WrapperProvider):
-    """A tier in memory whose segments can only grow, as in an object store."""
+    """An in-memory tier whose segments can only grow, as in an object store."""
 
     def __init__(self, memory: MemoryProvider | None = None) -> None:
         self.memory = memory or MemoryProvider()
@@ -52,8 +52,8 @@ class KeptProvider(WrapperProvider):
 
 
 class TwoWritesProvider(WrapperProvider):
-    """A provider that cannot write two segments by one call. Messages and units are therefore
-    written one after the other."""
+    """A provider that cannot write two segments in one call, so that messages and units are written
+    one after the other."""
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return WrapperSegment(segment)

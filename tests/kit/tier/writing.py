@@ -11,7 +11,7 @@ from tieredstore.tier.writing import TierWriter
 def become_writer(
     store: FlatFileStore, *, state: Path | None = None, take_over: bool = False
 ) -> TierWriter:
-    """Acquire the writer epoch of the tier of a flat file store. The caller releases it."""
+    """Acquire the writer epoch of a flat file store's tier. The caller releases it."""
     writer = TierWriter.acquire(
         store.provider, store.metadata, store.config.broker_name, state, take_over=take_over
     )

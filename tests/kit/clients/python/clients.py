@@ -1,4 +1,4 @@
-"""Apache's Python client as a program. `VERBS` maps the name of each verb to its function."""
+"""Apache's Python client as a program. `VERBS` maps names to functions."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class Checker(TransactionChecker):  # type: ignore[misc]
 
 
 class Collector(MessageListener):  # type: ignore[misc]
-    """Consumer listener that collects messages. It fails the first deliveries of a message, and all
-    deliveries of one body."""
+    """Consumer listener that collects messages. It fails the first deliveries of a message, and
+    every delivery of one body."""
 
     def __init__(self, fail_times: int, poison: str) -> None:
         self._fail_times = fail_times
@@ -56,9 +56,8 @@ class Collector(MessageListener):  # type: ignore[misc]
 
 
 class LiteCollector(MessageListener):  # type: ignore[misc]
-    """Collects the messages of one consumer of lite topics under the consumer's name. The first
-    deliveries of a message with the body "bad" fail. The client itself delivers such a message
-    again, and does not count this as an attempt."""
+    """Listener that collects messages of lite topics under the consumer's name. It fails the first
+    deliveries of the body "bad". The client retries these itself, without counting attempts."""
 
     def __init__(self, name: str, fail_times: int) -> None:
         self._name = name
