@@ -24,7 +24,7 @@ with suppress(ModuleNotFoundError):  # the environments of scripts/spark_version
     )
     settings.load_profile("any machine")  # no test asserts a time
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background by a shell
-    # What tests start would inherit that, and wait for ever for the SIGINT that they send it.
+    # Child processes would inherit this, and ignore the SIGINT that tests send them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
 

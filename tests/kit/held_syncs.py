@@ -32,7 +32,7 @@ class HeldSyncs:
 
         def sync(fd: int) -> None:
             path = str(Path(f"/proc/self/fd/{fd}").readlink())
-            # Of a flush: a new file is synced as well, by those who make it.
+            # Only syncs of a flush wait. Other threads sync the files that they create.
             if self._part in path and threading.current_thread().name.startswith("flush-"):
                 self.begun.set()
                 assert self._open.wait(WAIT_S)

@@ -274,7 +274,7 @@ class _QueueWriter:
         gone |= {(UNITS, number) for number in range(plan.expired[1])}
         expired = {(LOG, n) for n in range(plan.expired[0])}
         expired |= {(UNITS, n) for n in range(plan.expired[1])}
-        # What a unit names decides whether a message has expired: with the coda in front, too.
+        # The position in the unit decides whether a message has expired, also after a coda.
         log_start = segments[plan.expired[0]].base[1] if plan.expired[0] else 0
         for number, segment in enumerate(segments):
             for type_, base, data in (

@@ -39,8 +39,7 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
     `raising_signal`. The interpreter handles the signal only at its usual points: after a call, at
     the beginning of a function, and before a jump back."""
     seen = 0
-    # A collection would call others' functions in the middle, and the interpreter drops what these
-    # raise.
+    # A garbage collection would run finalizers, and the interpreter ignores their errors.
     gc.disable()
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:

@@ -162,7 +162,7 @@ def wrong_queries(
     return wrong
 
 
-# Where Java's recorded answers are not the right ones, and why
+# Wrong answers that Java recorded, by reason
 
 
 def java_wrong_gets(manifest: dict[str, Any], oracle: Oracle, side: str) -> Counter[str]:

@@ -133,7 +133,7 @@ class SimulatedFiles(FileOperations):
 def content(file: File, variant: str) -> bytes:
     if variant == "none" or file.content == file.synced:
         return file.synced
-    # Bytes appended after synced ones take none of these away.
+    # Appending never loses bytes that are already synced.
     kept = file.synced if file.content.startswith(file.synced) else b""
     rest = file.content[len(kept) :]
     if variant == "half":

@@ -39,8 +39,7 @@ FOLDERS = {
     "remoting43": ("talk", "remoting4"),
     "grpc": ("talk", "grpc"),
 }
-"""For each Java program, the folders with its sources. Its `pom.xml` is in the folder of the same
-name."""
+"""Source folders of each Java program. Its `pom.xml` is in the folder of the same name."""
 JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """JVM options. Programs run for seconds, so a quick start matters more than speed."""
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 STAMP = "done"
-"""Name of the file that is written last. A folder without this file is incomplete, and is built
-again."""
+"""Name of the file that is written last. A folder without it is incomplete and is built again."""
 
 
 def build_once(name: str, inputs: Iterable[Path], build: Callable[[Path], None]) -> Path:

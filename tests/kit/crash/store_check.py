@@ -71,7 +71,7 @@ def read_contents(store: DefaultMessageStore) -> Contents:
             assert got.next_begin_offset > offset
             offset = got.next_begin_offset
         assert [it.queue_offset for it in rows] == list(range(low, high)), (key, low, high)
-        # As their units say, or what these lead to.
+        # The tags codes of the units, or of the records.
         assert all(it.tags_code == tags_code(it.tags) for it in rows), (key, low, high)
     return contents
 

@@ -27,6 +27,6 @@ def _set_group_bytes(group_bytes: int) -> None:
     assert ChunkSettings().group_bytes == group_bytes
 
 
-# Other programs' Pythons, such as a server's, have no tieredstore.
+# Other Python programs, such as servers, may not have tieredstore installed.
 if "TIEREDSTORE_TEST_GROUP_SIZE" in os.environ and find_spec("tieredstore") is not None:
     _set_group_bytes(int(os.environ["TIEREDSTORE_TEST_GROUP_SIZE"]))

@@ -135,7 +135,7 @@ class JobWorld(World):
         clock = self.shared.clock
         clock.set(clock.now_ms() + self.random.choice([-50, 50, 5]) * HOUR_MS)
 
-    # What a person deleted
+    # Messages deleted by an operator
 
     def give_up(self, topic: str, queue_id: int, end: int) -> None:
         """Permanently delete a queue's messages below an offset from the tier. The local disk keeps

@@ -222,7 +222,7 @@ class World:
             self.shared.put_objects(self.shared.copy_objects())
             self.tier = copied.tier.copy()
 
-    # Ends and starts
+    # Stops and starts
 
     def stop(self, *, is_killed: bool) -> None:
         if not is_killed:
@@ -294,7 +294,7 @@ class World:
         before = self._read_segments()
         refusal = self._try_open()
         if refusal and not names and self.is_degraded and "rebuild the metadata" in refusal.lower():
-            # Older metadata, whose last topic was deleted: a person follows the message.
+            # The last topic of older metadata was deleted. An operator follows the message.
             self.is_over = True
             return
         if refusal:

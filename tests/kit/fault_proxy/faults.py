@@ -103,7 +103,7 @@ def make_error_reply(
     return replace(whole, body=b"") if request.method == "HEAD" else whole
 
 
-# Wrong content under right heads
+# Wrong content after correct heads
 
 
 def corrupt_body(position: int = 0, flip: int = 0x01) -> Fault:
@@ -207,7 +207,7 @@ def end_list_early() -> Fault:
     return change_reply(edit)
 
 
-# A server that knows less
+# Ignored conditions and changed replies
 
 
 def ignore_conditions() -> Fault:

@@ -120,7 +120,7 @@ class Servers:
 
     def up(self, server: str) -> str | NotHere:
         """Run `localstack/up`. Return the server's endpoint, or the reason why it does not run."""
-        # CI has all of them. Elsewhere only a requested server is built.
+        # CI has all servers. Elsewhere a server is built only on request.
         optional = [] if os.environ.get("TIEREDSTORE_NO_SKIPS") else ["--no-install"]
         command = [f"{SCRIPTS}/up", "--run-dir", str(self._run_directory), *optional, server]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

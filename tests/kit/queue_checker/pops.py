@@ -153,7 +153,7 @@ class PopLoad:
         return self._note(read_popped(answer), places)
 
     def _note(self, popped: list[PoppedMessage], places: list[Place]) -> list[PoppedMessage]:
-        # A message of the retry topic has the place that it has there.
+        # A message of the retry topic has its place there, so it has none in this topic.
         self._consumed += [
             Delivered(one.body, None if one.topic != self.topic else place)
             for one, place in zip(popped, places, strict=True)

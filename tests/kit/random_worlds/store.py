@@ -194,7 +194,7 @@ class RandomStore:
                     shutil.move(path, folder / path.name)
         shutil.rmtree(killed)
 
-    # What holds after each step
+    # Invariants after each step
 
     def read(self, topic: str, store: Any = None) -> dict[int, bytes]:
         """Return the messages that a consumer receives from offset 0, by queue offset."""

@@ -163,5 +163,5 @@ def _end() -> None:
     assert _spark is not None
     application = _spark.sparkContext.applicationId
     end(_spark)
-    # The workers of a local cluster work in the folder of Spark itself, and leave all there.
+    # The workers of a local cluster leave their files in Spark's own folder.
     shutil.rmtree(Path(_find_spark_home()) / "work" / application, ignore_errors=True)

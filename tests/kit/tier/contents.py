@@ -35,7 +35,7 @@ def tier_contents(root: Path) -> dict[str, object]:
             slots = infer_slots(len(data), header.items)
             assert slots is not None
             table = np.frombuffer(data, COMPACTED_ITEM_DTYPE, offset=28 + 8 * slots)
-            # Times count from the making of the file.
+            # Times are relative to the creation of the file.
             items += [item[:5] for item in table.tolist()]
         else:
             found[str(listing.id)] = data
