@@ -62,8 +62,8 @@ def ranged(body: bytes, first: int, total: int | str, *, status: int = 206, **kw
 
 
 class ScriptedServer:
-    """Server that answers requests with the replies of `script`, and then with those of
-    `otherwise`. `certificate`, with its key, enables TLS."""
+    """Server that sends the replies of `script`, and then the results of `otherwise`.
+    `certificate`, with its key, enables TLS."""
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         self.requests: list[Request] = []
@@ -139,8 +139,8 @@ class ScriptedServer:
 
 
 def s3_settings(endpoint: str, **properties: object) -> S3Settings:
-    """Return an endpoint's settings as loaded from a configuration with the Java names
-    `properties`."""
+    """Return the settings of an endpoint, loaded from a configuration. `properties` have Java
+    names."""
     values = {
         "objectStoreEndpoint": endpoint,
         "objectStoreBucket": "tier",
