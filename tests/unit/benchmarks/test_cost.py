@@ -1,5 +1,4 @@
-"""The simulation behind docs/cost.md computes the cost of slow and fast queues. The tests simulate
-a shorter time."""
+"""Tests of the cost simulation behind docs/cost.md, over shorter simulated times."""
 
 from __future__ import annotations
 
@@ -67,10 +66,7 @@ def test_group_objects_cost_a_five_hundredth_of_the_plain_scheme(
     hours: int, tmp_path: Path
 ) -> None:
     """Group objects reduce the number of requests to a five-hundredth or less. The number of
-    requests without group objects is taken from docs/cost.md, because its simulation takes minutes.
-    In a simulation of 26 hours, bytes are also moved from group objects to the queues' folders,
-    which takes 20 s. The other tests of such moves have only one queue
-    (`test_the_model_counts_group_objects`)."""
+    requests without group objects comes from docs/cost.md, because simulating it takes minutes."""
     load = replace(GROUPED_QUEUES, duration_ms=hours * HOUR_MS)
     grouped = run(GROUPED, load, tmp_path / "grouped").a_month()
     assert grouped.request_count * 500 <= PLAIN_REQUESTS_A_MONTH
@@ -93,9 +89,8 @@ def test_group_objects_cost_a_five_hundredth_of_the_plain_scheme(
 def test_a_day_of_a_queue_in_groups_costs_a_reader_at_most_300_requests(
     hours: int, most: int, tmp_path: Path
 ) -> None:
-    """To read one day of a queue from group objects, a reader needs at most 300 requests. The test
-    reads at the worst time: just before the groups are sorted again, and before any bytes are moved
-    to the queues' folders. To read 6 hours, a reader needs at most 200 requests."""
+    """A reader needs at most 300 requests to read one day of a queue from group objects. The test
+    reads at the most expensive moment: just before the groups are sorted again."""
     load = replace(GROUPED_QUEUES, duration_ms=hours * HOUR_MS - 120_000)
     (tmp_path / "day").mkdir()
     assert 100 <= simulate_reading(GROUPED, load, tmp_path / "day") <= most

@@ -1,4 +1,4 @@
-"""A broker starts and stops its parts in order, and keeps all acknowledged data."""
+"""A broker starts and stops its components in order, and keeps all acknowledged data."""
 
 from __future__ import annotations
 

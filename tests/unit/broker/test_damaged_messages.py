@@ -1,4 +1,4 @@
-"""A damaged message on disk does not prevent the delivery of later messages or a broker's start."""
+"""A damaged message on disk prevents neither the delivery of later messages nor a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second port of remoting, `listenPort` - 2, gives the same answers as Java's second port."""
+"""The second remoting port, `listenPort` - 2, gives the same replies as Java's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The broker's own topics contain records that a client forged, and that older versions of this
-project or Java's brokers accepted. The broker starts and serves in spite of these records, and
-counts them."""
+"""The broker ignores and counts forged records in its own topics. Older versions of this project
+and Java's brokers accepted such records from clients."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ NINES = "9" * 5_000
 
 
 def put(parts: Producing, topic: str, properties: dict[str, str], body: bytes = b"x") -> None:
-    """Put a message that an older broker accepted."""
+    """Put a message as an older broker would have accepted it."""
     message = Message.create(topic, body, properties={**SENT, **properties})
     assert parts.hook.put_now(parts.store, message).ok
 
@@ -47,9 +46,8 @@ def services_again(parts: Producing, skipped: SkippedRecords) -> TransactionServ
 async def test_i32_forged_op_messages_end_no_transaction_and_stop_no_start(
     tmp_path: Path, timed: bool
 ) -> None:
-    """Op messages record which transactions have ended. If a client forged them, they end no
-    transaction, and the broker can start. With `timed`, they look as if an older broker had
-    delivered them from the timer topic."""
+    """Forged op messages neither end transactions nor prevent a start. With `timed`, they look as
+    if an older broker had delivered them from the timer topic."""
     more = {"TIMER_OUT_MS": "1", "REAL_TOPIC": OP_TOPIC} if timed else {}
     with producing(tmp_path) as parts:
         half = Message.create("T", b"HALF", properties={"TRAN_MSG": "true", "PGROUP": "g"})
@@ -177,9 +175,8 @@ SENT_LAST = {"CLUSTER": "C", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 async def test_i74_a_forged_delay_in_a_log_of_ours_forges_no_message_and_recalls_none(
     tmp_path: Path, topic: str
 ) -> None:
-    """A client forged a record that looks like a delayed message. The broker delivers no message
-    for it and recalls none. The order of the record's properties shows that no broker delayed it:
-    an older broker wrote the property for the real topic last."""
+    """A record that a client forged as a delayed message is neither delivered nor used to recall a
+    message. Its properties are not in the order in which a broker writes them."""
     with producing(tmp_path) as parts:
         due = str((parts.clock.now_ms() // 1_000 + 1) * 1_000)
         forged = {"TIMER_OUT_MS": due, "REAL_TOPIC": "other", "REAL_QID": "0", "DELAY": "1"}

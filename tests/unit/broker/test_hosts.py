@@ -1,5 +1,5 @@
-"""No client host can use up a limit of the broker on its own. What a host has used of a limit is
-given back afterwards."""
+"""No single client host can exhaust a limit of the broker. What a host has used is released
+afterwards."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_i03_one_host_does_not_take_all_locks(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Peer:
-    """Stand-in for a connection of a host, with the members that `BufferedBytes` uses."""
+    """Stand-in for a host's connection, with the members that `BufferedBytes` uses."""
 
     def __init__(self, host: str) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Lookups that wait for a tier do not delay the event loop or the writing of files."""
+"""Lookups in a slow tier block neither the event loop nor the writing of files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
 
 class WaitingTier:
-    """Tier whose lookup by time waits until the test releases it."""
+    """Tier whose time lookups block until the test releases them."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()

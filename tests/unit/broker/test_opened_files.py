@@ -1,6 +1,5 @@
-"""The broker's event loop opens no file. Threads open the files of `config/`, of journals, of the
-tier and of the store. A thread also reopens a file of the store that was closed just before a read.
-"""
+"""The broker never opens a file on its event loop. All files are opened in threads, even those that
+were closed just before a read."""
 
 from __future__ import annotations
 

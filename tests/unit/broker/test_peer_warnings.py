@@ -1,4 +1,4 @@
-"""Errors that peers cause are logged once per minute, even if they occur often."""
+"""Errors caused by peers are logged at most once per minute."""
 
 from __future__ import annotations
 

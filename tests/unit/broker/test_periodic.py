@@ -1,4 +1,4 @@
-"""A periodic task runs repeatedly, slows down after errors, and reports its state."""
+"""Tests of periodic tasks: repetition, back-off after errors, and status."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The broker syncs its progress files before the log. After a power cut, a progress file may
-therefore include offsets that the log has lost. Messages that get these offsets later count as new.
-"""
+"""After a power cut, progress files may contain offsets that the log has lost. Messages that get
+these offsets later are treated as new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the broker.conf keys that affect the broker."""
+"""Tests of the broker.conf keys that configure the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of TLS in both protocols: the accepted clients, and the trusted certificates."""
+"""Tests of TLS in both protocols: accepted clients and trusted certificates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
-    """Return certificates of the broker, of a trusted client, and of an untrusted client."""
+    """Return certificates of the broker, a trusted client and an untrusted client."""
     found = {}
     for name in ("broker", "friend", "stranger"):
         found[name] = Pair(*self_signed(tmp_path_factory.mktemp(name)))
@@ -95,7 +95,7 @@ ALL = {PLAIN, "none", "friend", "stranger"}
 
 
 def served(broker: Broker, pairs: Mapping[str, Pair]) -> tuple[set[str], set[str]]:
-    """Return the clients that remoting serves, and the clients that gRPC serves."""
+    """Return the clients served over remoting, and those served over gRPC."""
 
     async def ask() -> tuple[set[str], set[str]]:
         by_remoting = {who for who in ALL if await ask_remoting(broker.remoting, pairs, who)}

@@ -1,4 +1,4 @@
-"""A broker with users and policies is tested over both protocols."""
+"""Access control of a broker with users and policies, over both protocols."""
 
 from __future__ import annotations
 

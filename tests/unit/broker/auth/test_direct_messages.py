@@ -1,5 +1,5 @@
-"""An operator's request lets a gRPC consumer consume a message directly. The consumer gets the
-message only if the request's sender may read the topic."""
+"""An operator can ask a gRPC consumer to consume a message directly. The operator needs permission
+to read the topic."""
 
 from __future__ import annotations
 

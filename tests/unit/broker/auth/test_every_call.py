@@ -1,5 +1,5 @@
-"""Every gRPC call is sent once without each permission that it needs, including permissions that it
-needs only indirectly. The test fails for a call without a row in this module's table."""
+"""Every gRPC call is refused if one of the permissions that it needs is missing. A call without a
+row in this module's table fails the test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resource(name: str) -> Any:
 
 
 def row(method: str, *rights: str, kind: str = "", **fields: Any) -> Row:
-    """Make a row. An example of `rights` is `Topic:orders Sub Get`."""
+    """Return a row. An example of `rights` is `Topic:orders Sub Get`."""
     request = find_message(kind or f"{method}Request")(**fields)
     return Row(method, request, tuple(Right(*text.split(" ", 1)) for text in rights))
 

@@ -1,6 +1,6 @@
-"""Every request of both protocols is sent once without each permission that it needs, including
-indirect ones, and with aliases of its fields. The test fails for a request code or a call without a
-row in its table."""
+"""Every request of both protocols is refused if one of the permissions that it needs is missing.
+Requests are also sent with aliases of their fields. A request code or a call without a row in its
+table fails the test."""
 
 from __future__ import annotations
 

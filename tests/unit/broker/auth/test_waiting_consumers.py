@@ -1,4 +1,4 @@
-"""Consumers lose their permissions while they wait for messages."""
+"""Consumers lose their permissions while they are waiting for messages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def make_orders(client: RemotingClient) -> None:
 async def pull(
     broker: Broker, client: RemotingClient, rights: list[tuple[str, str]]
 ) -> RemotingCommand:
-    """Pull from an empty queue as the user eve. Change the user's permissions before a message
+    """Pull from an empty queue as the user eve, and change eve's permissions before a message
     arrives."""
     allow(broker, RIGHTS)
     async with await RemotingClient.open(broker.addresses["remoting"]) as own:
@@ -91,8 +91,8 @@ def test_s62_a_pull_that_waits_gets_nothing_once_the_right_is_gone(tmp_path: Pat
 def test_s62_a_pull_that_waits_gets_nothing_once_the_password_is_another(
     tmp_path: Path, changed: str
 ) -> None:
-    """A waiting pull gets nothing after the user's password was changed, or after the user was
-    deleted and created again."""
+    """A waiting pull gets nothing after the user's password has changed. The same holds after the
+    user has been deleted and created again."""
 
     async def run() -> None:
         async with serving(tmp_path) as (broker, client):
@@ -122,8 +122,7 @@ def test_s62_a_pull_that_waits_gets_nothing_once_the_password_is_another(
 
 
 def test_s31_no_client_whose_password_is_another_is_asked_or_replied_to(tmp_path: Path) -> None:
-    """A session was opened with a leaked password, which was changed later. Its client gets no
-    transaction checks and no replies."""
+    """A client gets no transaction checks and no replies after its password has changed."""
 
     async def run() -> None:
         async with serving(tmp_path) as (broker, client):

@@ -1,4 +1,4 @@
-"""Delayed messages are diverted as in Java's broker."""
+"""Delayed messages are redirected as in Java's broker."""
 
 from __future__ import annotations
 

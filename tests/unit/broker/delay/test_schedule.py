@@ -1,4 +1,4 @@
-"""Messages with a delay level arrive at their due time, even if faults happen before that time."""
+"""Messages with a delay level are delivered when they are due, even after faults."""
 
 from __future__ import annotations
 

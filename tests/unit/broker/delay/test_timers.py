@@ -1,4 +1,5 @@
-"""Timer messages arrive at their time, also across restarts. Recalled messages do not arrive."""
+"""Timer messages are delivered on time, even after restarts. Recalled messages are not
+delivered."""
 
 from __future__ import annotations
 
@@ -192,9 +193,8 @@ async def test_what_a_java_broker_delivered_does_not_come_again(tmp_path: Path) 
 
 @on_loop
 async def test_a_stop_while_the_topic_is_read_again_loses_no_message(tmp_path: Path) -> None:
-    """The progress that a Java broker wrote has no first offset, so our broker reads the whole
-    topic of timer messages. The broker stops after it has delivered the first messages. The other
-    messages are not lost."""
+    """No timer message is lost if the broker stops while it rereads the timer topic. It rereads the
+    whole topic because the progress that a Java broker wrote has no first offset."""
     clock = ManualClock(START_MS)
     with producing(tmp_path, clock) as parts:
         for _ in range(BATCH):

@@ -240,8 +240,8 @@ def test_i07_a_receive_without_time_does_not_wait(tmp_path: Path) -> None:
 def test_a_call_with_less_time_than_the_shortest_wait_is_refused(
     tmp_path: Path, version: str, code: str
 ) -> None:
-    """A ReceiveMessage call whose deadline is earlier than the shortest wait is refused, even if
-    the client requests a shorter wait. Java's proxy does the same."""
+    """As in Java's proxy, a ReceiveMessage call is refused if its deadline is earlier than the
+    shortest wait."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         broker.services.settings.grpc_min_long_polling_ms = 5_000

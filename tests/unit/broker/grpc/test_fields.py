@@ -1,6 +1,6 @@
-"""The broker serves each field that a client can set, ignores it as Java's proxy does, or refuses
-the request. The test fails for fields of a later protocol definition, because they have no row
-here."""
+"""The broker handles every field that a client can set. It uses the field, ignores it as Java's
+proxy does, or refuses the request. A field that is new in the protocol definition fails the
+test."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ REFUSED = {
 
 
 def list_fields() -> set[tuple[str, str]]:
-    """List the fields of all requests, by message and name."""
+    """Return the fields of all requests, as message and field name."""
     found: set[tuple[str, str]] = set()
     kinds = [method.input_type for method in list_methods()]
     seen = set()

@@ -1,4 +1,4 @@
-"""Tests of SendMessage: stored and refused messages."""
+"""Tests of SendMessage: which messages are stored, and which are refused."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_i05_what_no_message_may_be_is_refused(
 
 
 def test_texts_that_are_empty_count_as_absent_and_keys_may_have_spaces(tmp_path: Path) -> None:
-    """As in Java's proxy, empty texts count as absent, and keys may contain spaces."""
+    """As in Java's proxy, empty strings are treated as missing, and keys may contain spaces."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         request = one_message()
@@ -284,8 +284,7 @@ def test_texts_that_are_empty_count_as_absent_and_keys_may_have_spaces(tmp_path:
 def test_i75_a_message_keeps_its_lite_topic_or_is_refused(
     tmp_path: Path, lite_topic: str, code: str, kept: str | None
 ) -> None:
-    """A message keeps its lite topic, or is refused. An earlier version stored the message without
-    its lite topic."""
+    """A message is stored with its lite topic, or refused."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         request = one_message()
@@ -327,7 +326,7 @@ def test_i04_a_gzip_bomb_stops_at_the_largest_body(tmp_path: Path) -> None:
 
 
 def as_normal(system: Any) -> None:
-    """Do nothing: a request without further properties sends a normal message."""
+    """Leave the request unchanged, so that it sends a normal message."""
 
 
 def as_fifo(system: Any) -> None:
@@ -358,7 +357,7 @@ SHAPES = {
 @pytest.mark.parametrize("given", SHAPES)
 @pytest.mark.parametrize("topic", ["", *SHAPES, "MIXED", "LITE", "%RETRY%G", "%DLQ%G"])
 def test_a_message_must_have_the_type_of_its_topic(tmp_path: Path, topic: str, given: str) -> None:
-    """As in Java's proxy, a message must have the type of its topic. A topic without a type takes
+    """As in Java's proxy, a message must have the type of its topic. A topic without a type accepts
     normal messages."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
@@ -410,8 +409,7 @@ def test_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
 
 
 def test_i75_names_of_the_broker_are_no_user_properties() -> None:
-    """The broker adds properties of its own to messages. It refuses a client's message that has one
-    of these properties, and hides them from clients."""
+    """Clients can neither set nor see the properties that the broker adds to messages."""
     names = {name.decode() for name in BROKER_PROPERTIES}
     names -= {"TIMER_DELAY_LEVEL", "POP_CK_OFFSET"}  # which Java's proxy takes as well
     clients = {"WAIT", "RECONSUME_TIME", "TIMER_DELAY_MS", "MAX_RECONSUME_TIMES", "DUP_INFO"}

@@ -1,4 +1,4 @@
-"""Tests of the port that accepts TLS and plain connections, with real gRPC channels and hostile
+"""Tests of the port for both TLS and plain connections, with real gRPC channels and malicious
 peers."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HeartbeatResponse = find_message("HeartbeatResponse")
 
 
 class EchoService:
-    """Answers a heartbeat with the sender's address."""
+    """Service that replies to a heartbeat with the sender's address."""
 
     def serves(self, method: str) -> bool:
         return method == "Heartbeat"
@@ -113,9 +113,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def test_s61_a_client_that_has_gone_has_not_the_address_of_the_relay() -> None:
-    """A call never seems to come from the relay's own address, even if its client has disconnected.
-    The test sends recorded calls from another address, and disconnects before the broker has
-    handled all of them."""
+    """A call never appears to come from the relay itself, even if its client has disconnected."""
     peers: list[str] = []
     sent = bytearray()
 
@@ -296,7 +294,7 @@ def test_large_requests_pass_both_ways() -> None:
 
 
 class Greeter(asyncio.Protocol):
-    """A server that sends data before it receives any."""
+    """A server that sends data as soon as a client connects."""
 
     open: ClassVar[set[Greeter]] = set()
 

@@ -101,8 +101,7 @@ def test_an_unknown_topic_is_not_found_otherwise(tmp_path: Path, key: str) -> No
 
 
 def test_a_light_queue_has_no_route_and_is_not_made(tmp_path: Path) -> None:
-    """As in Java's proxy, a request for the route of a light queue gets no route, and creates no
-    topic. Java's name servers have no light queues, which only remoting clients pull."""
+    """As in Java's proxy, a light queue has no route. The request does not create a topic."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         for name in ("%LMQ%x", "%LMQ%$parent$lite"):
@@ -132,8 +131,8 @@ def test_endpoints_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
 
 
 def test_s81_what_a_route_repeats_for_each_queue_is_limited(tmp_path: Path) -> None:
-    """The size of the fields that a route repeats for each queue is limited. Otherwise one request
-    of 4 MB could cause an answer of gigabytes."""
+    """The size of fields that a route repeats for each queue is limited. Otherwise a request of 4
+    MB could produce a reply of gigabytes."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         broker.services.topics.update_topic(TopicConfig(topic_name="T"))
@@ -182,8 +181,7 @@ def test_a_group_gets_one_assignment_and_one_with_order_gets_every_queue(tmp_pat
 
 @pytest.mark.parametrize("topic", ["rmq_sys_foo", "rmq_sys_DELETED_TOPICS", "CHECKPOINT_TOPIC"])
 def test_i30_a_route_makes_no_topic_of_the_broker(tmp_path: Path, topic: str) -> None:
-    """A request for a route never creates a topic with a name that the broker reserves, because no
-    operator could delete the topic."""
+    """A route request never creates a topic whose name is reserved for the broker."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         response = await client.call("QueryRoute", route(client, topic))

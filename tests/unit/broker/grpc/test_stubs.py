@@ -1,4 +1,4 @@
-"""The generated messages and those of RocketMQ's Python client can be used in one process."""
+"""Our generated messages and those of RocketMQ's Python client can be used in the same process."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def test_a_producer_is_told_its_limits(tmp_path: Path) -> None:
 def test_a_producer_is_told_of_no_larger_body_than_a_file_of_the_log_takes(
     tmp_path: Path, file_bytes: int, told: int
 ) -> None:
-    """Producers get a body limit that depends on the size of commit log files. A message at this
-    limit fits into a file, even with all possible properties."""
+    """The body limit sent to producers fits into a commit log file, even with all possible
+    properties."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         answer = await exchange(client.open_telemetry(), producer_settings())
@@ -383,7 +383,7 @@ def test_s81_the_settings_of_a_client_are_limited(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("namespace", ["../x", "a/b", "a\n", "n" * 300])
 def test_i81_a_namespace_has_no_effect(tmp_path: Path, namespace: str) -> None:
-    """As in Java's proxy, the namespace of a topic has no effect."""
+    """As in Java's proxy, the namespace of a topic is ignored."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         settings = producer_settings()

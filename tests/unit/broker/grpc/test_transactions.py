@@ -1,4 +1,5 @@
-"""Tests of transactions over gRPC: commit, rollback, and checks on the telemetry stream."""
+"""Tests of transactions over gRPC: commits, rollbacks, and checks sent over the telemetry
+stream."""
 
 from __future__ import annotations
 

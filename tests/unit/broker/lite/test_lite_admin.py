@@ -23,7 +23,7 @@ A = "%LMQ%$P$a"
 
 
 def _is_gone(store: MessageStore, queue: str) -> bool:
-    """Return whether a light queue has no message. A deleted one may keep its end."""
+    """Return whether a light queue has no messages. A deleted queue may keep its end offset."""
     end = store.get_max_offset_in_queue(queue, 0)
     return end <= store.get_min_offset_in_queue(queue, 0) or end <= 0
 

@@ -102,9 +102,8 @@ def test_a_lite_topic_is_received_in_order(tmp_path: Path) -> None:
 
 
 def test_the_lite_topic_is_that_of_the_receipt_handle(tmp_path: Path) -> None:
-    """Java's client 5.2.0 names no lite topic when it changes an invisible time. The broker takes
-    the lite topic from the receipt handle. With Java's proxy the message stays invisible for 60
-    s."""
+    """A change of the invisible time applies to the lite topic in the receipt handle. Java's client
+    5.2.0 does not name the lite topic in this request."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         await send(broker, client, "a", b"a0")

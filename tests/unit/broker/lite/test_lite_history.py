@@ -1,5 +1,4 @@
-"""Consumers of lite topics read history from the tier, over remoting and gRPC alike (both read
-through the store)."""
+"""Consumers read the history of lite topics from the tier, over remoting and gRPC."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ BODIES = [b"%02d" % number + bytes(300) for number in range(9)]
 
 
 def move_to_tier(store: Any) -> None:
-    """Upload all messages and the units of lite topics, and delete the local files."""
+    """Upload all messages and the units of lite topics, then delete the local files."""
     assert isinstance(store, TieredMessageStore)
     local: Any = store.next_store
     local.flush()
@@ -73,8 +72,8 @@ def test_a_session_is_replayed_from_the_tier(tmp_path: Path) -> None:
 
 
 def test_a_new_group_begins_at_the_last_message_of_a_long_history(tmp_path: Path) -> None:
-    """Check that a new group begins at the first message of a lite topic only if the local store
-    has that message, as in Java's broker. Otherwise the group begins at the last message."""
+    """As in Java's broker, a new group begins at the first message if it is still in the local
+    store. Otherwise it begins at the last message."""
 
     async def test(lab: Lab) -> None:
         await lab.send("s", *BODIES)

@@ -1,5 +1,4 @@
-"""Tests of consumers of lite topics over remoting. The answers equal those of Java's broker
-5.5.0."""
+"""Tests of lite topic consumers over remoting. Replies equal those of Java's broker 5.5.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics are exported in the format of Prometheus."""
+"""Metrics are exported in the Prometheus format."""
 
 from __future__ import annotations
 

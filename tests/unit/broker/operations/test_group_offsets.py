@@ -1,4 +1,4 @@
-"""The work of a metrics scrape on the event loop is linear in the number of groups."""
+"""A metrics scrape takes time linear in the number of groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.broker.state.topics import TopicConfig
 
 
 class _Counted(dict[tuple[str, str], dict[int, int]]):
-    """Table of offsets that counts the keys over which a caller iterates."""
+    """Offset table that counts the keys yielded by its iterators."""
 
     count = 0
 

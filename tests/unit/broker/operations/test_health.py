@@ -1,4 +1,4 @@
-"""Tests of the content of `/health`."""
+"""Tests of the `/health` report."""
 
 from __future__ import annotations
 

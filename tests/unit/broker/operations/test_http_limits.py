@@ -1,4 +1,5 @@
-"""The HTTP port limits connections, headers and time."""
+"""The HTTP port limits the number of connections, the size of headers and the duration of
+requests."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Peers:
-    """Connections of a test to a server."""
+    """Client connections to a server under test."""
 
     def __init__(self, port: int) -> None:
         self._port = port

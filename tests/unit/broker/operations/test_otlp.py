@@ -1,4 +1,4 @@
-"""Metrics are exported by OTLP to a receiver in this process."""
+"""Metrics are exported over OTLP to a receiver in the same process."""
 
 from __future__ import annotations
 

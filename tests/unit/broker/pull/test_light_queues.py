@@ -1,5 +1,5 @@
-"""Clients pull light queues as from Java's broker. A light queue looks like a topic of one queue,
-but is in no topic table."""
+"""Clients can pull light queues as from Java's broker. A light queue looks like a topic with one
+queue, but is missing from the topic table."""
 
 from __future__ import annotations
 

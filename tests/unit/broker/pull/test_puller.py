@@ -1,4 +1,4 @@
-"""Waiting pulls end when a message arrives, when their time is over, or when the broker stops."""
+"""Waiting pulls end when a message arrives, on a timeout, or when the broker stops."""
 
 from __future__ import annotations
 

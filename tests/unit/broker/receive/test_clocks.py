@@ -1,5 +1,4 @@
-"""Tests of deliveries while the broker's clock is wrong, and of client requests that change the
-times of deliveries."""
+"""Tests of deliveries with a wrong broker clock, and of requests that change delivery times."""
 
 from __future__ import annotations
 
@@ -18,9 +17,8 @@ def popped(one: Received, pop_ms: int) -> Popped:
 
 
 def test_p86_changes_of_one_message_do_not_date_other_deliveries_ahead(tmp_path: Path) -> None:
-    """The invisible time of one message is changed many times. The deliveries of other messages
-    still get the current time, not a time in the future. For a Java client, a delivery that ends
-    before its recorded time is over."""
+    """Changing the invisible time of one message many times does not affect the times of other
+    deliveries. A Java client would treat a delivery with a time in the future as expired."""
 
     async def test(on: Receiving) -> None:
         on.put(2)
@@ -101,8 +99,8 @@ def test_c02_what_was_delivered_while_the_clock_was_ahead_comes_again_after_a_re
 
 
 def test_p86_a_delivery_is_suspended_once(tmp_path: Path) -> None:
-    """A delivery can be suspended only once. Otherwise a consumer could reset the delivery's count
-    of attempts, or make it negative."""
+    """A delivery can be suspended only once. Otherwise a consumer could reset the number of
+    delivery attempts."""
 
     async def test(on: Receiving) -> None:
         on.put(1)

@@ -1,5 +1,5 @@
-"""LiteQueues never forgets a lite topic with ready messages, and limits the memory that clients can
-make it use."""
+"""LiteQueues keeps every lite topic with ready messages, and limits the memory used by each
+client."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ REQUEST = ReceiveRequest(
 
 
 class LiteLab:
-    """Subscriptions and ready lite topics of group L over a store. The group is bound to parent
-    P."""
+    """Subscriptions and ready lite topics of group L, which is bound to parent topic P."""
 
     def __init__(self, on: Receiving, **attributes: str) -> None:
         self.on = on
@@ -45,7 +44,7 @@ class LiteLab:
         self.queues = LiteQueues(on.state, on.store, self.subscriptions, on.clock, lambda key: None)
 
     def put(self, name: str, parent: str = "P") -> None:
-        """Put a message into a light queue, and report its arrival to the queues."""
+        """Put a message into a light queue and notify LiteQueues of its arrival."""
         queue = LiteTopic(parent, name).queue
         put_all(self.on.store, [plain(queue, 0, 0)])
         self.queues.note_arrived(queue)

@@ -1,4 +1,4 @@
-"""Delivered and acknowledged messages survive a restart, a kill or a failing disk."""
+"""Delivery and acknowledgement state survives restarts, kills and disk failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OK, INVALID = AckStatus.OK, AckStatus.INVALID_RECEIPT_HANDLE
 
 
 class FailingJournal(JournalCalls):
-    """Journal with planned failures. A call raises `error`, or writes only half of the bytes."""
+    """Journal with planned failures. A call raises `error`, or writes only half of its bytes."""
 
     def __init__(self) -> None:
         self.errors: dict[str, int] = {}
@@ -269,8 +269,7 @@ def test_the_journal_stays_small_and_says_the_same(tmp_path: Path) -> None:
 def test_l01_a_kill_within_a_rotation_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A rotation of the journal fails before the snapshot is written (once, or twice in a row), or
-    before old files are deleted. Then the process is killed, and nothing is lost."""
+    """No state is lost if a rotation of the journal fails and the process is then killed."""
 
     async def test(on: Receiving) -> None:
         on.put(4)

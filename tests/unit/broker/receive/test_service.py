@@ -1,4 +1,4 @@
-"""ReceiveService on a real store: tests of delivery, order and acknowledgements."""
+"""Tests of ReceiveService on a real store: delivery, order and acknowledgements."""
 
 from __future__ import annotations
 
@@ -459,8 +459,8 @@ def test_a_new_group_begins_at_the_end_where_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_new_group_gets_all_of_a_queue_whose_first_message_is_local(tmp_path: Path) -> None:
-    """A new group gets all messages of a queue whose first message is in the local log. As in Java,
-    a client that sends first and then consumes receives its own messages."""
+    """As in Java, a new group gets all messages of a queue whose first message is in the local
+    log."""
 
     async def test(on: Receiving) -> None:
         on.put(3)

@@ -1,4 +1,4 @@
-"""Tests of receives from single queues, and from retry topics that a Java broker left."""
+"""Tests of receiving from single queues and from retry topics written by a Java broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = {Source.RETRY_V1: "%RETRY%G_T", Source.RETRY_V2: "%RETRY%G+T"}
 
 
 def leave(on: Receiving, source: Source, body: str, reconsume_times: int = 0) -> str:
-    """Put a message in a retry topic, as a Java broker does. Return the topic's name."""
+    """Put a message into a retry topic as a Java broker does. Return the topic's name."""
     name = NAMES[source]
     if on.topics.find_topic(name) is None:
         on.topics.update_topic(TopicConfig(topic_name=name, read_queue_nums=1))
@@ -109,8 +109,8 @@ def test_a_left_message_is_forwarded_to_the_dead_letters(tmp_path: Path) -> None
 
 
 def test_s82_a_left_message_goes_to_the_group_that_had_it_only(tmp_path: Path) -> None:
-    """A message in a retry topic of a Java broker is delivered only to its own group. The name
-    `%RETRY%G_T_U` fits group G with topic T_U, and also group G_T with topic U."""
+    """A message in a Java broker's retry topic is delivered only to its own group. The name
+    `%RETRY%G_T_U` is ambiguous: group G with topic T_U, or group G_T with topic U."""
 
     async def test(on: Receiving) -> None:
         for topic in ("U", "T_U", "%RETRY%G_T_U"):
@@ -236,8 +236,8 @@ PRIORITIES = {"message.type": "PRIORITY"}
 
 
 def test_the_highest_priority_is_received_first(tmp_path: Path) -> None:
-    """Messages of a higher priority are received first, as from Java's broker. The priority of a
-    message is the id of its queue."""
+    """As in Java's broker, messages of a higher priority are received first. The queue id is the
+    priority."""
 
     async def test(on: Receiving) -> None:
         on.topics.update_topic(

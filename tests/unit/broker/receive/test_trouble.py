@@ -1,4 +1,4 @@
-"""Tests of ReceiveService with failing reads, offsets that others change, and malicious clients."""
+"""Tests of ReceiveService with failing reads, concurrent offset changes, and malicious clients."""
 
 from __future__ import annotations
 

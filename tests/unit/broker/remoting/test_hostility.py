@@ -1,4 +1,5 @@
-"""Peers send invalid frames, send slowly, do not read, or send too many requests together."""
+"""Tests of peers that send invalid frames, send slowly, never read, or send too many requests at
+once."""
 
 from __future__ import annotations
 
@@ -186,7 +187,7 @@ def test_i03_a_peer_that_does_not_read_is_not_read_and_gets_all_once_it_reads() 
 
 
 class Stuck(asyncio.Transport):
-    """A transport whose peer reads nothing. `unsent_bytes` are already in its buffer."""
+    """A transport whose peer never reads. `unsent_bytes` are already in its buffer."""
 
     def __init__(self, unsent_bytes: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Tests of the registration with external name servers: its content and its times. A failure of one
-server does not affect the others."""
+"""Tests of registration with external name servers. A failing name server does not affect the
+others."""
 
 from __future__ import annotations
 
@@ -219,6 +219,6 @@ def test_a_broker_signs_what_it_asks_of_others_of_its_cluster() -> None:
 
 
 def is_refused(broker: Broker) -> bool:
-    """Return whether the registration of a broker fails."""
+    """Return whether the name server refuses the registration."""
     states = {health.name: health.state for health in broker.broker.health()}
     return states["NameServerRegistration"] is ServiceState.FAILED

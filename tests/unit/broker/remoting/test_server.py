@@ -1,5 +1,5 @@
-"""Tests of the server over loopback: clients' requests, responses, the server's own requests,
-tasks, and disconnects."""
+"""Tests of the server over loopback: requests in both directions, responses, tasks and
+disconnects."""
 
 from __future__ import annotations
 

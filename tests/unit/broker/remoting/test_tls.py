@@ -1,4 +1,4 @@
-"""One port serves clients with TLS and clients without TLS."""
+"""One port serves both TLS and plain clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server_side() -> ssl.SSLContext:
 
 
 def client_side() -> ssl.SSLContext:
-    """Return a TLS context of a client. Like Java's default, it accepts any certificate."""
+    """Return a client's TLS context. Like Java's default, it accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -124,7 +124,7 @@ def test_i03_a_handshake_that_is_none_ends_its_connection_and_no_other(
 
 
 async def read_while_time_passes(reader: asyncio.StreamReader, clock: MovingClock) -> bytes:
-    """Read to the end of a connection, while the clock advances quickly."""
+    """Read until the connection closes, while the clock advances quickly."""
     reading = asyncio.ensure_future(reader.read())
     while not reading.done():
         clock.advance(1_000)

@@ -1,4 +1,4 @@
-"""Every entry point refuses fields that a client may not set. Allowed fields are not affected."""
+"""Every entry point refuses fields that clients may not set, and accepts all others."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_i30_a_trace_topic_of_that_name_opens_no_topic_of_the_broker() -> None:
 
 @pytest.mark.parametrize("topic", CLOSED[:-1])
 def test_i30_who_puts_in_the_store_itself_meets_the_guard(tmp_path: Path, topic: str) -> None:
-    """The guard also checks a message that is put directly into the store, for example by a store
+    """The guard also checks messages that are put directly into the store, for example by a store
     plugin."""
     with producing(tmp_path) as parts:
         parts.store.add_put_message_hook(PutGuard(Door(parts.settings)))
@@ -144,7 +144,7 @@ async def test_i31_a_copy_of_a_delivered_timer_message_is_not_delayed_again(tmp_
 
 
 async def deliver(parts: Producing) -> None:
-    """Deliver the timer messages that are due within ten seconds."""
+    """Deliver the timer messages that are due within the next ten seconds."""
     parts.store.wait_until_dispatched()
     parts.clock.advance(10_000)
     await parts.timers.deliver_due()
@@ -177,8 +177,8 @@ async def test_i31_a_client_recalls_messages_of_its_own_topic_only(tmp_path: Pat
 
 @on_loop
 async def test_i31_copies_of_timer_messages_may_be_a_batch(tmp_path: Path) -> None:
-    """A client may send copies of timer messages as a batch, because Java's broker does not check
-    the times of a batch's messages."""
+    """A client may send copies of timer messages as a batch. Java's broker does not check the times
+    of messages in a batch."""
     copy = {"TIMER_DELAY_SEC": "5", "TIMER_OUT_MS": "1000", "REAL_TOPIC": "S", "REAL_QID": "0"}
     with producing(tmp_path) as parts:
         items = [Message.create("", body, properties=copy) for body in (b"one", b"two")]
@@ -246,7 +246,7 @@ async def test_i33_a_name_that_ends_like_the_unique_key_is_none(tmp_path: Path) 
 
 @on_loop
 async def test_i05_a_batch_takes_the_properties_that_java_takes(tmp_path: Path) -> None:
-    """As in Java, the broker adds none of its own properties to the messages of a batch."""
+    """As in Java, the broker adds none of its own properties to messages of a batch."""
     with producing(tmp_path) as parts:
         inner = Message.create("", b"one", properties={"k": "v" * (32_767 - 3)})
         await parts.sender.send_batch(SendRequest("g", Message("T", b"x", 0)), [inner])

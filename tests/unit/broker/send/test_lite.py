@@ -1,5 +1,4 @@
-"""As in Java's broker, a message with a lite topic gets a property that names the light queue of
-the lite topic."""
+"""As in Java's broker, a message with a lite topic gets a property that names the light queue."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A topic that is created by a message is written to the topics file before the message is
-acknowledged. Otherwise a kill at that moment would leave an unreadable message."""
+"""A topic created by a message is saved before the message is acknowledged. Otherwise a kill could
+leave a message that cannot be read."""
 
 from __future__ import annotations
 

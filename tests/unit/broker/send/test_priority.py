@@ -1,5 +1,4 @@
-"""The priority of a message chooses its queue, in the same way as in Java's broker 5.5.0
-(measured)."""
+"""The priority of a message determines its queue, as in Java's broker 5.5.0."""
 
 from __future__ import annotations
 

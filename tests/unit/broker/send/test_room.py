@@ -1,5 +1,5 @@
-"""Messages that the broker has accepted can be delivered, even if the limits for producers change,
-or if a message's properties leave little room for further properties."""
+"""Accepted messages can always be delivered. The limits for producers may change, and the
+properties may leave little room for further ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDED = len("CLUSTER\x01C\x02MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02
 
 
 class Producer(NotingSession):
-    """A producer that records the transactions for which it receives a check."""
+    """A producer that records the transaction checks it receives."""
 
     def __init__(self) -> None:
         super().__init__("c")
@@ -36,7 +36,7 @@ class Producer(NotingSession):
 
 
 def lower_limit(parts: Producing) -> None:
-    """Limit bodies to 1,000 bytes, as `updateBrokerConfig` does at run time."""
+    """Limit bodies to 1,000 bytes at run time, as `updateBrokerConfig` does."""
     parts.settings.max_message_size_bytes = 1_000
     parts.store._config = msgspec.structs.replace(parts.store._config, max_message_size_bytes=1_000)
     parts.store._look_at_puts()
@@ -49,8 +49,7 @@ async def prepare(parts: Producing, **more: Any) -> SendResult:
 
 
 def full(room: int = 0, **more: str) -> dict[str, str]:
-    """Return properties that fill a record. They leave `room` bytes after the broker has added its
-    own properties."""
+    """Return properties that leave only `room` bytes after the broker has added its own."""
     taken = sum(len(name) + len(value) + 2 for name, value in more.items())
     return {"p": "v" * (MOST - ADDED - taken - 3 - room), **more}
 
@@ -135,9 +134,8 @@ async def test_p31_a_dead_letter_always_fits(tmp_path: Path) -> None:
 
 @on_loop
 async def test_p31_a_consumer_s_own_retry_without_room_is_a_dead_letter(tmp_path: Path) -> None:
-    """A retry message that a consumer has sent itself becomes a dead letter if it has no room for
-    more properties. A client sends such a message to the retry topic if it cannot send the original
-    message back."""
+    """A retry message sent by a consumer becomes a dead letter if it has no room for more
+    properties."""
     with producing(tmp_path) as parts:
         retry = {"RETRY_TOPIC": "T", "DELAY": "3", "RECONSUME_TIME": "1"}
         properties = full(0, **retry)
@@ -179,8 +177,7 @@ async def test_p31_a_producer_is_asked_about_a_half_message_without_room(
 
 @on_loop
 async def test_p31_a_message_with_a_bad_time_becomes_a_dead_letter(tmp_path: Path) -> None:
-    """The copy of a timer message with an invalid time becomes a dead letter, because the message's
-    properties are checked only when the copy is sent."""
+    """A copy of a timer message with an invalid time becomes a dead letter."""
     with producing(tmp_path) as parts:
         bad = {"TIMER_OUT_MS": "x", "TIMER_DELIVER_MS": "abc"}
         await parts.send(queue_id=0, properties=bad)
@@ -194,8 +191,7 @@ async def test_p31_a_message_with_a_bad_time_becomes_a_dead_letter(tmp_path: Pat
 async def test_p71_a_message_is_delivered_whose_offsets_in_light_queues_do_not_fit(
     tmp_path: Path, kind: str
 ) -> None:
-    """A message whose light queue offsets do not fit into its record is delivered without them. The
-    offsets are assigned at delivery, so the message could not be refused earlier."""
+    """A message is delivered without its light queue offsets if they do not fit into its record."""
     names = ",".join(f"%LMQ%{number:026d}" for number in range(984))
     named = {"INNER_MULTI_DISPATCH": names, "UNIQ_KEY": "U"}
     with producing(tmp_path, store={"enable_lmq": True, "enable_multi_dispatch": True}) as parts:

@@ -1,4 +1,4 @@
-"""Messages that a consumer sends back are delivered again later. After the last attempt they become
+"""Messages that a consumer sends back are redelivered later. After the last attempt they become
 dead letters."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ async def _consumed(parts: Producing, **more: Any) -> StoredMessage:
 
 
 def _aside(parts: Producing) -> list[StoredMessage]:
-    """Return the delayed messages that will be delivered to the retry topic, in the order in which
-    consumers sent them back."""
+    """Return the delayed messages for the retry topic, in the order in which they were sent
+    back."""
     levels = [parts.read("SCHEDULE_TOPIC_XXXX", queue_id) for queue_id in range(18)]
     found = [message for level in levels for message in level]
     assert all(message.get_property("REAL_TOPIC") == "%RETRY%g" for message in found)
@@ -70,8 +70,8 @@ async def test_each_retry_keeps_the_first_topic_and_id_and_waits_longer(tmp_path
 async def test_p85_a_producer_may_say_any_number_of_consumptions(
     tmp_path: Path, times: int, level: str | None, attempts: int
 ) -> None:
-    """A producer can set any `reconsume_times`, and a consumer can send such a message back. The
-    largest possible number is not increased, and a negative number is not used as a delay level."""
+    """A message with any `reconsume_times` can be sent back. The largest value is not increased,
+    and a negative value is not used as a delay level."""
     with producing(tmp_path) as parts:
         message = await _consumed(parts, reconsume_times=times)
         is_dead = await parts.send_back.send_back("g", message)
@@ -87,8 +87,8 @@ async def test_p85_a_producer_may_say_any_number_of_consumptions(
 async def test_i32_a_message_of_an_older_log_that_recalls_another_is_sent_back(
     tmp_path: Path,
 ) -> None:
-    """A consumer can send back a message that has the property for recalling another message. An
-    older broker stored the message without removing this property."""
+    """A message with a recall property can be sent back. Older brokers stored such messages without
+    removing the property."""
     with producing(tmp_path) as parts:
         parts.put_as_is("T", {"TIMER_DEL_UNIQKEY": "T_U", "UNIQ_KEY": "V"})
         (message,) = parts.read("T")
@@ -204,8 +204,8 @@ async def test_a_dead_letter_does_not_wait_again_for_the_delay_of_its_message(
 async def test_i73_a_dead_letter_is_in_no_light_queue_again(
     tmp_path: Path, is_sent_back: bool
 ) -> None:
-    """A dead letter enters no light queue, even if the consumer sent the message to the retry topic
-    itself."""
+    """A dead letter is never added to a light queue, even if the consumer sent it to the retry
+    topic itself."""
     light = {"enable_lmq": True, "enable_multi_dispatch": True}
     named = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
     with producing(tmp_path, store=light) as parts:

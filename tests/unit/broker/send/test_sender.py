@@ -1,4 +1,4 @@
-"""A producer's message is stored as in Java's broker, or refused with Java's code."""
+"""A producer's message is stored as in Java's broker, or refused with the same code."""
 
 from __future__ import annotations
 

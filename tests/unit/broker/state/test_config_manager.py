@@ -1,5 +1,5 @@
-"""Files under `config/` are read in Java's form and written as strict JSON. No crash loses both
-versions of a file."""
+"""Files in `config/` are read in Java's format and written as strict JSON. A crash never destroys
+both versions of a file."""
 
 from __future__ import annotations
 
@@ -220,8 +220,7 @@ def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:
 def test_a_write_that_the_end_of_the_loop_cancels_closes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    """A write whose task is cancelled at the end of the event loop still closes its file. In the
-    test, one call to the disk blocks until the loop has cancelled all of its tasks."""
+    """A write that is cancelled at the end of the event loop still closes its file."""
     begun, go_on = threading.Event(), threading.Event()
     real = getattr(os, slow)
     failures: list[OSError] = []
@@ -280,7 +279,8 @@ def count_rows(fields: dict[str, object]) -> int:
 
 
 async def make_large(folder: Path, rows: int) -> list[ConfigManager]:
-    """Make topics, groups and offsets, also of light queues, with this number of rows each."""
+    """Create topics, groups and offsets, including those of light queues, with this number of rows
+    each."""
     settings = BrokerSettings()
     topics = TopicConfigManager(folder, settings)
     groups = SubscriptionGroupManager(folder, settings)

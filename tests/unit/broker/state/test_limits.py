@@ -1,4 +1,4 @@
-"""Tests of the limits on table entries that clients' requests add."""
+"""Tests of the limits on table entries that clients can create."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def test_s81_clients_create_a_limited_number_of_groups(
 def test_s81_groups_of_light_queues_have_valid_names(
     tmp_path: Path, name: str, is_valid: bool
 ) -> None:
-    """A group whose name begins with `%LMQ%` must have a valid name, because the name of its retry
-    topic enters the topic table."""
+    """A group whose name begins with `%LMQ%` must still have a valid name."""
     manager = SubscriptionGroupManager(tmp_path, BrokerSettings(), has_lmq=True)
     assert (manager.find_group(name) is not None) is is_valid
 

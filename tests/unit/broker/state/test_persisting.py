@@ -1,4 +1,4 @@
-"""Changes of tables are written to `config/` immediately, at intervals, or at shutdown."""
+"""Table changes are written to `config/` immediately, at intervals, or at shutdown."""
 
 from __future__ import annotations
 

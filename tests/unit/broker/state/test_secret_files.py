@@ -1,4 +1,4 @@
-"""Files with secrets get restrictive permissions from every writer."""
+"""Every function that writes a file with secrets gives it restrictive permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's rates: growth of the counts of puts, deliveries and send-backs."""
+"""Tests of a broker's rates of puts, deliveries and messages sent back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the topic table: its content at the start, and topics that sends create."""
+"""Tests of the topic table: its initial content, and topics created by messages."""
 
 from __future__ import annotations
 

@@ -152,9 +152,7 @@ async def test_one_that_ends_while_it_is_looked_at_for_a_question_is_not_asked_a
 async def test_s80_a_half_message_in_the_body_of_a_message_ends_no_transaction(
     tmp_path: Path,
 ) -> None:
-    """The body of a message looks like the record of a half message. It names the queue offset of
-    another client's half message, and a real topic. A request that points to this body ends no
-    transaction."""
+    """A message body that looks like a half message cannot be used to end a transaction."""
     with producing(tmp_path) as parts:
         sent = await _prepare(parts, b"1")
         for topic in (b"T", b"rmq_sys_wheel_timer"):
@@ -259,8 +257,8 @@ async def test_an_end_by_the_first_place_counts_for_the_renewed_message(tmp_path
 async def test_p82_an_earlier_place_ends_a_renewed_transaction_after_a_restart(
     tmp_path: Path, place: int
 ) -> None:
-    """A producer can end a transaction by an earlier location of its half message, even after a
-    restart. The producer knows this location from its send, or from a check before the restart."""
+    """A producer can end a transaction with an earlier location of its half message, even after a
+    restart."""
     clock = ManualClock(START_MS)
     with producing(tmp_path, clock) as parts:
         sent = [await _prepare(parts, b"%d" % number) for number in range(3)]
@@ -299,8 +297,7 @@ async def test_after_the_last_check_it_is_discarded(tmp_path: Path) -> None:
 
 @on_loop
 async def test_p83_a_commit_after_the_last_check_delivers(tmp_path: Path) -> None:
-    """A commit after the last check delivers the message, as in Java. In an earlier version the
-    commit succeeded, and delivered nothing."""
+    """As in Java, a commit after the last check delivers the message."""
     with producing(tmp_path, transaction_check_max=2) as parts:
         sent = [await _prepare(parts, b"%d" % number) for number in range(2)]
         for _ in range(4):
@@ -316,8 +313,8 @@ async def test_p83_a_commit_after_the_last_check_delivers(tmp_path: Path) -> Non
 async def test_p84_late_commits_are_remembered_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker remembers late commits up to a limit. Beyond the limit it may deliver a message
-    twice, but it loses none."""
+    """The broker remembers a limited number of late commits. Beyond the limit it may deliver a
+    message twice, but loses none."""
     monkeypatch.setattr("tieredstore.broker.transactions.service.MAX_LATE", 2)
     with producing(tmp_path, transaction_check_max=1) as parts:
         sent = [await _prepare(parts, b"%d" % number) for number in range(3)]
@@ -332,8 +329,7 @@ async def test_p84_late_commits_are_remembered_up_to_a_limit(
 
 @on_loop
 async def test_p84_a_transaction_is_identified_by_few_bytes(tmp_path: Path) -> None:
-    """The broker identifies a transaction by few bytes, although a client may choose a key of 15
-    KB."""
+    """The broker identifies a transaction by a few bytes, even if the client's key has 15 KB."""
     with producing(tmp_path) as parts:
         for name in ("U" * 15_000, "V"):
             await _prepare(parts, uniq_key=name, properties={"PGROUP": "g"})
@@ -344,8 +340,7 @@ async def test_p84_a_transaction_is_identified_by_few_bytes(tmp_path: Path) -> N
 
 @on_loop
 async def test_p84_ended_transactions_are_not_kept_while_one_is_open(tmp_path: Path) -> None:
-    """Ended transactions do not stay in memory while another transaction is open, because a
-    producer may leave a transaction open for days."""
+    """Ended transactions are released from memory while another one stays open."""
     with producing(tmp_path) as parts:
         table = parts.transactions._table
         immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}
@@ -566,7 +561,8 @@ def _has_end(parts: Producing, topic: str, end: int) -> bool:
 async def test_checks_of_many_transactions_share_a_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are renewed while the flush is held. Producers are asked about what is on disk only."""
+    """Transactions that are checked together share one flush. Producers are asked only about
+    messages on disk."""
     syncs = HeldSyncs(monkeypatch)
     store = {"flush_disk_type": "SYNC_FLUSH"}
     with producing(tmp_path, store=store, transaction_check_max=1) as parts:

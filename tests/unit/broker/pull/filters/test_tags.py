@@ -1,4 +1,4 @@
-"""Tag filters compare the hashes of tags first, and then the texts. The tests use subscription
+"""Tag filters compare hashes first and then the tags themselves. The tests use subscription
 expressions that consumers send."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Tests of the requests for assignments of queues, and for the request mode of groups (codes 400 to
-402)."""
+"""Tests of queue assignments and of each group's request mode (codes 400 to 402)."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ MODE = {"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP", "popShareQueueNum
 
 
 async def assign(client: RemotingClient, **more: object) -> Assigned | None:
-    """Return the broker, queue and request mode of each queue that the client is assigned, or None
-    if the answer has no list."""
+    """Return the broker, queue and request mode of each queue assigned to the client. Returns None
+    if the reply has no list."""
     body = {
         "topic": TOPIC,
         "consumerGroup": GROUP,

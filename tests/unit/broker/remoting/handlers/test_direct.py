@@ -1,4 +1,5 @@
-"""The broker sends requests to live clients on behalf of other clients, and forwards replies."""
+"""The broker sends requests to connected clients on behalf of other clients, and forwards the
+replies."""
 
 from __future__ import annotations
 

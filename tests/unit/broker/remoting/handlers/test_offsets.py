@@ -1,5 +1,4 @@
-"""Over remoting, clients request offsets of groups and queues, messages by key, and messages by
-location."""
+"""Tests of remoting requests for group offsets, queue offsets, and messages by key or location."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ MINE = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
 def test_a_new_group_begins_at_the_first_message_while_the_local_log_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with Java's broker, a new group begins at the first message as long as the local log has
-    that message. Then the group also gets messages from before its creation."""
+    """As in Java's broker, a new group begins at the first message as long as that message is in
+    the local log."""
 
     async def scenario(broker: ServedBroker) -> None:
         async with await RemotingClient.open(broker.address) as client:

@@ -1,4 +1,4 @@
-"""Tests of pops over remoting: answers, handles, redeliveries, order, waiting, refusals."""
+"""Tests of pops over remoting: replies, handles, redeliveries, order, waiting and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EMPTY = ResponseCode.POLLING_TIMEOUT
 
 def run(root: Path, scenario: Scenario, clock: ManualClock | None = None, **settings: str) -> None:
     """Run a scenario with a client. With a manual clock, time passes only when the scenario
-    advances the clock."""
+    advances it."""
 
     async def main() -> None:
         given = {} if clock is None else {"clock": clock}

@@ -1,5 +1,5 @@
-"""Light queues are popped as from Java's broker: like a topic with one queue, although the topic
-table does not have them."""
+"""Light queues can be popped as from Java's broker. Each looks like a topic with one queue, but is
+missing from the topic table."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def run(
 
 
 async def fill(broker: Broker, client: RemotingClient) -> None:
-    """Put two messages into the light queue. They are in queue 3 of the parent topic, after a
-    message that is in no light queue."""
+    """Put two messages into the light queue. They are stored in queue 3 of the parent topic, after
+    a message that is in no light queue."""
     assert (await send(client, "P", b"other", queue=3))[0] == 0
     for body in (b"0", b"1"):
         assert (await send(client, "P", body, LIGHT, queue=3))[0] == 0

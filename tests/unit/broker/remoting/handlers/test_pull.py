@@ -1,4 +1,4 @@
-"""Tests of pulls over remoting: records as stored, statuses, subscriptions, waiting."""
+"""Tests of pulls over remoting: records, statuses, subscriptions and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers send over remoting (310, 10, 320, 370), and consumers send messages back (36)."""
+"""Producers send messages over remoting (310, 10, 320, 370), and consumers send them back (36)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's tools request the broker's settings and figures."""
+"""Java's tools can query the broker's settings and statistics."""
 
 from __future__ import annotations
 

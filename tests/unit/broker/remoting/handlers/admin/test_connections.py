@@ -1,4 +1,4 @@
-"""Java's tools request the list of connected clients."""
+"""Java's tools can list the connected clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tieredstore.broker.services import BrokerServices
 
 
 def register(table: HandlerTable, broker: BrokerServices) -> None:
-    """Register the handlers under test, and a heartbeat handler that registers its sender as a
-    producer of group P and as a consumer of group G."""
+    """Register the handlers under test, and a heartbeat handler. The heartbeat handler registers
+    its sender as a producer of group P and a consumer of group G."""
     ConnectionHandlers.register_all(table, broker)
 
     def join(connection: Connection, _: RemotingCommand) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""Operators request the offsets of groups."""
+"""Operators can query and change the offsets of groups."""
 
 from __future__ import annotations
 

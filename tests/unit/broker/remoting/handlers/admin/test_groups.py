@@ -1,4 +1,4 @@
-"""Consumer groups are created, changed, listed and deleted over remoting."""
+"""Consumer groups can be created, changed, listed and deleted over remoting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maintenance requests immediately delete old files, and read a queue's units."""
+"""Maintenance requests delete old files immediately and list a queue's units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's tools request the progress of topics and groups, and reset offsets."""
+"""Java's tools can query the progress of topics and groups, and reset offsets."""
 
 from __future__ import annotations
 

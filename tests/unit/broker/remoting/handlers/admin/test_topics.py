@@ -1,5 +1,5 @@
-"""Topics are created, changed, listed and deleted over remoting. Operations that a store does not
-support are refused."""
+"""Topics can be created, changed, listed and deleted over remoting. Operations that the store does
+not support are refused."""
 
 from __future__ import annotations
 

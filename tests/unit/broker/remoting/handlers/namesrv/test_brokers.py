@@ -1,4 +1,4 @@
-"""Other brokers register with our broker, which then serves as their name server."""
+"""Other brokers can use our broker as their name server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSION = {"stateVersion": 0, "timestamp": 5, "counter": 7}
 
 
 class Other:
-    """Another broker with its own connection. `hang_up` closes the connection."""
+    """Connection of another broker. `hang_up` closes it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class Other:
 
 
 def topic(name: str, *, queues: int = 3, perm: int = 6, flag: int = 0) -> dict[str, Any]:
-    """Return a TopicConfig in Java's form."""
+    """Return a TopicConfig in Java's format."""
     return {
         "topicName": name,
         "readQueueNums": queues,
@@ -90,7 +90,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def other(broker: Broker) -> Iterator[Other]:
-    """Another broker's connection. The broker's registrations are deleted after the test."""
+    """Yield another broker's connection. The broker's registrations are deleted after the test."""
     made = Other(broker)
     yield made
     made.hang_up()

@@ -1,4 +1,4 @@
-"""A whole broker answers name server requests over the wire."""
+"""Tests of name server requests to a complete broker over the network."""
 
 from __future__ import annotations
 
@@ -149,8 +149,7 @@ def test_a_topic_is_registered_with_its_queues(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("topic", "perm"), [("rmq_sys_foo", 6), ("made", 8), ("made", -1)])
 def test_i30_no_topic_of_the_broker_is_registered(broker: Broker, topic: str, perm: int) -> None:
-    """A client cannot register a topic name that the broker reserves, because no operator could
-    delete the topic. Invalid permissions are refused too."""
+    """A client cannot register a topic with a reserved name or invalid permissions."""
     queues = {"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 3, "perm": perm}
     body = orjson.dumps({"queueDatas": [queues]})
     refused = ask(broker, RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": topic}, body)
