@@ -1,4 +1,4 @@
-"""Tests of clocks, and of the clock that expiry uses."""
+"""Tests of clocks, including the one used for expiry."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_a_wall_clock_that_stays_ahead_is_believed_after_a_day() -> None:
 
 
 def test_what_is_believed_is_the_least_that_was_seen() -> None:
-    """The wall clock jumps ahead by an hour and, SETTLE_MS later, by years. The retention clock
-    follows only the first jump, because for SETTLE_MS the wall clock was at least an hour ahead."""
+    """The retention clock only follows a jump that lasts for SETTLE_MS. Of two jumps in that time,
+    it follows only the first one."""
     clock = ManualClock(T0)
     retention = RetentionClock(clock)
     retention.begin()

@@ -1,4 +1,4 @@
-"""A broker.conf is loaded with Java's syntax and Java's keys, and with stricter checks."""
+"""A broker.conf is loaded with Java's syntax and keys, and stricter checks."""
 
 from __future__ import annotations
 

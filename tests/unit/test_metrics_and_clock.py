@@ -1,4 +1,4 @@
-"""Tests of the registry of metrics, and of clocks that tests can move."""
+"""Tests of the metrics registry and of manual clocks."""
 
 from __future__ import annotations
 

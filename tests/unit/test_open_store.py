@@ -1,5 +1,4 @@
-"""`tieredstore.open_store` makes a store from a configuration in one call. The store accepts
-messages."""
+"""`tieredstore.open_store` creates a working store from a configuration."""
 
 from __future__ import annotations
 

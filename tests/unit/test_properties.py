@@ -1,4 +1,4 @@
-"""Plugins declare configuration keys. Tests of their values, of warnings, and of URL parameters."""
+"""Tests of configuration keys declared by plugins: values, warnings and URL parameters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AcmeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcmeProvider(MemoryProvider):
-    """A third-party provider that the registry finds by module:attribute."""
+    """A third-party provider found by module:attribute."""
 
     SETTINGS = AcmeSettings
     found: ClassVar[AcmeSettings]

@@ -1,4 +1,4 @@
-"""Plugins are found by Java's names, by our names, and by module:attribute."""
+"""Plugins can be found by Java's names, our names, and module:attribute."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_class_that_lacks_a_part_of_the_contract_is_told_what() -> None:
 
 
 class Half:
-    """A provider class that lacks a method."""
+    """A provider class with a missing method."""
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> Half:

@@ -1,4 +1,4 @@
-"""A server process returns freed memory to the system. It is tested in a separate process."""
+"""A server process returns freed memory to the system. The test runs it as a separate process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tests of the loop that all services use: the times at which it calls its function, and its health
-report."""
+"""Tests of the loop shared by all services: when it calls its function, and its health report."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ _PATIENCE_S = 60
 
 
 class Script(ManualClock):
-    """A clock that records its waits, and stops the service in wait number `rounds`. The function
-    `at[n]` is called in the n-th wait (from 1), and returns whether the wait is ended early."""
+    """A clock that records waits, and stops the service in wait number `rounds`. `at[n]` is called
+    in the n-th wait (from 1) and returns whether to end it early."""
 
     def __init__(self, rounds: int, at: dict[int, Callable[[], bool]] | None = None) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class Script(ManualClock):
 
 
 class Work:
-    """Function that a service calls repeatedly. It records the time of each call, and fails in some
+    """Function called repeatedly by a service. It records the time of each call, and fails in some
     calls."""
 
     def __init__(self, clock: ManualClock, failing: Iterator[bool]) -> None:
@@ -324,8 +323,7 @@ def test_what_has_loops_can_be_asked() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals of threads")
 def test_a_signal_makes_no_wait_of_a_loop_endless() -> None:
-    """A signal does not make a loop's wait endless. Python's own queue waits forever if its
-    time-out passes while a signal is handled."""
+    """A signal during a wait does not make the wait endless."""
     rounds = threading.Semaphore(0)
     service = ServiceThread("s", rounds.release, 10, clock=SYSTEM_CLOCK)
     handler, interval_s = signal.signal(signal.SIGUSR1, lambda *_: None), sys.getswitchinterval()

@@ -1,5 +1,5 @@
-"""`tieredstore.open(url).scan(…)` returns the same rows in every form: Arrow, pandas, Polars and
-DuckDB. A scan can be divided into tasks that other processes run."""
+"""`tieredstore.open(url).scan(…)` returns the same rows as Arrow, pandas, Polars and DuckDB
+objects. A scan can be split into tasks for other processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_query_over_one_relation_reads_the_tier_anew(tier: Tier) -> None:
 
 
 def test_libraries_take_a_scan_itself(tier: Tier) -> None:
-    """Libraries accept a scan itself, through Arrow's C stream. Each use reads the scan again."""
+    """Libraries accept a scan through Arrow's C stream interface. Each use reads the scan again."""
     import duckdb
     import polars as pl
     import pyarrow as pa

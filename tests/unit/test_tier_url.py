@@ -1,4 +1,4 @@
-"""URLs of tiers are divided into their parts."""
+"""Tests of parsing tier URLs."""
 
 from __future__ import annotations
 

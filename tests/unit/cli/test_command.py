@@ -73,8 +73,7 @@ def test_a_run_that_was_stopped_has_the_code_of_the_first_signal(
 
 
 def test_the_sections_of_the_page_are_commands() -> None:
-    """Each section of the generated page of commands is named after an existing command. The tests
-    of the page itself are in `tests/unit/scripts/test_docsite.py`."""
+    """Each section of the generated command reference is named after an existing command."""
     context = click.Context(cli)
     names = set(VERBS)
     for verb in VERBS:

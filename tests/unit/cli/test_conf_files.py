@@ -1,4 +1,4 @@
-"""Tests of `config check`, `config show`, and the messages of every verb about its `--config`."""
+"""Tests of `config check` and `config show`, and of each command's errors about its `--config`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log records of all layers reach standard error at the level of the command line."""
+"""All layers log to standard error, at the level set on the command line."""
 
 from __future__ import annotations
 

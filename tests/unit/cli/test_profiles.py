@@ -1,4 +1,4 @@
-"""Tests of named profiles and their permissions."""
+"""Tests of named profiles and the permissions of their file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`query` runs over a tier whose index is incomplete or cannot be read."""
+"""Tests of `query` on a tier whose index is incomplete or unreadable."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def test_j45_absent_not_looked_at_and_unreadable_are_told_apart(tier: GrowingTie
 
 
 def test_j44_a_query_leaves_damaged_messages_out_when_it_is_told_to(tier: GrowingTier) -> None:
-    """With the option to skip damage, a query omits damaged messages. One of them is in the index,
-    the other is not."""
+    """With the option to skip damage, a query omits damaged messages, whether indexed or not."""
     [path] = tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)
     units = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)[0].read_bytes()
     data = bytearray(path.read_bytes())
@@ -93,8 +92,8 @@ def test_j44_a_query_leaves_damaged_messages_out_when_it_is_told_to(tier: Growin
 def test_j45_all_messages_with_an_id_are_found_and_no_message_with_such_a_key(
     tmp_path: Path,
 ) -> None:
-    """All messages with an id are found. A message that was sent again has the id of the first one.
-    A message with the id among its KEYS is not found, as in Java's query by id."""
+    """A query by id returns every message with that id. As in Java, it ignores messages that have
+    the id among their KEYS."""
     tier, first = GrowingTier(tmp_path), 1_700_000_000_000
     for run in range(2):  # only the first is in the index
         ids = [f"ID-{number}" for number in range(150)]
@@ -136,8 +135,7 @@ def test_j30_a_query_without_times_finds_messages_of_any_time(tmp_path: Path, ti
 def test_j72_index_files_that_go_while_a_key_is_searched_are_no_damage(
     tmp_path: Path, *, is_expired: bool
 ) -> None:
-    """Index files disappear during a search for a key: a compaction merges them, or they expire.
-    The search reports no damage."""
+    """Index files that are merged or expire during a search are not reported as damage."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 300, body_bytes=4000)
     tier.metadata.flush()
@@ -163,7 +161,8 @@ def test_j72_index_files_that_go_while_a_key_is_searched_are_no_damage(
 def test_an_index_file_that_is_being_uploaded_is_no_damage(
     tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are exact, and the query says that the file's keys are not indexed yet."""
+    """The rows are complete while an index file is uploaded. The query reports that the file's keys
+    are not indexed yet."""
     [index] = (tier.root / "tier").rglob("INDEX/[!.]*")
     data = index.read_bytes()
     # The last position lies in the slots: its size would also fit fewer slots.
@@ -213,7 +212,7 @@ def test_a_scan_by_keys_reads_past_an_index_file_that_is_being_uploaded(
 
 
 def test_an_index_file_that_grows_while_it_is_verified_is_no_damage(tier: GrowingTier) -> None:
-    """It was listed with a size that would fit other slots."""
+    """An index file that grows after the listing is not reported as damaged."""
     catalogue = load_catalogue(tier.provider)
     [extent] = catalogue.indexes["broker-a"]
     short = replace(extent, size_bytes=extent.size_bytes - 8, listing=None)
@@ -222,7 +221,8 @@ def test_an_index_file_that_grows_while_it_is_verified_is_no_damage(tier: Growin
 
 
 def test_a_local_index_file_that_is_being_created_is_empty(tier: GrowingTier) -> None:
-    """Its owner sets the size first, and then writes the header."""
+    """An index file without a header is treated as empty, because its owner sets the size before it
+    writes the header."""
     folder = tier.root / "state" / "tiered_index_file"
     folder.mkdir(exist_ok=True)
     for size in (0, 20, 28 + 64 * 8 + 2048 * 32):

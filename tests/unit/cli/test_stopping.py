@@ -1,4 +1,4 @@
-"""Tests of signals that arrive during a command."""
+"""Tests of signals received while a command is running."""
 
 from __future__ import annotations
 

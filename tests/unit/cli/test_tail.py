@@ -1,4 +1,4 @@
-"""`tail` follows the queues of a topic of a running broker."""
+"""`tail` follows the queues of a topic on a running broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.message.record import StoredMessage, decode_record
 
 
 class FakeBroker:
-    """Broker with one topic. `queues` has the first offset and the messages of each queue."""
+    """Broker with one topic. `queues` contains the first offset and the messages of each queue."""
 
     def __init__(self) -> None:
         self.queues: dict[int, tuple[int, list[StoredMessage]]] = {}

@@ -13,8 +13,7 @@ from tests.kit.configured_broker import MakeBroker, brokers
 
 @pytest.fixture(params=[False, True], ids=["at the start", "at run time"])
 def at_run_time(request: pytest.FixtureRequest) -> bool:
-    """Whether a test sets the run-time keys while the broker runs. Otherwise it sets them before
-    the start."""
+    """Whether a test sets dynamic keys while the broker is running, instead of before its start."""
     return bool(request.param)
 
 
@@ -28,7 +27,6 @@ def broker(tmp_path: Path, at_run_time: bool) -> Iterator[MakeBroker]:
 
 @pytest.fixture(autouse=True)
 def no_real_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the syncs by no-ops. No test here simulates a power cut, and syncing a hundred stores
-    would be slow."""
+    """Replace syncs by no-ops, because syncing a hundred stores would be slow."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)

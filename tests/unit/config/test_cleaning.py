@@ -1,4 +1,4 @@
-"""Tests of the keys for the local store's cleaning."""
+"""Tests of the keys that control the cleaning of the local store."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOON_MS = int(datetime(2026, 3, 4, 12, 30).timestamp() * 1000)  # noqa: DTZ001 -
 def cleaned(
     make: MakeBroker, *, hours: int = 0, count: int = 300, used: float = 0.1, **keys: object
 ) -> Broker:
-    """Return a broker at half past noon, before its cleaning. It has ten or more commit log files
-    with messages of the given age, on a disk with the given usage."""
+    """Return a broker at 12:30, before its cleaning. It has at least ten commit log files with
+    messages of the given age, on a disk with the given usage."""
     made = make(
         clock=ManualClock(NOON_MS - hours * HOUR_MS),
         **{

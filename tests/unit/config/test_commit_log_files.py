@@ -1,4 +1,4 @@
-"""Tests of the keys for the commit log's files and the transient pool."""
+"""Tests of the keys for commit log files and the transient pool."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NEVER_MS = 3_600_000
 def _syncs_of_a_warm_file(
     root: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> tuple[int, list[int]]:
-    """Return the number of syncs during the creation of a file, and the sizes in bytes of the
-    mappings that are locked in memory."""
+    """Return the number of syncs while a file is created, and the sizes in bytes of its locked
+    mappings."""
     syncs = 0
     locked = []
     fdatasync = os.fdatasync

@@ -1,4 +1,4 @@
-"""Tests of realistic configurations, and of machines that lack common parts."""
+"""Tests of realistic configurations, and of machines without common parts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ YEARS_200 = "73050d"
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment with neither HOME nor an entry in passwd, as in a container whose user is a
-    number."""
+    """An environment without HOME or a passwd entry, as in a container with a numeric user."""
 
     def find_nobody(number: int) -> pwd.struct_passwd:
         raise KeyError(f"getpwuid(): uid not found: {number}")

@@ -1,4 +1,4 @@
-"""For every configuration key, a test changes the key and observes a change of the store. Keys
+"""Every configuration key has a test in which changing the key changes the store's behaviour. Keys
 without an effect are listed."""
 
 from __future__ import annotations

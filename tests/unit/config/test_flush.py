@@ -1,5 +1,4 @@
-"""Tests of the keys that control flushes: how long a put waits for a flush, and how often a flush
-begins."""
+"""Tests of the keys that control flushes: how long a put waits, and how often flushes run."""
 
 from __future__ import annotations
 

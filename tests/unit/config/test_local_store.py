@@ -188,8 +188,8 @@ def test_enable_multi_dispatch_puts_messages_in_the_light_queues_that_they_name(
 
 
 def is_quota_reached(made: Broker) -> bool:
-    """Check that a light queue accepts further messages when the quota is one light queue. Return
-    whether a second light queue is refused."""
+    """Return whether a second light queue is refused under a quota of one. Asserts that the first
+    one still accepts messages."""
     config = made.loaded.config
     made.put(1, properties={"INNER_MULTI_DISPATCH": LIGHT})
     quota = LightQuota(made.local, config, made.clock)
@@ -214,8 +214,8 @@ def test_max_lmq_consume_queue_num_is_the_number_of_light_queues(broker: MakeBro
 
 
 def test_a_light_queue_of_pipelined_messages_counts_once(broker: MakeBroker) -> None:
-    """Messages of a new light queue arrive before the store has dispatched the first of them. The
-    light queue counts once."""
+    """A new light queue counts only once, even if several messages arrive before the first is
+    dispatched."""
     keys = {"enableLmq": True, "enableMultiDispatch": True, "enableLmqQuota": True}
     made = broker(maxLmqConsumeQueueNum=2, **keys)
     quota = LightQuota(made.local, made.loaded.config, made.clock)

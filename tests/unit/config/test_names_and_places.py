@@ -1,5 +1,4 @@
-"""Tests of the keys for a broker's names, the folders of its files, and the classes of its
-parts."""
+"""Tests of the keys for a broker's names, directories and plugin classes."""
 
 from __future__ import annotations
 
@@ -115,7 +114,7 @@ def test_store_path_commit_log_is_the_folder_of_the_log(broker: MakeBroker, tmp_
 
 
 class Labelled(TieredMessageStore):
-    """A store plugin of a third party."""
+    """A third-party store plugin."""
 
 
 def test_message_store_plug_in_names_the_stores_around_the_local_one(broker: MakeBroker) -> None:
@@ -169,7 +168,7 @@ def test_metadata_service_provider_is_the_class_that_is_loaded(broker: MakeBroke
 
 
 class OwnMetadata(DefaultMetadataStore):
-    """A metadata store of a third party."""
+    """A third-party metadata store."""
 
 
 @pytest.mark.parametrize(

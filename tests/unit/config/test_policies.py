@@ -1,4 +1,4 @@
-"""Tests of the keys for an operator's policies: topics, rates and intervals."""
+"""Tests of the keys for operators' policies: topics, rates and intervals."""
 
 from __future__ import annotations
 

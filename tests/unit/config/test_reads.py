@@ -1,4 +1,4 @@
-"""Tests of the keys for cold reads: the read-ahead cache, checks, and the size of a get."""
+"""Tests of the keys for cold reads: read-ahead cache, checks, and the size of a get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMIT_LOG, CONSUME_QUEUE, _ = FileSegmentType
 
 
 def cold(broker: MakeBroker, count: int = 40, **keys: object) -> Broker:
-    """A broker with an uploaded queue that was never read."""
+    """A broker with an uploaded queue that has never been read."""
     made = broker(**keys)
     made.put(count)
     made.upload()
@@ -40,8 +40,7 @@ def test_read_ahead_cache_enable_keeps_what_was_read_ahead(
 
 
 def largest_read(made: Broker) -> int:
-    """Return the size in bytes of the largest commit log read while a reader reads the whole
-    queue."""
+    """Return the size in bytes of the largest commit log read while the whole queue is read."""
     made.provider.reads.clear()
     offset = 0
     while offset < 200:

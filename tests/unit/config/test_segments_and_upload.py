@@ -1,4 +1,4 @@
-"""Tests of the keys for the tier's segments, group commit and the sizes of uploads."""
+"""Tests of the keys for segments, group commit and upload sizes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_consume_queue_max_size_is_the_largest_consume_queue_segment(
 
 
 def rolls_after(made: Broker, hours: int) -> bool:
-    """Return whether an upload after the given time begins a new commit log segment."""
+    """Return whether an upload after the given time starts a new commit log segment."""
     made.put(3)
     made.upload()
     made.clock.advance(hours * HOUR_MS + 1)
@@ -203,8 +203,8 @@ def workers(calls: Iterable[Call]) -> int:
 
 
 def upload_from_queues(made: Broker, queues: int, together: int) -> int:
-    """Upload from `queues` queues. The first write of each thread waits until `together` threads
-    write. Return the number of threads that wrote."""
+    """Upload from `queues` queues and return the number of threads that wrote. Each thread's first
+    write waits until `together` threads are writing."""
     for queue_id in range(queues):
         made.put(1, queue_id=queue_id)
     with made.provider.meetings(together):

@@ -1,5 +1,4 @@
-"""A flush future wakes all its waiters by one call for each event loop. The first outcome of the
-future never changes."""
+"""A flush future wakes all waiters of an event loop with one call. Its first outcome is final."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def test_a_wake_up_that_got_lost_is_made_up_for() -> None:
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """An event loop that counts the calls of `call_soon_threadsafe`."""
+    """An event loop that counts calls of `call_soon_threadsafe`."""
 
     calls = 0
 

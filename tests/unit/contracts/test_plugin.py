@@ -31,7 +31,7 @@ ANSWER = GetMessageResult(GetMessageStatus.FOUND, 7)
 
 
 class NextStore:
-    """A store that answers and records each call."""
+    """A store that records and answers every call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []

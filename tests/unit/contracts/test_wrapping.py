@@ -1,4 +1,4 @@
-"""The wrapper base classes forward every member of each contract with its declared signature."""
+"""Wrapper base classes forward every member of their contract with the declared signature."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ CASES = [
 
 
 class Inner:
-    """Object with any method. Each method returns the object, the method's name and the
-    arguments."""
+    """Object that accepts any method call. Returns itself, the method's name and the arguments."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **keys: (self, name, args, keys)

@@ -1,4 +1,4 @@
-"""On an event loop, a read returns cached data immediately. Other data is read in a thread."""
+"""On an event loop, cached data is returned immediately, and other data is read in a thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A file is on disk when the call that writes it returns. After an earlier crash at any point, the
-file is intact. Only one process can lock it."""
+"""A file is on disk when the call that writes it returns. A crash never leaves a damaged file. Only
+one process can lock a file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of replacing small files: a reader always finds a complete version, and no temporary file
-stays."""
+"""Tests of replacing small files: readers always see a complete version, and no temporary file
+remains."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Files are truncated while they are mapped. The tests run in separate processes, because a fault
-would kill the process."""
+"""Tests of truncating mapped files. They run in separate processes, because a fault would kill the
+process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the guarantees of `OpenFiles`, a set of open files."""
+"""Tests of `OpenFiles`, a set of open files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.errors import Invalid
 
 
 class Calls(FileCalls):
-    """Counts open files. Calls a hook once, right after the first file was opened."""
+    """Counts open files, and calls a hook once after the first file has been opened."""
 
     def __init__(self) -> None:
         self.open_fds: set[int] = set()
@@ -288,9 +288,7 @@ def test_a_file_is_opened_for_writing_unless_it_is(tmp_path: Path, calls: Calls)
 def test_readers_beside_deletions_see_old_or_new_never_a_file_of_before(
     tmp_path: Path, calls: Calls
 ) -> None:
-    """Files are read while other threads delete and recreate them. A reader never gets an older
-    version of a file than the one that existed when the read began. The content of each version is
-    its number."""
+    """A reader never gets an older version than the one that existed when its read began."""
     files = OpenFiles(2, FileCalls())
     path, life, stop = str(tmp_path / "a"), 0, threading.Event()
     problems: list[tuple[int, bytes]] = []

@@ -1,5 +1,5 @@
-"""After a power cut, files of this project may end in zeros. For each kind of file, such zeros
-never count as data, and a store can always be started again."""
+"""Zeros that a power cut leaves at the end of a file are never read as data. A store can always be
+started again."""
 
 from __future__ import annotations
 
@@ -107,9 +107,8 @@ EVENTS: list[Event] = [Opened(0, "G", "T", 0, 5), Advanced(0, 7), Done(0, [9])]
 @dataclass(frozen=True)
 class Form:
     """One kind of file. `make` writes a file into a folder and returns its path. `read` returns the
-    state that a start finds, which is equal for equal content. `is_part`: whether a state may be
-    found after a cut, instead of the whole state. With `may_fail`, `read` may raise Corrupt, which
-    only costs more work. `smallest` is the smallest length in bytes after a cut."""
+    state that a start finds. `is_part` checks whether a state is acceptable after a cut. With
+    `may_fail`, `read` may raise Corrupt. `smallest` is the smallest length in bytes after a cut."""
 
     name: str
     make: Callable[[Path], Path]
@@ -466,8 +465,8 @@ FORMS = [
 
 
 def spread(whole: bytes) -> list[int]:
-    """Return positions at which to cut: all positions of a small file, or a sample from all parts
-    of a large file."""
+    """Return the positions at which to cut: all positions of a small file, or a sample of a large
+    one."""
     step = max(1, len(whole) // 25)
     return sorted({*range(0, len(whole), step), *range(max(0, len(whole) - 12), len(whole))})
 
@@ -502,8 +501,8 @@ def test_l32_zeros_at_the_end_of_a_file_are_a_torn_tail(form: Form, tmp_path: Pa
 
 
 def test_l32_no_start_is_refused_by_zeros_in_the_first_version_of_a_file(tmp_path: Path) -> None:
-    """The first version of a file in `config/` becomes zeros. A start succeeds, because it reads
-    the `.bak` file, which exists from the beginning."""
+    """A start succeeds if the first version of a file in `config/` consists of zeros. It reads the
+    `.bak` file instead."""
     for name, make in MANAGERS.items():
         write, read = manager(make)
         path = write(tmp_path / name)

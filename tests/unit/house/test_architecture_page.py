@@ -1,4 +1,4 @@
-"""The folders of the code agree with the picture in docs/architecture.md."""
+"""The code's folders match the diagram in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ PACKAGE = ROOT / "tieredstore"
 
 
 def rooms_of_the_picture() -> set[str]:
-    """Return the folders in the picture as paths below the package. In the picture, a subfolder is
-    indented below its layer."""
+    """Return the folders in the diagram as paths relative to the package."""
     picture = PAGE.split("```\n")[1]
     rooms: set[str] = set()
     layer = ""

@@ -1,4 +1,4 @@
-"""Python's search for reference cycles is disabled only in the listed modules."""
+"""Only the listed modules disable Python's cyclic garbage collector."""
 
 from __future__ import annotations
 

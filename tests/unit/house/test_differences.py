@@ -1,4 +1,4 @@
-"""Each difference in docs/differences.md has its tests."""
+"""Each difference in docs/differences.md has tests."""
 
 from __future__ import annotations
 

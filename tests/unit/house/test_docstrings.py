@@ -1,8 +1,5 @@
-"""The docstring of a public function begins with a verb in the imperative.
-
-Properties are nouns, and their docstrings may be noun phrases. The docstring of a command is its
-help text.
-"""
+"""The docstring of a public function begins with an imperative verb. Properties may have noun
+phrases. The docstring of a command is its help text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault in docs/faults.md has tests whose names begin with its id."""
+"""Each fault in docs/faults.md has tests whose names begin with the fault's id."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ FAULTS = re.findall(r"^\| ([A-Z]\d\d) \| ", PAGE, re.MULTILINE)
 
 
 def find_tested_faults() -> set[str]:
-    """Return the fault ids at the beginning of the names of tests. Ids of Java's defects begin with
-    a D."""
+    """Return the fault ids in the names of tests. Ids of Java's defects begin with D."""
     folders = (ROOT / "tests", ROOT / "tieredstore" / "testing")
     names = (
         ids

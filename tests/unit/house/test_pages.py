@@ -1,4 +1,4 @@
-"""The pages in docs/ name files that exist, and files name pages that exist."""
+"""Files named in docs/ exist, and so do pages of docs/ named in other files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Each job is one call in Python. Tests of the features that such a call shares with the command
-line and with an opened tier."""
+"""Tests of calling jobs from Python."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuiltTier:
 
 
 class Noting(LocalRunner):
-    """Runner that records its tasks, and lets a chosen task fail."""
+    """Runner that records its tasks and can make one of them fail."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         super().__init__()
@@ -69,8 +68,8 @@ def test_the_package_shows_its_doors_and_stays_cheap() -> None:
 
 
 def test_no_room_takes_the_name_of_a_call() -> None:
-    """No submodule of `tieredstore.jobs` has the name of a function, because an import of the
-    submodule would replace the function."""
+    """No submodule of `tieredstore.jobs` has the same name as a function, because importing it
+    would replace the function."""
     home = Path(inspect.getfile(jobs)).parent
     modules = {path.stem for path in home.iterdir()}
     assert modules.isdisjoint(jobs.__all__)

@@ -1,4 +1,4 @@
-"""A journal of a job's progress survives a kill. It is not used for a different job."""
+"""The journal of a job survives a kill, and is not used for a different job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals of interrupted jobs are found, reported, dropped, and deleted by age."""
+"""Journals of interrupted jobs can be listed, dropped, and deleted by age."""
 
 from __future__ import annotations
 
@@ -102,8 +102,7 @@ def test_a_running_job_is_told_and_keeps_its_journal(tmp_path: Path) -> None:
 def test_a_look_at_a_journal_keeps_no_job_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader holds a journal's lock for a short time. This does not prevent the start of a
-    job."""
+    """A reader of a journal does not prevent a job from starting."""
     tries = list[Path]()
 
     def held_once(path: Path, mode: int) -> int:
@@ -158,7 +157,7 @@ def test_how_long_they_are_kept_is_one_setting(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Failing(LocalRunner):
-    """Runner that runs the first task, and then raises Unavailable."""
+    """Runner that runs the first task and then raises Unavailable."""
 
     def run(self, work: Any, tasks: Any, on_done: Any) -> None:
         super().run(work, tasks[:1], on_done)

@@ -1,4 +1,4 @@
-"""Tasks run in processes of this machine. Tests of results, errors, and processes that die."""
+"""Tests of running tasks in local processes: results, errors, and processes that die."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def die_or_work(task: tuple[str, Path]) -> None:
 
 
 def test_a_run_ends_when_a_worker_is_killed_while_another_works(tmp_path: Path) -> None:
-    """A run ends when a worker is killed, even if another worker ignores the pool's SIGTERM."""
+    """A run ends when a worker is killed, even if another worker ignores SIGTERM."""
     # The pool looks at workers that it has started since it last had a result.
     tasks = [(name, tmp_path) for name in ("begin", "work", "die")]
     with pytest.raises(Unavailable, match="out of memory"):
@@ -130,7 +130,7 @@ if __name__ == "__main__":
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended. True for zombies that were not waited for."""
+    """Return whether a process has ended. Zombies count as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -141,8 +141,7 @@ def has_ended(pid: int) -> bool:
     "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda n: n.name
 )
 def test_j01_no_worker_outlives_its_job(tmp_path: Path, number: signal.Signals) -> None:
-    """No worker process survives its job. Otherwise workers would finish their task, and then wait
-    forever for tasks."""
+    """No worker process outlives its job."""
     script = tmp_path / "job.py"
     script.write_text(LONG_JOB)
     pids = tmp_path / "pids"

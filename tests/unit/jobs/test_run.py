@@ -1,4 +1,4 @@
-"""Each step of a job is done once, even if an earlier run was killed at any point."""
+"""Each step of a job runs once, no matter when an earlier run was killed."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def work_in_a_folder(task: Place) -> str:
 
 
 def test_an_error_while_it_is_stopped_is_no_error(journal: Journal) -> None:
-    """An error of a worker while the job is stopped is not reported, because the same signal may
-    have ended the worker."""
+    """Errors of workers are not reported while the job is being stopped, because the same signal
+    may have ended the worker."""
     stop = StopSignal()
 
     def die(task: Piece) -> Done:

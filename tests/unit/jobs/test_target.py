@@ -1,5 +1,4 @@
-"""Tests of how a job finds the tier to write from its options, and opens the tier as the only
-writer."""
+"""Tests of how a job finds the tier to write, and opens it as the only writer."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ def open_target(target: TierTarget) -> None:
 
 
 def test_the_state_of_another_broker_is_refused(built: BuiltTier) -> None:
-    """The state directory of another broker is refused. Otherwise it would mix the queues and the
-    index of two brokers, although each broker has its own folder in the tier."""
+    """A state directory of another broker is rejected. Otherwise the queues and indexes of two
+    brokers would be mixed."""
     target = resolve_target(built.url, built.state, cluster=CLUSTER, broker="broker-z")
     with pytest.raises(Invalid, match=f"is that of broker '{BROKER}', not of 'broker-z'"):
         open_target(target)

@@ -1,4 +1,4 @@
-"""The job `verify` gives the same report for every runner and every split into tasks, even after
+"""`verify` gives the same report for every runner and every division into tasks, even after
 kills."""
 
 from __future__ import annotations
@@ -154,9 +154,7 @@ def test_a_segment_that_expires_meanwhile_is_a_note(
 def test_a_queue_that_expires_whole_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that expires completely during a verification is no damage, although the index still
-    points to the expired messages. Here the queue expires after its segments were checked and
-    before the index is read."""
+    """A queue that expires completely during a verification is not reported as damage."""
     tier = small_tier(tmp_path)
     really_record = Journal.record
 
@@ -196,8 +194,8 @@ def test_a_segment_that_vanishes_and_should_be_there_is_damage(
 def verify_while_segments_vanish(
     tier: BuiltTier, monkeypatch: pytest.MonkeyPatch, *patterns: str
 ) -> dict[str, set[str]]:
-    """Verify without metadata, while matching files vanish after the listing. Return the files with
-    findings, by kind of finding."""
+    """Verify without metadata while matching files disappear after the listing. Return the files
+    with findings, by kind of finding."""
     really_record = Journal.record
 
     def record(self: Journal, step: str, outcome: object) -> None:
@@ -225,8 +223,8 @@ def test_j42_a_queue_that_expires_whole_is_no_damage_without_metadata(
 def test_j42_a_queue_whose_units_have_expired_is_no_damage_without_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without metadata, a queue whose units have expired is no damage while its commit log is being
-    deleted."""
+    """Without metadata, a queue is not reported as damaged if its units have expired but its commit
+    log is still being deleted."""
     tier = small_tier(tmp_path)
     kinds = verify_while_segments_vanish(tier, monkeypatch, "orders/0/CONSUME_QUEUE/[!.]*")
     assert kinds["segment-expired"] == {"CONSUME_QUEUE"}
@@ -236,10 +234,8 @@ def test_j42_a_queue_whose_units_have_expired_is_no_damage_without_metadata(
 def test_segments_that_vanish_behind_others_are_damage_without_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int | None
 ) -> None:
-    """Without metadata, a segment that is missing after an existing one is reported as damage.
-    Expiry cannot cause this, because it deletes the oldest segments of a queue first, and a consume
-    queue before its commit log. `which`: the missing commit log segment, or None for all of
-    them."""
+    """Without metadata, a segment missing after an existing one is reported as damage. `which` is
+    the missing commit log segment, or None for all of them."""
     tier = small_tier(tmp_path)
     folder = next((tier.root / "tier").glob("*/*/orders/0/COMMIT_LOG"))
     names = sorted((path.name for path in folder.glob("[!.]*")), key=lambda name: name[-20:])
@@ -263,8 +259,7 @@ def test_a_segment_that_the_system_does_not_let_one_read_is_unavailable(tmp_path
 
 @pytest.mark.parametrize("with_state", [False, True])
 def test_a_broker_that_the_tier_has_not_is_refused(tmp_path: Path, with_state: bool) -> None:
-    """A broker that does not exist in the tier is refused, so that a mistyped name does not lead to
-    a clean report."""
+    """An unknown broker is rejected, so that a mistyped name does not lead to a clean report."""
     tier = small_tier(tmp_path)
     for broker in (BROKER, "broker-z"):
         source = locate(tier.url, broker=broker, state=tier.state if with_state else None)

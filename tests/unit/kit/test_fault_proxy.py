@@ -1,4 +1,4 @@
-"""The fault proxy runs in front of a small server. The server's reply describes the request that it
+"""Tests of the fault proxy in front of a small server, whose replies describe the requests it
 received."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tests of the records that a tier gets from a local store, and of the errors for missing ones."""
+"""Tests of the records that a local store provides for a tier, and of the errors for missing
+ones."""
 
 from __future__ import annotations
 

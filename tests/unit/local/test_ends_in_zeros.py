@@ -1,5 +1,4 @@
-"""The properties of some records end in a zero byte. Clients of a Java broker can send such
-records."""
+"""Tests of records whose properties end in a zero byte, which clients of a Java broker can send."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ def make_record(body: bytes, properties: bytes, number: int, position: int) -> b
 
 
 def write_log(root: Path, records: list[tuple[bytes, bytes]], *, pad_to: int = 0) -> None:
-    """Write records of `T/0`, given as (body, properties). With `pad_to`, the body of the second
-    record is padded so that the record ends at a multiple of that size."""
+    """Write records of `T/0`, given as (body, properties). With `pad_to`, pad the second body so
+    that the record ends at a multiple of that size."""
     log = b""
     for number, (body, properties) in enumerate(records):
         record = make_record(body, properties, number, len(log))

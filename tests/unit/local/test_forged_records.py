@@ -1,5 +1,5 @@
-"""Clients have written records that only a store should write. Older logs contain them, and Java's
-brokers accept them. The records stop no start, delete no data, and are counted."""
+"""Records that a client has forged never prevent a start or delete data, and are counted. Older
+versions and Java's brokers accept them."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_i30_nobody_puts_a_deletion_through_the_store_s_door(tmp_path: Path) -> 
 def test_i32_a_deletion_of_a_later_version_stops_no_start(
     tmp_path: Path, has_queues: bool, is_killed: bool
 ) -> None:
-    """A topic deletion record of a later version does not stop a start. Its known fields are used.
-    Without the field `queues` the record deletes nothing."""
+    """A topic deletion record of a later version does not prevent a start. Its known fields are
+    used. Without the field `queues` it deletes nothing."""
     queues = b',"queues":{"0":2}' if has_queues else b""
     body = b'{"version":2,"topic":"T","life":7' + queues + b"}"
     message = OwnMessage(DELETION_TOPIC, body, 0, b"TAGS\x01T\x02")
@@ -170,8 +170,8 @@ LOOK_TORN = {
 def test_i32_a_record_that_a_client_made_look_torn_stops_no_start(
     tmp_path: Path, name: str, count: int, adds_crcs: bool
 ) -> None:
-    """A record that a client made look torn does not stop a start. A Java broker stores such a
-    message unchanged, and the next record shows that the write was complete."""
+    """A record that a client made look torn does not prevent a start. The record after it proves
+    that the write was complete."""
     config = small_config(tmp_path / "s", **LARGE)
     with running(config) as store:
         put_all(store, [plain("T", 0, 0)])
@@ -200,8 +200,8 @@ def test_i32_a_record_that_a_client_made_look_torn_stops_no_start(
 def test_i32_a_record_that_looks_torn_at_the_end_of_a_file_stops_no_start(
     tmp_path: Path, name: str
 ) -> None:
-    """A record that looks torn at the end of a file does not stop a start, because a blank record
-    and the next file follow."""
+    """A record that looks torn at the end of a file does not prevent a start if a blank record and
+    another file follow."""
     config = small_config(tmp_path / "s")
     with running(config) as store:
         put_all(store, [plain("T", 0, 0)])
@@ -250,8 +250,8 @@ def test_i32_where_the_store_adds_crcs_a_record_without_one_is_damage(tmp_path: 
 
 @pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"])
 def test_i31_a_half_message_is_in_no_light_queue(tmp_path: Path, topic: str) -> None:
-    """A half message enters no light queue, and neither does a discarded half message. A committed
-    message enters its light queue, with its own offset there."""
+    """Half messages are never in a light queue. A committed message is in its light queue, at its
+    own offset there."""
     light = {"enable_lmq": True, "enable_multi_dispatch": True}
     named = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
     stale = named + b"INNER_MULTI_QUEUE_OFFSET\x017\x02"

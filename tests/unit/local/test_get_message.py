@@ -99,7 +99,7 @@ def test_a_filter_walks_at_most_800_units(tmp_path: Path) -> None:
 
 
 class _OddBodies:
-    """A filter that needs the record. It matches odd queue offsets."""
+    """A filter that needs the record, and matches odd queue offsets."""
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
         return tags_code is not None

@@ -1,4 +1,4 @@
-"""Tests on small stores that can be checked by hand (`tests/fixtures/golden/README.md`)."""
+"""Tests of small stores that can be verified by hand (`tests/fixtures/golden/README.md`)."""
 
 from __future__ import annotations
 

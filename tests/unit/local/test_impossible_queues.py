@@ -1,5 +1,5 @@
-"""Some records of the log cannot belong to any queue, because a Java broker's timer accepts any
-topic and queue of a client. Such records stop no start, and all other records are found."""
+"""Log records with invalid topics or queues do not prevent a start or hide other records. The timer
+of a Java broker writes them without a check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sent(topic: str, queue_id: int, body: bytes, properties: bytes = b"KEYS\x01k
 
 
 def write_log(root: Path, messages: list[Message]) -> None:
-    """Create a store that has only a log, and whose broker was killed."""
+    """Create a store with only a log, as if its broker had been killed."""
     (root / "commitlog").mkdir(parents=True)
     log, offsets = b"", dict[tuple[str, int], int]()
     for message in messages:

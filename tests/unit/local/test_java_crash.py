@@ -1,4 +1,4 @@
-"""We recover the store of a killed Java broker. The result equals Java's own recovery."""
+"""Recovery of a killed Java broker's store has the same result as Java's own recovery."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests with stores that Java wrote. The store's owner and a reader find every message by offset,
-message id, key and time."""
+"""Every message in a store written by Java can be found by offset, message id, key and time. The
+tests run as the store's owner and as a reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of several messages is in an ordinary topic. RocketMQ 4 accepted such records from any
+"""Tests of records with several messages in ordinary topics, which RocketMQ 4 accepted from any
 client."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Users move, copy and link the folders of a store."""
+"""Tests of stores whose folders were moved, copied or linked."""
 
 from __future__ import annotations
 

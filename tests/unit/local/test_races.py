@@ -1,4 +1,4 @@
-"""Races with a second thread, an interrupt or another process lose no data."""
+"""Races with a second thread, an interrupt or another process never lose data."""
 
 from __future__ import annotations
 
@@ -204,9 +204,8 @@ def test_a_reader_of_a_store_without_log_files_says_that_messages_are_gone(tmp_p
 def test_a_get_ends_before_a_message_that_goes_while_it_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A get returns no messages after a message that expires from the local store during the get.
-    The reader then requests the expired message from the tier. If it received later messages first,
-    it would never request this one."""
+    """A get returns no messages after one that expires from the local store during the get.
+    Otherwise a reader would never request the expired message from the tier."""
     with running(small_config(tmp_path), ManualClock(START_MS)) as store:
         put_all(store, [plain("T", 0, number) for number in range(20)])
         log, units = store.commit_log, store.dispatch_source.read_units(QueueKey("T", 0), 0, 20)

@@ -1,4 +1,4 @@
-"""A store of another process is read by position. The reader never locks it or writes to it."""
+"""A reader of another process's store neither locks it nor writes to it."""
 
 from __future__ import annotations
 
@@ -248,8 +248,7 @@ def test_the_shape_of_index_files_is_inferred(golden: Path, public_a: Path) -> N
 
 
 def test_addresses_in_a_consume_queue_extension_are_read_as_tags_codes(tmp_path: Path) -> None:
-    """With enableConsumeQueueExt, units contain addresses in a consume queue extension. A reader
-    returns tags codes in place of these addresses."""
+    """With enableConsumeQueueExt, a reader returns tags codes instead of the addresses in units."""
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=n) for n in range(25)])  # Tag0, Tag1, Tag2, Tag0, ...
         put_all(store, [plain(number=25, tags=None)])
@@ -278,8 +277,7 @@ def _units(source: DispatchSource, count: int) -> list[tuple[int, int, int]]:
 
 
 def test_j50_messages_of_a_light_queue_that_has_its_units_are_not_lost(tmp_path: Path) -> None:
-    """The queue of a message lacks its unit, as after a kill. The light queue of the message has
-    its own."""
+    """A message is found in its light queue even if its own queue lacks the unit."""
     light = {"enable_lmq": True, "enable_multi_dispatch": True}
     config = small_config(tmp_path / "s", store_type="default", **light)
     with running(config) as store:

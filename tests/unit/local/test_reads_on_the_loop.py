@@ -1,4 +1,4 @@
-"""Tests of local store reads from an event loop."""
+"""Tests of reading the local store on an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deletion of a topic is recorded at a position of the log, and is permanent."""
+"""The deletion of a topic is recorded in the log and is permanent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tieredstore.message.names import DELETION_TOPIC, is_system_topic
 
 
 def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int]:
-    """Put messages into two queues of T, each with a key that shows how often T was deleted before.
+    """Put messages into two queues of T, with keys that contain the number of earlier deletions.
     Return their offsets."""
     messages = [
         plain("T", number % 2, number, keys=[f"life{life}"], body=b"life %d" % life)
@@ -37,7 +37,7 @@ def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int
 
 
 def bodies(store: Any, queue_id: int = 0) -> set[bytes]:
-    """Return the bodies of all messages that can be read from a queue of T."""
+    """Return the bodies of all readable messages in a queue of T."""
     found: set[bytes] = set()
     offset = store.get_min_offset_in_queue("T", queue_id)
     while True:
@@ -57,8 +57,8 @@ def keys_found(store: Any, life: int) -> int:
 def test_l15_deleted_again_and_again_only_the_last_life_is_there(
     tmp_path: Path, filler: int, restarts: bool
 ) -> None:
-    """A topic is deleted and recreated several times. Only the messages since the last deletion
-    exist. With `filler`, a new commit log file begins between two deletions."""
+    """Only the messages since the last deletion of a topic remain. With `filler`, a new commit log
+    file begins between two deletions."""
     config = small_config(tmp_path / "s")
     store = DefaultMessageStore(config, ManualClock(START_MS))
 
@@ -174,8 +174,8 @@ def test_the_store_s_own_topic_is_not_deleted(tmp_path: Path) -> None:
 
 
 def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_path: Path) -> None:
-    """A put that waits while its topic is deleted continues after the deletion. The put has read
-    the state of the queue before the deletion, and must not use that state."""
+    """A put that waits while its topic is deleted continues after the deletion, and does not use
+    the old queue offsets."""
     with running(small_config(tmp_path / "s")) as store:
         store._put_watch.stop()  # a sampled put learns of its queue with the lock
         put_life(store, 0)
@@ -318,8 +318,8 @@ def test_a_record_whose_offset_does_not_follow_is_named(tmp_path: Path) -> None:
 def test_l15_what_a_java_broker_brought_back_is_dropped(
     tmp_path: Path, is_made_again: bool
 ) -> None:
-    """A topic that a Java broker has restored is dropped. The Java broker recovers the store, finds
-    the old records in the log, and rebuilds their units."""
+    """Messages of a deleted topic are dropped if a Java broker's recovery has restored their
+    units."""
     config = small_config(tmp_path / "s")
     queues = tmp_path / "s" / "consumequeue"
     with running(config) as store:
@@ -352,8 +352,7 @@ def test_l15_what_a_java_broker_brought_back_is_dropped(
 def test_a_deletion_is_on_disk_before_a_unit_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion is on disk before any unit is deleted. Otherwise a power cut could leave a part of
-    the queues, and no deletion in the log."""
+    """A deletion is on disk before any unit is deleted."""
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=n) for n in range(5)])
         drop = store._queues.drop_units_before

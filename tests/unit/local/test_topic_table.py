@@ -1,4 +1,4 @@
-"""Tests of a Java broker's topics: the file, the database, and the effects of attributes."""
+"""Tests of a Java broker's topics: the file, the database, and attributes."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_databases_of_another_form_are_refused_by_name(config: Path, name: str, 
 
 
 def settle(config: Path) -> None:
-    """Set the modification times of the files to a time long ago."""
+    """Set the files' modification times far in the past."""
     for path in (config / "topics.json", config / "topics.json.bak"):
         if path.exists():
             os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -267,8 +267,8 @@ def test_a_file_that_nobody_changed_is_not_parsed_again_and_each_change_is_seen(
 
 
 def test_a_file_that_was_changed_just_now_is_read_each_time(config: Path) -> None:
-    """A recently changed topics file is read each time, because another change of the same size
-    could leave the file with an equal time."""
+    """A recently changed topics file is read every time, because another change may leave its size
+    and time the same."""
     path = config / "topics.json"
     path.write_bytes(TOPICS)
     reader = TopicTableReader(config.parent)

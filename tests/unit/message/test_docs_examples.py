@@ -1,4 +1,4 @@
-"""The examples in docs/formats are bytes that Java wrote."""
+"""The examples in docs/formats were written by Java."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ FORMATS = ROOT / "docs" / "formats"
 
 
 def examples(page: str) -> list[bytes]:
-    """Return the hex blocks of a page. In each line of such a block, two spaces separate the hex
-    digits from a comment."""
+    """Return the hex blocks of a page. Two spaces separate the hex digits from a comment."""
     found: list[bytes] = []
     for block in re.findall(
         r"^```\n(.*?)^```", (FORMATS / page).read_text(), re.DOTALL | re.MULTILINE

@@ -1,5 +1,4 @@
-"""Every record, unit, index item and checkpoint in the small local stores is decoded as Java wrote
-it."""
+"""Every record, unit, index item and checkpoint in the small local stores is decoded correctly."""
 
 from __future__ import annotations
 
@@ -181,8 +180,8 @@ def test_the_batch_unit_and_its_inner_messages(golden: Path, name: str) -> None:
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_the_index_files_come_out_byte_for_byte(golden: Path, name: str, at_once: int) -> None:
-    """The index files equal Java's byte for byte. Java 5.5.0 indexes UNIQ_KEY, each key, and the
-    tag as `T#<tags>`."""
+    """The index files equal Java's byte for byte. Java 5.5.0 indexes the UNIQ_KEY, each key, and
+    the tag as `T#<tags>`."""
     entries: list[tuple[int, int, int]] = []
     for message in records(golden / name):
         keys = [message.uniq_key] if message.uniq_key else []

@@ -1,4 +1,4 @@
-"""Tests on the small tiers that Java 5.3.3 and 5.5.0 wrote."""
+"""Tests of the small tiers written by Java 5.3.3 and 5.5.0."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def test_tags_code_is_the_hash_of_the_whole_value() -> None:
 
 
 def test_s81_no_cache_keeps_a_long_text() -> None:
-    """The cache of hashes keeps no long text, because a client may request a key of a topic whose
-    name has millions of characters."""
+    """Long strings are not cached, because a client may query a topic name with millions of
+    characters."""
     for size, kept in ((255, 1), (256, 0)):
         text = "x" * size
         before = hashes._short_prefix_hash.cache_info(), hashes._short_tags_code.cache_info()

@@ -1,4 +1,4 @@
-"""Properties are encoded and parsed by Java's rules (`docs/formats/properties.md`)."""
+"""Properties are encoded and parsed as in Java (`docs/formats/properties.md`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All 2,126 records of a real broker's store equal its manifest."""
+"""All 2,126 records of a production store match its manifest."""
 
 from __future__ import annotations
 

@@ -253,8 +253,8 @@ def test_v6_flags_on_a_record_too_short_for_them_are_corrupt() -> None:
 
 
 def test_a_v1_topic_length_is_signed_as_in_java() -> None:
-    """The topic length of a V1 record is signed, as in Java. A topic of 127 two-byte characters has
-    254 bytes. Java writes this length, and reads it as -2."""
+    """As in Java, the topic length of a V1 record is signed. A length of 254 bytes is read as
+    -2."""
     raw = bytearray(encode_record(Message("t" * 127, b""), 0, 0, 0))
     raw[88:89] = b"\xfe"
     raw[-2:-2] = b"t" * 127
@@ -271,8 +271,8 @@ def test_positions_outside_the_buffer_are_corrupt(position: int) -> None:
 
 
 def test_check_says_how_far_to_go_on() -> None:
-    """As in Java's recovery, the check of a record returns the number of bytes to the next record,
-    -1 if the log ends here, or 0 if the file ends here."""
+    """As in Java's recovery, checking a record returns the distance to the next one, -1 at the end
+    of the log, or 0 at the end of the file."""
     assert check_record(EXAMPLE, 0) == (164, True, "")
     assert check_record(blank_record(200) + bytes(192), 0) == (0, True, "")
     assert check_record(blank_record(8), 0) == (0, True, "")

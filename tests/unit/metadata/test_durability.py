@@ -1,5 +1,4 @@
-"""The content of the metadata file is synced before the file gets its name. So the file never has
-content that is only in the page cache."""
+"""A metadata file is synced before it is renamed, so that its content is always on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ NAME = "tieredStoreMetadata.json"
 
 
 class Disk:
-    """Records syncs and renames in order, each with the file's bytes at that time."""
+    """Records syncs and renames in order, with each file's bytes at that time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.synced: dict[Path, bytes | None] = {}
@@ -74,8 +73,7 @@ def test_the_metadata_file_is_synced_before_it_gets_its_name_and_its_folder_afte
 def test_a_backup_that_is_a_copy_is_synced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backup of the metadata file is synced even if it is a copy, as on file systems without
-    hard links."""
+    """The backup is also synced if it is a copy, as on file systems without hard links."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -1,5 +1,5 @@
-"""Tests of created and deleted topics, queues and segments that only the journal records: the cost
-of such a change, and the conditions under which a new metadata file is written."""
+"""Tests of creations and deletions recorded only in the journal: their cost, and when a new
+metadata file is written."""
 
 from __future__ import annotations
 
@@ -244,8 +244,8 @@ def test_what_stands_before_damage_in_the_journal_gets_to_the_file_and_so_to_bac
 
 
 def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
-    """A journal of sizes only, begun by an older program, gets no creations and deletions, because
-    an older program would ignore them. A new metadata file is written instead."""
+    """Creations and deletions are not added to a journal begun by an older program, which would
+    ignore them. A new metadata file is written instead."""
     store = open_store(tmp_path, journaled=False)
     store.add_topic("first")
     store.close()
@@ -287,10 +287,8 @@ def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost:
 def test_a_journal_that_could_not_begin_is_not_taken_for_one_of_a_lost_file(
     tmp_path: Path, failing: str
 ) -> None:
-    """A journal is not applied to a metadata file that is newer than the file to which the journal
-    belongs. An old journal remains if a new metadata file is written, but no new journal can be
-    created. Here this happens twice, so the journal belongs to the metadata file before the last
-    two."""
+    """A journal is never applied to a newer metadata file than its own. An old journal remains if a
+    new one cannot be created."""
     files = FaultyFiles()
     store = open_store(tmp_path, files)
     store.add_topic("first")

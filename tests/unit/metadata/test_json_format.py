@@ -1,4 +1,5 @@
-"""Tests of the JSON form of the metadata file: Java's files, missing values, and bad files."""
+"""Tests of the JSON format of the metadata file: Java's files, missing values, and invalid
+files."""
 
 from __future__ import annotations
 

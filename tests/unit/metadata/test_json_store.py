@@ -1,5 +1,4 @@
-"""Tests of the metadata file that a store keeps: Java's form, backup, journal, and faults of the
-disk."""
+"""Tests of a store's metadata file: Java's format, backup, journal, and disk failures."""
 
 from __future__ import annotations
 
@@ -230,8 +229,7 @@ class TestBackup:
     def test_l70_the_first_version_of_a_file_is_its_own_backup(
         self, path: Path, kept: float
     ) -> None:
-        """The first version of a metadata file has a backup with the same content. After a power
-        cut, half of the file or all of it may be zeros."""
+        """The first version of a metadata file has a backup with the same content."""
         store = open_store(path)
         store.add_topic("A")
         store.close()

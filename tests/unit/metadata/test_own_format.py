@@ -1,4 +1,4 @@
-"""A fast parser reads our own metadata files, with the same result as the general parser."""
+"""The fast parser of our own metadata files gives the same result as the general parser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the name of the parser for each file that is read."""
+    """Return a list that receives the parser's name for each file read."""
     ways: list[str] = []
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def open_store(path: Path, **options: Any) -> DefaultMetadataStore:
 
 
 def fill(path: Path) -> DefaultMetadataStore:
-    """Return a store with every kind of entry. Numbers have their smallest and largest values."""
+    """Return a store with every kind of entry, and numbers from smallest to largest."""
     store = open_store(path)
     for number, topic in enumerate(["T", "a b", "{,}:[]", "ünïcodé", "%RETRY%g"]):
         store.add_topic(topic, number - 1)

@@ -1,5 +1,5 @@
-"""The metadata file is encoded in parts. Tests of the encoded parts, of the time to encode each,
-and of how long other threads wait."""
+"""Tests of encoding the metadata file in parts: content, duration, and how long other threads
+wait."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_whatever_changes_the_file_is_what_the_store_says(
 
 
 def test_no_dict_grows_with_a_table() -> None:
-    """No dict grows with the size of a table, because a growing dict would block all readers for
+    """No dict grows with the size of a table, because resizing it would block readers for
     milliseconds."""
     table: parts.Table[Row[TopicMetadata]] = parts.Table()
     for number in range(20_000):
@@ -145,8 +145,7 @@ def test_a_change_is_encoded_with_its_part_alone(
 def test_nothing_is_encoded_under_the_lock_and_little_is_captured_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No table is encoded under the lock, and the lock is held for only a few entries at a time.
-    Uploads, `/health` requests and gets that need a topic's id wait for this lock."""
+    """Tables are never encoded under the lock, which is held for only a few entries at a time."""
     monkeypatch.setattr(parts, "PART_NAMES", 10)
     store = open_store(path)
     captured: list[int] = []

@@ -1,4 +1,4 @@
-"""Tests of the names of segments and of the paths of queues in a tier."""
+"""Tests of segment names and queue paths in a tier."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tasks run concurrently if the tier is reached over a network, otherwise one after the other.
-Results are always in order."""
+"""Tasks run concurrently if the tier is remote, otherwise one after another. Results are always in
+order."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_an_error_comes_in_its_place() -> None:
 def test_small_queues_are_planned_without_a_read_and_many_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small queues are planned without a read, and many are planned together. The queues are
-    divided into ranges. The reads of several queues wait for the backend concurrently."""
+    """Small queues are planned together and without a read. Large queues are planned
+    concurrently."""
     tier = GrowingTier(tmp_path, chunk_provider())
     for queue_id in range(2 * THREADS):
         tier.append("orders", queue_id, 4)

@@ -1,4 +1,4 @@
-"""An argument has the same meaning in the command line, in Python, SQL, exports and Spark."""
+"""An argument means the same on the command line, in Python, SQL, exports and Spark."""
 
 from __future__ import annotations
 
@@ -76,9 +76,8 @@ def in_spark(url: str, arguments: dict[str, Any]) -> list[int] | str:
 
 
 def in_sql(url: str, arguments: dict[str, Any]) -> list[int] | str:
-    """Run an SQL query with conditions that mean the same as the arguments, and return its rows.
-    Other interfaces refuse some arguments. For these, the query may return no rows, because its
-    condition is never true."""
+    """Run an SQL query equivalent to the arguments, and return its rows. For arguments that other
+    interfaces reject, the query may return no rows."""
     terms = {
         "since": "store_timestamp >= {}",
         "until": "store_timestamp < {}",

@@ -1,4 +1,4 @@
-"""Some bodies are marked as compressed and cannot be decompressed."""
+"""Tests of bodies that are marked as compressed but cannot be decompressed."""
 
 from __future__ import annotations
 

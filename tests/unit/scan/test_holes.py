@@ -1,4 +1,4 @@
-"""Lost units are damage for every reader. A hole that the dispatcher left is no damage."""
+"""Every reader reports lost units as damage, but not holes that the dispatcher left."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_a_hole_in_front_of_which_all_has_expired_is_passed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("damaged", [5, 6, 11, 12, 13, 17])
 def test_a_damaged_unit_does_not_pass_for_one_that_expired(tmp_path: Path, damaged: int) -> None:
-    """A damaged unit does not count as the unit of an expired message. Otherwise all messages
-    before it would count as expired, and be hidden."""
+    """A damaged unit is not treated as one of an expired message. Otherwise all messages before it
+    would be hidden."""
     builder = TierBuilder(tmp_path, messages_per_segment=25)
     builder.queue("orders", 0, [message("orders", 0, n) for n in range(25)])
     tier = builder.built
@@ -199,8 +199,8 @@ def test_the_committed_end_is_that_of_the_metadata(tier: BuiltTier) -> None:
 
 
 def test_a_segment_that_grows_between_listing_and_metadata_is_whole(tier: BuiltTier) -> None:
-    """A segment that grows between the listing and the reading of the metadata is complete,
-    although the metadata contains more bytes than were listed."""
+    """A segment that grows between the listing and the reading of the metadata is treated as
+    complete."""
     path = tier.path(units(15))
     data = path.read_bytes()
     path.write_bytes(data[: 2 * UNIT_SIZE])
@@ -215,9 +215,8 @@ def test_a_segment_that_grows_between_listing_and_metadata_is_whole(tier: BuiltT
 def test_segments_that_are_announced_as_deleted_are_nobody_s(
     tier: BuiltTier, is_there: bool
 ) -> None:
-    """Segments whose metadata entries have the status deleted are ignored. A writer that stops
-    during an expiry leaves such entries to the next writer. Java's entries keep the size of the
-    segment."""
+    """Segments that the metadata marks as deleted are ignored. A writer that stops during an expiry
+    leaves such entries."""
     gone = [units(0), units(5), log(tier, 0)]
     for number, segment in enumerate(gone):
         entry = tier.metadata.segment(segment)
@@ -254,9 +253,7 @@ def test_verify_tells_what_the_metadata_has_and_the_tier_lacks_once(
 def test_j70_units_of_expired_messages_behind_holes_are_no_damage(
     tmp_path: Path, units_gone: int
 ) -> None:
-    """Units of expired messages after holes are no damage. The queue has five parts with a hole
-    after each. The commit log segments of the first three parts have expired, and fewer consume
-    queue segments."""
+    """Units of expired messages after holes are not reported as damage."""
     tier = GrowingTier(tmp_path)
     for _ in range(5):
         tier.append("orders", 0, 4)

@@ -1,4 +1,4 @@
-"""`on_damage` has the same meaning in the command line, in Python, in SQL and in Spark."""
+"""`on_damage` means the same on the command line, in Python, in SQL and in Spark."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ COUNT, BAD = 30, (7, 8, 20)
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """A tier of 30 messages. Three of them are damaged: one in its body, one in its magic, one in
-    its unit."""
+    """A tier of 30 messages, three of which are damaged: in the body, the magic and the unit."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, COUNT)
     units = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)[0]
@@ -82,7 +81,7 @@ def test_j44_python_and_its_tasks_take_the_same_option(
 
 
 def test_j44_a_statement_is_whole_or_nothing(tmp_path: Path) -> None:
-    """An SQL statement returns all rows or fails. The damage is in one of the last of 20,000
+    """An SQL statement returns all rows or fails. The test damages one of the last of 20,000
     rows."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 20_000)

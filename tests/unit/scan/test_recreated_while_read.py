@@ -1,6 +1,5 @@
-"""A topic that is deleted and recreated while it is read ends the read with Expired. As in a tier
-that Java writes, the segments of the old and the new topic have the same names, offsets and
-sizes."""
+"""A read ends with Expired if its topic is deleted and recreated. As in Java's tiers, both
+generations have segments of the same names, offsets and sizes."""
 
 from __future__ import annotations
 
@@ -86,8 +85,8 @@ def test_tasks_of_a_scan_never_mix_generations(
 def test_batches_of_a_range_never_mix_generations(
     tier: GrowingTier, read: Callable[..., Iterator[Any]], body_bytes: int
 ) -> None:
-    """If the records of the recreated topic have another size, they look damaged to the running
-    read. The read still ends with Expired, and reports no damage."""
+    """The read ends with Expired and reports no damage, even if the records of the recreated topic
+    have another size."""
     [one] = ranges_of(tier)
     found: list[object] = []
     batches = read(tier.provider, one, batch_bytes=20_000, on_finding=found.append)
@@ -160,7 +159,7 @@ def test_a_message_that_expires_or_grows_is_no_other_generation(tier: GrowingTie
 
 @pytest.fixture
 def small(tmp_path: Path) -> GrowingTier:
-    """A tier with one topic of two small queues, whose plan needs no read."""
+    """A tier with a topic of two small queues, whose plan needs no read."""
     tier = GrowingTier(tmp_path)
     fill_small(tier)
     return tier
@@ -174,7 +173,7 @@ def fill_small(tier: GrowingTier, queues: tuple[int, ...] = (0, 1)) -> None:
 def recreate_before_second(
     tier: GrowingTier, monkeypatch: pytest.MonkeyPatch, queues: tuple[int, ...] = (0, 1)
 ) -> None:
-    """Recreate the topic between the reads of its first and its second queue."""
+    """Recreate the topic between reading its first and its second queue."""
     read, done = batches.unit_blocks, list[str]()
 
     def late(reader: Any, *args: Any, **options: Any) -> Any:
@@ -237,8 +236,8 @@ FACES: dict[str, Callable[[str], object]] = {
 def test_two_queues_of_a_topic_are_of_one_generation(
     small: GrowingTier, monkeypatch: pytest.MonkeyPatch, face: str, queues: tuple[int, ...]
 ) -> None:
-    """The first queue is read before the topic is recreated, the second one after it. `queues`: the
-    queues of the recreated topic that have messages."""
+    """A scan never returns two queues of different generations. `queues` are the queues with
+    messages in the recreated topic."""
     recreate_before_second(small, monkeypatch, queues)
     with pytest.raises(Expired):
         FACES[face](small.url)
@@ -298,7 +297,8 @@ def test_an_export_has_one_generation_of_two_queues(
 def test_a_killed_export_compares_a_queue_with_its_plan(
     small: GrowingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older: bool
 ) -> None:
-    """Journals of older versions have no mark for a small queue. They continue without one."""
+    """An export also resumes from a journal of an older version, which has no mark for a small
+    queue."""
     export = Export(tmp_path / "export", Format.PARQUET, small)
 
     def fail(task: WriteTask) -> WriteOutcome:
@@ -326,7 +326,7 @@ def test_a_killed_export_compares_a_queue_with_its_plan(
 
 
 def test_an_export_goes_on_behind_a_damaged_mark(small: GrowingTier, tmp_path: Path) -> None:
-    """The head of the last exported message is damaged. It identifies the queue no more."""
+    """An export continues even if the head of the last exported message is damaged."""
     export = Export(tmp_path / "export", Format.PARQUET, small)
     assert export.run()["rows"] == 40
     [path] = small.segments("orders", 0, FileSegmentType.COMMIT_LOG)
@@ -342,7 +342,7 @@ def test_an_export_goes_on_behind_a_damaged_mark(small: GrowingTier, tmp_path: P
 def test_a_limit_ends_before_rows_of_another_generation(
     tier: GrowingTier, monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
-    """No row of a batch is delivered before the batch is compared with the earlier ones."""
+    """Each batch is compared with the earlier ones before its rows are delivered."""
     monkeypatch.setattr(arrow_read, "_UNITS_PER_BATCH", 5)
     monkeypatch.setattr(batches, "_FIRST_UNITS", 5)
     found = scan(tier.url, columns=columns, limit=9, batch_bytes=20_000).plan()[0].read()
@@ -353,7 +353,7 @@ def test_a_limit_ends_before_rows_of_another_generation(
 
 
 def test_a_filter_that_leaves_nothing_of_a_batch_is_compared_too(tier: GrowingTier) -> None:
-    """Messages are left out by their units, or by their times, before the next batch comes."""
+    """A batch is compared with the earlier ones even if a filter omits all of its messages."""
     [one] = ranges_of(tier, until_ms=START_MS + 3_000)
     found = read_batches(tier.provider, one, batch_bytes=4_500)
     next(found)
@@ -363,7 +363,7 @@ def test_a_filter_that_leaves_nothing_of_a_batch_is_compared_too(tier: GrowingTi
 
 
 def test_a_witness_that_expires_is_replaced(tier: GrowingTier) -> None:
-    """The first segment of a queue expires while the queue is read. A later recreation is seen."""
+    """A recreation is detected even after the first segment of a queue has expired."""
     [one] = ranges_of(tier)
     found = read_batches(tier.provider, one, batch_bytes=20_000)
     rows = 0

@@ -1,5 +1,4 @@
-"""Ranges are planned and read. Tests of the number of bytes read, of the division into ranges, and
-of damage, which is never returned."""
+"""Tests of planning and reading ranges: bytes read, division into ranges, and damage."""
 
 from __future__ import annotations
 

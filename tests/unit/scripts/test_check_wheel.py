@@ -1,4 +1,4 @@
-"""The wheel is compared with the tree: missing and extra files are listed by name."""
+"""Tests of comparing a wheel with the source tree: missing and extra files are reported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tests of `scripts/demo`: its arguments, the folders that it empties, and the broker that it
-starts."""
+"""Tests of `scripts/demo`: its arguments, the folders it empties, and the broker it starts."""
 
 from __future__ import annotations
 

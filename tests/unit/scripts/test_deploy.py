@@ -1,5 +1,4 @@
-"""The programs that the service unit and the container file in deploy/ run exist, and can be
-run."""
+"""The programs run by the service unit and the container file in deploy/ exist and start."""
 
 from __future__ import annotations
 
@@ -133,7 +132,7 @@ def test_what_the_container_copies_is_there() -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the instructions of the container file: the name and the rest of each."""
+    """Return the name and the arguments of each instruction in the container file."""
     lines = [line for line in CONTAINER.splitlines() if not line.startswith("#")]
     words = joined("\n".join(lines)).splitlines()
     return [

@@ -1,5 +1,5 @@
-"""Java's defects can be reintroduced into the code. Each defect names the lines to change, their
-file, and the tests that must fail."""
+"""Tests of reintroducing Java's defects into the code. Each defect names its file, the lines to
+change, and the tests that must fail."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_its_lines_are_in_the_module_and_a_test_is_named_after_it(defect: Defect
 
 
 class StandIn:
-    """A copy of the source tree. Tests are not really run in it. `codes`: exit codes that the next
-    test runs report."""
+    """A copy of the source tree in which no tests run. `codes` are the exit codes of the next test
+    runs."""
 
     def __init__(self, root: Path, *codes: int | None) -> None:
         self.root = root

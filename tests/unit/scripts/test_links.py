@@ -1,4 +1,4 @@
-"""A checkout without symbolic links fails with one sentence that names the remedy."""
+"""A checkout without symbolic links fails with a message that names the remedy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SENTENCE = (
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone without the symbolic links. It has only the files that the set-up reads first."""
+    """A clone without symbolic links, with only the files that the set-up reads first."""
     for name in ("setup.py", "scripts/python.sh", "scripts/run"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

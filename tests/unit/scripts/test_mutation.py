@@ -1,5 +1,5 @@
-"""Tests of the mutation run: the mistakes that it puts into the code, their locations, and its
-interpretation of a test's result."""
+"""Tests of mutation testing: the mutations, their locations, and the interpretation of test
+results."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def take(count: "int | 3", most=4) -> None:
 
 
 def lines(source: str, kind: str) -> set[str]:
-    """Return the changed lines of all mistakes of one kind that the mutation run can put into
-    `source`."""
+    """Return the changed lines of all mutations of one kind in `source`."""
     data = source.encode()
     found = find_mutants(Path("m.py"), data)
     return {one.changed_line(data) for one in found if one.kind == kind}
@@ -106,8 +105,7 @@ def test_areas_name_modules_and_tests_that_are_there(area: Area) -> None:
 
 
 def test_exclusions_name_lines_that_are_there_and_have_a_reason() -> None:
-    """Each exclusion names an existing line and a reason. Otherwise an exclusion could have no
-    effect without notice."""
+    """Each exclusion names an existing line and a reason."""
     for module, line, becomes in load_exclusions(WITHOUT_EFFECT):
         source = (ROOT / module).read_bytes()
         made = {(one.line, one.changed_line(source)) for one in find_mutants(Path(module), source)}

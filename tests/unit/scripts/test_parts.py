@@ -1,5 +1,5 @@
-"""The parts of a long test run execute concurrently, each to its end, and their results are added
-up. The parts of CI contain every test."""
+"""Tests of running the parts of a long test run concurrently. The parts of CI contain every
+test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINUTES = re.compile(r" +\d+\.\d min ")
 
 
 def run(parts: str, *options: str) -> tuple[int, list[str], list[str]]:
-    """Run parts. Return the exit code, the printed lines, and the summary without its times."""
+    """Run parts. Return the exit code, the printed lines, and the summary without times."""
     done = subprocess.run(
         [*COMMAND, *options], input=parts, capture_output=True, text=True, check=False
     )
@@ -117,7 +117,7 @@ def test_what_each_printed_is_shown_in_one_piece() -> None:
 
 def test_as_many_at_once_as_was_asked(tmp_path: Path) -> None:
     """As many parts run concurrently as requested. The parts `reader` and `writer` wait for each
-    other, so both must run."""
+    other."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     code, _, _ = run(f"reader: cat {gate}\nwriter: echo x > {gate}\nlast: true")

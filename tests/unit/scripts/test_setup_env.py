@@ -1,4 +1,4 @@
-"""Tests of the environment of a clone: the packages for each script, and repeated runs."""
+"""Tests of setting up a clone's environment: the packages for each script, and repeated runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scripts import setup_env
 
 
 class Clone:
-    """A clone that records installations instead of making them."""
+    """A clone that records installations instead of performing them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.installed: list[str] = []
@@ -40,7 +40,7 @@ class Clone:
         self.installed.append(extras)
 
     def set_up(self, extras: str) -> list[str]:
-        """Return the packages that are installed for these extras."""
+        """Return the packages installed for these extras."""
         self.installed.clear()
         self._monkeypatch.setattr("sys.argv", ["setup_env.py", extras])
         setup_env.main()

@@ -1,4 +1,4 @@
-"""`scripts/python.sh` recognises by itself whether an environment is complete."""
+"""`scripts/python.sh` detects whether an environment is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch reader plans and reads. The tests run without Spark."""
+"""Tests of planning and reading with the batch reader, without Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reader_of(
 
 
 def offsets(reader: TieredBatchReader) -> list[tuple[int, int]]:
-    """Return queue id and offset of all rows. As in Spark, the reader is pickled before it
+    """Return the queue id and offset of all rows. As in Spark, the reader is pickled before it
     plans."""
     sent: TieredBatchReader = pickle.loads(pickle.dumps(reader))
     return read(sent, reader.partitions())
@@ -374,7 +374,7 @@ TORN_AT = 19
 
 def stepped(root: Path, *, torn: bool) -> str:
     """Return the URL of a tier with 20 messages, one per second. The clock was set back by five
-    seconds in the middle. `torn`: zeros replace the last message."""
+    seconds halfway. With `torn`, zeros replace the last message."""
     seconds = [*range(10), *range(5, 15)]
     builder = TierBuilder(
         root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]

@@ -1,4 +1,4 @@
-"""Batches and streams read a tier without some of its segments. They never omit rows silently."""
+"""Batches and streams never omit rows silently if segments of a tier are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the data source are parsed as users write them."""
+"""Options of the data source are parsed from strings, as users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planned ranges become partitions: large ranges are divided, small ones are combined, and none is
+"""Planned ranges become partitions. Large ranges are split, small ones are combined, and none is
 lost."""
 
 from __future__ import annotations

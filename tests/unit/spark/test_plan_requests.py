@@ -1,5 +1,4 @@
-"""Tests of the number of requests to an object store, for each queue, that the plan of a query
-needs. Several queues are planned concurrently."""
+"""Tests of the requests to an object store that planning a query needs for each queue."""
 
 from __future__ import annotations
 

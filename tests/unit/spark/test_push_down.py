@@ -1,4 +1,4 @@
-"""Tests of the filters that are pushed down, and of the rows that remain to be read."""
+"""Tests of which filters are pushed down, and which rows remain to be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the broker that applications run in their own tests."""
+"""Tests of the broker for applications' own tests."""
 
 from __future__ import annotations
 

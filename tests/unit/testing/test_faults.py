@@ -1,4 +1,4 @@
-"""Tests of the wrappers that inject faults into a provider, and of simulated crashes."""
+"""Tests of provider wrappers that inject faults, and of simulated crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the backups of config/ in the tier: copied files, times, writers, and retention."""
+"""Tests of the backups of config/ in the tier: files, times, writers and retention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Provider = PosixProvider | ChunkProvider | MemoryProvider
 
 
 class World:
-    """A state directory with its files, a tier, and the backups of successive processes."""
+    """A state directory, a tier, and the backups of successive processes."""
 
     def __init__(self, root: Path, provider: Provider, **config: object) -> None:
         self.state = root / "store"
@@ -202,7 +202,7 @@ def test_a_sweep_of_garbage_leaves_backups_alone(tmp_path: Path) -> None:
 
 
 class LateWriter:
-    """A former and a new writer over one object store, with a state directory each."""
+    """A former and a new writer on one object store, each with a state directory."""
 
     def __init__(self, root: Path) -> None:
         client = MemoryObjectClient()
@@ -230,8 +230,7 @@ def test_w03_who_lost_the_right_copies_nothing_and_deletes_nothing(tmp_path: Pat
 
 
 class LosingClient(MemoryObjectClient):
-    """Makes the next writes of backups fail. They are either applied without a reply, or not
-    applied."""
+    """Makes the next writes of backups fail, either after applying them or without."""
 
     lost = 0
     is_applied = True

@@ -114,9 +114,7 @@ def test_defect_d07_expiry_does_not_spin_on_what_cannot_be_deleted() -> None:
 def test_defect_d08_a_failed_write_is_never_sent_to_another_place(
     provider: SegmentProvider, fault: Fault, number: int
 ) -> None:
-    """If a write to one of the two files of a queue fails, the retry writes to the same file, never
-    to the other one. The test makes each of four writes fail in turn: commit log, consume queue,
-    commit log, consume queue."""
+    """If a write to one file of a queue fails, it is retried on the same file."""
     right = Tier()
     fill(right.queue(), 0, 3)
     fill(right.queue(), 3, 4)
@@ -225,9 +223,7 @@ def test_defect_d15_units_without_their_message_are_cut(cut: int) -> None:
 
 
 def test_defect_d15_units_of_messages_given_up_never_name_others() -> None:
-    """Units of messages that were rolled back never refer to other messages. A write of units gets
-    no reply, and its messages are rolled back. Then a shorter batch is written, the process
-    crashes, and its successor writes different messages."""
+    """Units of messages that were rolled back never refer to other messages."""
     inner = MemoryProvider()
     # Writes: commit log, consume queue (no reply). Then cut of the latter, commit log, consume
     # queue.
@@ -562,8 +558,8 @@ def test_reading_back_what_another_writer_put_there_is_fenced() -> None:
 
 
 def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
-    """A write was applied without a reply, and its retry fails because the key exists. The write
-    counts as a success (faults O03 and O04)."""
+    """A write counts as successful if its retry fails because its own object already exists (faults
+    O03 and O04)."""
     from tieredstore.contracts.segment import FencedWrite
 
     tier = Tier(provider=chunk_provider())
@@ -582,8 +578,8 @@ def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
 
 
 def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment() -> None:
-    """Bytes of a crashed run that differ from the messages stay in a closed segment. The queue
-    continues in a new segment, because this provider cannot overwrite bytes."""
+    """If a crashed run left different bytes, the queue continues in a new segment. This provider
+    cannot overwrite bytes."""
     tier = Tier(provider=chunk_provider())
     fill(tier.queue(), 0, 2)
     tier.provider.open(commit_log_id(0)).write(2 * SIZE, [b"torn bytes of a crashed run"])
@@ -594,8 +590,8 @@ def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment(
 
 
 def test_messages_given_up_half_uploaded_make_room_for_others(provider: SegmentProvider) -> None:
-    """The commit log bytes of some messages were uploaded, and their units were not. The local
-    store then deletes these messages. The queue continues with later messages, after a hole."""
+    """If the local store deletes messages whose units were not uploaded, the queue continues after
+    a hole."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.FAIL})))
     file = tier.queue()
     fill(file, 0, 2)
@@ -646,9 +642,7 @@ def test_bytes_of_a_crashed_first_run_that_differ_are_replaced() -> None:
 
 
 def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentProvider) -> None:
-    """A write to a consume queue was applied but got no reply, so its messages were rolled back,
-    and the queue continued after a hole. The bytes of that write do not become units of the
-    queue."""
+    """Bytes of a failed consume queue write do not become units of the queue after a hole."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.LOSE_REPLY})))
     file = tier.queue()
     fill(file, 0, 2)
@@ -670,8 +664,7 @@ def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentPr
 def test_a_segment_that_could_not_be_announced_is_not_there_later(
     fault: Fault, number: int
 ) -> None:
-    """If the registration of a segment in the metadata failed, the segment does not appear in the
-    metadata later. This holds if the write failed on disk, and if only its reply was lost."""
+    """A segment whose registration in the metadata failed does not appear there later."""
     tier = Tier()
     fill(tier.queue(), 0, 2)
     table = tier.table

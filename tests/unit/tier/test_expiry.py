@@ -1,4 +1,4 @@
-"""Tests of expiring segments in the tier, and of segments that stay."""
+"""Tests of which segments in the tier expire, and which do not."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_a_topic_has_its_own_retention_when_it_is_above_zero() -> None:
 
 
 def test_w03_a_topic_made_again_while_expiry_looks_keeps_its_own_id() -> None:
-    """A topic that is recreated during an expiry keeps its own topic id. The key index contains
-    topic ids, so the old topic's id would hide the keys of the new topic."""
+    """A topic that is recreated during an expiry keeps its own topic id. Otherwise its keys could
+    not be found in the index."""
     rig = Rig(reserve={"T": 5})
     rig.queue("T")
     before = rig.tier.table.topic_table["T"].topic_id

@@ -1,4 +1,4 @@
-"""Java brokers' queues are opened, extended and opened again."""
+"""Queues written by Java brokers can be opened, extended and reopened."""
 
 from __future__ import annotations
 

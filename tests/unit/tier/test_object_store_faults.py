@@ -1,4 +1,4 @@
-"""The engine handles an object store's failures and fenced writers."""
+"""Tests of the engine with failures of the object store and with fenced writers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def is_paired() -> bool:
 
 @pytest.fixture
 def world(is_paired: bool) -> World:
-    """A broker with two messages in the tier, and three more to upload. Messages and units are
-    uploaded in one request, or in one request per file."""
+    """A broker with two messages in the tier and three to upload, with one request for messages and
+    units, or one request per file."""
     world = World(is_paired=is_paired)
     world.put(2)
     world.start()
@@ -137,8 +137,7 @@ def test_w02_a_segment_that_only_an_old_writer_wrote_to_is_made_again(is_paired:
 
 
 def test_w02_a_sealed_last_segment_stops_no_queue(world: World) -> None:
-    """The previous process sealed a queue's last segment, and ended before it created the next
-    segment. The queue continues."""
+    """A queue continues if its last segment was sealed and the next one was never created."""
     for segment in existing(world.store).commit_log.segments:
         segment.file.seal()
     world.start()
@@ -223,9 +222,7 @@ class SwitchingClient(HostileClient):
 def test_w02_a_writer_that_is_replaced_in_the_middle_of_an_upload_leaves_no_hole_and_no_double(
     number: int, is_paired: bool, before: bool
 ) -> None:
-    """If another writer takes over during an upload, the queue gets no hole and no duplicate. The
-    former writer was paused in a request, which arrives after all requests of its successor. Each
-    writer has its own metadata, as on two hosts."""
+    """A queue has no hole and no duplicate after another writer takes over during an upload."""
     old = World(is_paired=is_paired)
     client = old.client = SwitchingClient(old.clock)
     old.put(9)
@@ -281,8 +278,7 @@ def lose_object(world: World, file_type: str, number: int) -> None:
 def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
     file_type: str, is_paired: bool, number: int, is_restarted: bool
 ) -> None:
-    """A lost object costs only its own messages. Later uploads continue. In an earlier version, the
-    queue was never uploaded again: its active segment has a hole, and accepts no further write."""
+    """A lost object affects only its own messages. Later uploads continue."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):
@@ -311,9 +307,7 @@ def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
 def test_o09_a_lost_object_does_not_keep_later_keys_from_the_index(
     file_type: str, is_paired: bool, number: int
 ) -> None:
-    """A lost object does not keep later keys from the index. After a crash, missing keys are read
-    from the tier again. In an earlier version, each upload round failed at the lost object, and no
-    later keys were indexed."""
+    """Later keys are indexed even if an object with earlier ones is lost."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):

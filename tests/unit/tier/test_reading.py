@@ -1,4 +1,4 @@
-"""A `Reading` gives the same result whether it runs blocking or on an event loop."""
+"""A `Reading` gives the same result in a blocking call and on an event loop."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Segment:
 
 
 def read(segment: Segment, position: int, length: int) -> SegmentRead:
-    """Return the description of a read, as a `Reading` yields it. The segment is a fake with only
-    the methods that are called."""
+    """Return the description of a read that a `Reading` yields. The segment is a fake with only the
+    required methods."""
     return SegmentRead(cast("FileSegment", segment), position, length)
 
 

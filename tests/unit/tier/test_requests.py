@@ -1,5 +1,5 @@
-"""Tests of the engine's number of requests to a backend that charges per request. In these tests, a
-commit makes two writes."""
+"""Tests of the engine's requests to a backend that charges per request. Here, a commit makes two
+writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CountingClient(MemoryObjectClient):
 
 
 class CountedSegment(WrapperSegment):
-    """Counts the calls of its methods in `calls`."""
+    """Counts calls of its methods in `calls`."""
 
     def __init__(self, segment: FileSegment, calls: Counter[str]) -> None:
         super().__init__(segment)
@@ -96,7 +96,7 @@ class CountedProvider(WrapperProvider):
 
 
 class Rig:
-    """A dispatcher over a chunk log, on one clock. `state`: the writer's state directory, or
+    """A dispatcher on a chunk log, with one clock. `state` is the writer's state directory, or
     None."""
 
     def __init__(self, state: Path | None = None, **settings: Any) -> None:
@@ -136,8 +136,7 @@ class Rig:
         self.source.put(key, first, count, timestamp_ms=self.clock.now_ms(), body_size=100)
 
     def scan_for(self, minutes: int) -> int:
-        """Scan every 20 s. Between scans, check the epoch as the provider's background thread
-        does."""
+        """Scan every 20 s. Check the epoch between scans like the provider's background thread."""
         uploaded = 0
         for _ in range(3 * minutes):
             for _ in range(4):
@@ -195,9 +194,8 @@ def test_a_writer_that_did_nothing_for_long_writes_as_ever() -> None:
 def test_a_start_after_a_stop_lists_nothing_and_a_first_commit_is_like_any_other(
     tmp_path: Path,
 ) -> None:
-    """A start after a clean stop lists nothing, and its first commit needs no additional request.
-    The records of deleted topics need no request either, because the clean stop has stored them in
-    the state directory."""
+    """A start after a clean stop makes no listings, and its first commit needs no extra
+    requests."""
     rig = Rig(tmp_path)
     for number in range(5):
         rig.put(3, QueueKey("TopicA", number))

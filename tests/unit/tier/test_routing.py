@@ -1,4 +1,4 @@
-"""Tests of the rules by which gets are routed to the local store or the tier."""
+"""Tests of how gets are routed to the local store or the tier."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Queue:
 
 @dataclass
 class Source:
-    """Source with all messages at and after queue offset `stored`. Messages at and after `resident`
-    are in memory."""
+    """Source with all messages from queue offset `stored` on. Those from `resident` on are in
+    memory."""
 
     stored: int
     resident: int
@@ -39,8 +39,8 @@ class Source:
 
 
 def reads_tier(level: StorageLevel, source: Source, queue: Queue | None, offset: int) -> bool:
-    """Return whether a get reads the tier. `source` has only the methods that this decision
-    uses."""
+    """Return whether a get reads the tier. `source` only has the methods needed for this
+    decision."""
     return read_plan.reads_tier(level, cast("DispatchSource", source), queue, KEY, offset)
 
 
@@ -97,8 +97,8 @@ def test_defect_d23_the_end_of_a_query_is_respected(
 
 
 def side(times: list[int], low: int, high: int) -> routing.TimeSide:
-    """Return a fake of one of the two stores whose results a time search compares. The fake has the
-    messages [low, high) of a queue. `times[n]` is the store time of message n."""
+    """Return a fake store with messages [low, high) of a queue. `times[n]` is the store time of
+    message n."""
 
     def search(timestamp_ms: int, boundary: BoundaryType) -> int:
         if boundary is BoundaryType.LOWER:

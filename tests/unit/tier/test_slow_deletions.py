@@ -1,4 +1,4 @@
-"""A backend deletes slowly, or refuses deletions. No upload, read or stop waits for a deletion."""
+"""Uploads, reads and stops never wait for a backend's slow or failing deletions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SECONDS = 20
 
 
 class SlowProvider(WrapperProvider):
-    """A tier in memory. `before_delete` is called before each deletion."""
+    """An in-memory tier. `before_delete` is called before each deletion."""
 
     def __init__(self) -> None:
         super().__init__(MemoryProvider())
@@ -68,7 +68,7 @@ class _SlowSegment(WrapperSegment):
 
 
 class World:
-    """A tier of small segments, with a dispatcher and a retention of ten hours."""
+    """A tier of small segments with a dispatcher and a retention of ten hours."""
 
     def __init__(self) -> None:
         settings: dict[str, Any] = {
@@ -96,7 +96,7 @@ class World:
         self.dispatcher.scan(force=True)
 
     def leave_over(self, count: int, topic: str = "Gone") -> list[SegmentId]:
-        """Create segments of a deleted topic. The metadata marks them as deleted."""
+        """Create segments of a deleted topic, marked as deleted in the metadata."""
         left = [commit_log_id(0, f"{BROKER}/{topic}/{n}") for n in range(count)]
         for one in left:
             self.provider.open(one).write(0, [b"old"])
@@ -189,9 +189,7 @@ def test_w03_a_name_whose_leftover_is_being_deleted_is_not_used_until_it_has_gon
 def test_w03_an_expiry_that_was_slow_deletes_nothing_of_the_topic_made_again(
     world: World,
 ) -> None:
-    """A slow expiry deletes nothing of a recreated topic. The topic is deleted and recreated before
-    the second deletion of the expiry. The new consume queue begins at 0 again. The new commit log
-    begins after the deleted one."""
+    """A slow expiry does not delete segments of a recreated topic."""
     world.upload()
     world.tier.clock.advance_to(T0 + 1_000 * HOUR_MS)
     file = existing(world.store, KEY)
@@ -291,9 +289,7 @@ def test_leftovers_hold_up_a_start_for_so_long_and_expiry_goes_on_with_them() ->
 
 
 def test_a_file_that_is_filled_while_another_is_deleted_stays_whole(world: World) -> None:
-    """A queue that is filled while another queue is deleted stays complete, and can be opened. In
-    an earlier version, the store-wide lock was held during a whole sweep, and the opening of a
-    queue waited for it."""
+    """A queue stays complete if it is filled while another queue is deleted."""
     world.leave_over(2)
     with world.deleting(world.store.sweep_deleted):
         made: list[Any] = []

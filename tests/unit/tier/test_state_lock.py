@@ -1,4 +1,4 @@
-"""Tests of a state directory: its lock, and its record of claimed writer epochs."""
+"""Tests of a state directory's lock and of its record of claimed epochs."""
 
 from __future__ import annotations
 

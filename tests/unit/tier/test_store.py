@@ -1,5 +1,5 @@
-"""Tests of the store over a local store and a real tier: the choice of the store that answers a
-get, merged results, and life cycle."""
+"""Tests of a store with a local store and a real tier: routing of gets, merged results, and life
+cycle."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ FAR_MS = 2**62
 
 
 class World:
-    """A store over a local store and a tier, as in a broker. `restart` opens the store again on the
-    same files."""
+    """A local store and a tier, as in a broker. `restart` reopens them on the same files."""
 
     def __init__(
         self, path: Path, *, provider: SegmentProvider | None = None, **config: Any
@@ -110,8 +109,8 @@ class World:
             assert self.store.put_message(message).ok
 
     def guard(self, key: QueueKey) -> int | None:
-        """Return the retention guard: the lowest queue offset that the tier asked the local store
-        to keep."""
+        """Return the retention guard: the lowest queue offset that the tier needs from the local
+        store."""
         assert self.next.guard is not None
         return self.next.guard(key)
 
@@ -150,8 +149,8 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
-    """A local store and a tier with 120 messages. The first 100 are in the tier, and the local
-    store has deleted the first 60."""
+    """A local store and a tier with 120 messages. The first 100 are in the tier, and the first 60
+    are no longer in the local store."""
     world = make_world()
     world.put(100)
     world.upload()
@@ -421,8 +420,7 @@ def test_force_reads_from_the_next_store_what_the_tier_does_not_have(
 def test_a_get_from_the_tier_ends_before_what_only_the_next_store_has(
     make_world: Callable[..., World], begin: int
 ) -> None:
-    """A get from the tier ends before messages that only the local store has. Messages 10 to 29 are
-    a hole of the tier. The local store still has all messages from 20 to the end."""
+    """A get from the tier returns no messages after those that only the local store has."""
     world = make_world()
     world.put(10)
     world.upload()
@@ -459,8 +457,8 @@ def test_force_reads_from_the_next_store_what_has_left_the_tier(
 def test_force_leaves_readers_where_the_tier_ends_when_the_next_store_ends_before(
     make_world: Callable[..., World],
 ) -> None:
-    """With the storage level FORCE, a reader at the end of the tier stays at this offset, even if
-    the local store ends at a lower offset because it lost its disk."""
+    """With the storage level FORCE, a reader at the end of the tier stays there even if the local
+    store ends earlier."""
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()
@@ -717,8 +715,8 @@ READS = "tieredstore.tier.reads"
 
 
 def walk(world: World, offset: int) -> list[str]:
-    """Return the modules of `tieredstore.tier` that run during a get, in order. Consecutive
-    functions of one module are one entry."""
+    """Return the modules of `tieredstore.tier` used by a get, in order and without consecutive
+    duplicates."""
     frames: list[FrameType] = []
     passed: list[str] = []
 

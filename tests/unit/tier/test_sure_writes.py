@@ -1,5 +1,5 @@
-"""One loop handles writes whose outcome is unknown. Tests of the bytes that it adopts, and of those
-that it writes again."""
+"""Tests of the loop that handles writes with an unknown outcome: which bytes are adopted, and which
+are rewritten."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Reply: TypeAlias = "Callable[[FileSegment, int, bytes], WriteResult]"
 
 
 class Scripted(WrapperSegment):
-    """A segment with scripted replies to its first writes. Later writes get real replies."""
+    """A segment with scripted replies to its first writes, and real replies after that."""
 
     def __init__(self, content: bytes = b"") -> None:
         super().__init__(MemoryProvider().open(ID))

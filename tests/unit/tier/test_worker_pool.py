@@ -103,10 +103,8 @@ def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
 
 
 class Steps:
-    """Work for a pool, in steps. A step is short while one worker runs, and takes `together_s` with
-    several workers. After 300 steps of one worker, the measured busy time of this worker stays 0,
-    as if it waited for something. So the pool starts more workers. The measurement is normal again
-    once others have run steps."""
+    """Steps of work for a pool. A step is short for a single worker, and takes `together_s` with
+    several. After 300 steps, the single worker seems idle, so the pool adds workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, together_s: float) -> None:
         self.together_s = together_s

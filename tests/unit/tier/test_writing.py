@@ -1,4 +1,4 @@
-"""Only one function opens a tier for writing."""
+"""Tiers are opened for writing by a single function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEGMENT = FileSegmentMetadata(f"{BROKER}/T/0", FileSegmentType.COMMIT_LOG, 0)
 
 
 class Place:
-    """A tier, and a state directory whose metadata has a journal."""
+    """A tier and a state directory whose metadata has a journal."""
 
     def __init__(self, root: Path) -> None:
         self.state = root / "state"
@@ -93,8 +93,7 @@ def test_the_state_directory_is_locked_then_the_epoch_taken_then_the_metadata_re
 
 
 def test_what_another_writer_recorded_until_the_epoch_was_taken_is_known(place: Place) -> None:
-    """A writer loads all metadata that another writer recorded before the epoch was acquired. A
-    Java broker takes no lock of this project, so it may write until it ends."""
+    """A writer loads all metadata that another writer recorded before the epoch was acquired."""
     metadata = place.metadata()
     metadata.load()
 
@@ -203,8 +202,7 @@ def test_a_state_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) ->
 
 
 def test_a_tier_is_opened_for_writing_in_one_place() -> None:
-    """Only one function opens a tier for writing. If there were two, somebody might change the
-    steps of a take-over in only one of them."""
+    """Only one function opens a tier for writing, so that all take-overs have the same steps."""
     [package] = tieredstore.__path__
     users = [
         str(path.relative_to(package))

@@ -1,5 +1,5 @@
-"""Tests of the meter that records how often each byte of a tier is written, by several writers one
-after another."""
+"""Tests of the meter that counts how often each byte of a tier is written, across successive
+writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tieredstore.tier.writing import TierWriter
 
 
 class Metered(WrapperProvider):
-    """Meter whose values a test sets."""
+    """Meter whose values are set by the test."""
 
     def __init__(self, wrapped: SegmentProvider) -> None:
         super().__init__(wrapped)
@@ -32,7 +32,7 @@ class Metered(WrapperProvider):
         return Usage((), self.written)
 
     def bind_metrics(self, metrics: Metrics) -> None:
-        """Accept the metrics and do nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture

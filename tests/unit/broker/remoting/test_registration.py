@@ -219,6 +219,6 @@ def test_a_broker_signs_what_it_asks_of_others_of_its_cluster() -> None:
 
 
 def is_refused(broker: Broker) -> bool:
-    """Return whether the name server refuses the registration."""
+    """Return whether the broker's registration with its name servers has failed."""
     states = {health.name: health.state for health in broker.broker.health()}
     return states["NameServerRegistration"] is ServiceState.FAILED

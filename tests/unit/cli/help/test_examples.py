@@ -1,4 +1,4 @@
-"""Each verb's `--help` has examples, and each example is a valid command."""
+"""The `--help` text of each command has examples, and every example is a valid command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 80
 
 
 def find(words: list[str]) -> tuple[click.Command, list[str]]:
-    """Split the words of a command line into the verb and its arguments."""
+    """Split the words of a command line into the command and its arguments."""
     command: click.Command = cli
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words[0])

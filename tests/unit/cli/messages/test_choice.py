@@ -1,4 +1,4 @@
-"""`cat` prints the messages that its options select."""
+"""`cat` prints the messages selected by its options."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_expression_without_a_tag_is_refused(verb: list[str], expression: str
 
 
 def test_tags_of_one_hash_are_told_apart(tmp_path: Path) -> None:
-    """Different tags with the same hash, such as `Aa` and `BB`, are distinguished."""
+    """Tags with the same hash, such as `Aa` and `BB`, are distinguished."""
     from tests.kit.tier_builder import TierBuilder, message
 
     builder = TierBuilder(tmp_path)

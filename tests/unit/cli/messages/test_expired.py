@@ -1,4 +1,4 @@
-"""`cat` runs beside a broker whose messages expire while they are read."""
+"""`cat` can read messages while a broker expires them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command follows a tier or a store, and gets new messages."""
+"""Commands that follow a tier or a store print new messages."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_what_is_left_out_is_not_looked_at_again(tier: GrowingTier) -> None:
 
 
 class Rounds:
-    """A feed that returns one of the given lists of messages at each read. If an error is given in
-    place of a list, the read raises it."""
+    """A feed that returns the next list of messages at each read, or raises an error given
+    instead."""
 
     lacks_messages = False
     failure: Corrupt | None = None

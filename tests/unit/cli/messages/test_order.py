@@ -1,4 +1,4 @@
-"""`cat` reads the first or the last messages of the queues."""
+"""`cat` prints the first or the last messages of the queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cat --store` reads a store with damaged messages."""
+"""`cat --store` can read a store with damaged messages."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def read_units(root: Path, queue_id: int) -> bytes:
 
 
 def write_at(root: Path, folder: str, position: int, data: bytes) -> None:
-    """Write `data` at byte `position` of the log or a queue, whose files are in `folder`."""
+    """Write `data` at byte `position` of the log or queue in `folder`."""
     files = sorted((root / folder).iterdir())
     size = files[0].stat().st_size
     with files[position // size].open("r+b") as file:
@@ -170,7 +170,7 @@ def write_at(root: Path, folder: str, position: int, data: bytes) -> None:
 
 
 def read_all(root: Path, *more: object) -> tuple[int, list[tuple[int, int]]]:
-    """Run `cat` over a store. Return its exit code, and the queue id and offset of each printed
+    """Run `cat` on a store. Return its exit code, and the queue id and offset of each printed
     message."""
     ran = command("cat", "--store", root, "--topic", "orders", "--output", "ndjson", *more)
     return ran.code, sorted((row["queue_id"], row["queue_offset"]) for row in ran.rows)
@@ -184,8 +184,7 @@ EVERY = [(queue_id, offset) for queue_id in (0, 1) for offset in range(20)]
 def test_j50_a_false_unit_hides_no_message(
     tmp_path: Path, number: int, place: tuple[int, int]
 ) -> None:
-    """A damaged unit points to no record, or into the middle of a record. `cat` finds the unit's
-    message in the log."""
+    """`cat` finds a message in the log if its unit points elsewhere."""
     root = tmp_path / "store"
     write(root, count=40)
     write_at(root, "consumequeue/orders/0", 20 * number, struct.pack(">qi", *place))
@@ -198,9 +197,8 @@ def test_j50_a_false_unit_hides_no_message(
 def test_j50_a_message_without_unit_and_with_a_false_offset_is_named(
     tmp_path: Path, offset: int, is_lost: bool
 ) -> None:
-    """A message has a damaged queue offset, and its unit is empty or its whole consume queue is
-    lost. The error names the message, and does not take it for a message of an earlier topic with
-    the same name."""
+    """The error names a message that has a damaged queue offset and no valid unit. The message is
+    not attributed to an earlier topic with the same name."""
     root, number = tmp_path / "store", 5
     write(root, count=40)
     place = int.from_bytes(read_units(root, 0)[20 * number :][:8], "big")
@@ -229,7 +227,7 @@ def test_j50_a_message_without_unit_and_with_a_false_queue_is_named(
 
 
 def test_j50_a_damaged_unit_ends_no_queue_of_a_store_with_an_owner(tmp_path: Path) -> None:
-    """In a store with an owner, a damaged unit does not count as the end of its queue."""
+    """A damaged unit is not taken for the end of its queue, even if the store has an owner."""
     root = tmp_path / "store"
     write(root, count=40)
     (root / "abort").touch()

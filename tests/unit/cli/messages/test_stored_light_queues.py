@@ -1,4 +1,4 @@
-"""`cat --store` reads a store with light queues, whose messages are in other topics."""
+"""`cat --store` can read light queues, whose messages are in other topics."""
 
 from __future__ import annotations
 

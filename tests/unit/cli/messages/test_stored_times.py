@@ -1,5 +1,4 @@
-"""`cat --store --since --until` reads the store of a broker whose clock was set back and
-forward."""
+"""`--since` and `--until` work on a store whose broker's clock was moved back and forth."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ BORDERS = [None, -86_400_000, -5, 0, 5, NOON_MS - 7_198_000, NOON_MS, NOON_MS + 
 
 
 class SetClock:
-    """A wall clock that can be set, and a monotonic clock that advances."""
+    """A wall clock that tests can set, and a monotonic clock that advances."""
 
     def __init__(self, now_ms: int) -> None:
         self.set_ms = now_ms
@@ -44,8 +43,8 @@ class SetClock:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose store times step back, as in a store of Java. The test changes the log itself,
-    because our broker never writes such times."""
+    """A store whose store times step back, as in Java. The test edits the log, because our broker
+    never writes such times."""
     root = tmp_path_factory.mktemp("stepped") / "store"
     clock = SetClock(WRITTEN_MS)
     with running(small_config(root), clock) as store:
@@ -64,8 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(time_ms: int) -> str:
-    """Return a time as ISO 8601. A time in ms could be negative, and would then look like an
-    option."""
+    """Return a time in ISO 8601. A negative time in ms would look like an option."""
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
     return time.isoformat(timespec="milliseconds")
 

@@ -1,4 +1,4 @@
-"""The values of several options reach a command as one argument."""
+"""The values of several options are passed to a command as one argument."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_signal_asks_a_run_to_stop_and_interrupts_a_plan(only_plan: bool) -> N
 def test_progress_of_each_job_is_a_line(
     progress: JobProgress, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Endless jobs report their progress as a log with a time in each line."""
+    """Jobs that never end print their progress as log lines, each with a time."""
     monkeypatch.setattr("tieredstore.cli.logs.lines.SYSTEM_CLOCK", ManualClock(1_795_266_316_182))
     stream = io.StringIO()
     with Display("job", stream) as display:

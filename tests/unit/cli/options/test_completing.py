@@ -1,4 +1,4 @@
-"""Tests of the completions for a shell."""
+"""Tests of shell completions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the time limit for completions, because the machine may be busy. Do not let completions
-    disable the logging of later tests."""
+    """Raise the time limit for completions, because the machine may be busy. Keep logging enabled
+    for later tests."""
     monkeypatch.setattr("logging.disable", lambda: None)
     monkeypatch.setattr(completing, "LIMIT_SECONDS", 1e9)
 
 
 def offered(*words: str) -> list[str]:
-    """Return the completions that are offered after these words. The last word is incomplete."""
+    """Return the completions for a command line whose last word is incomplete."""
     from click.shell_completion import ShellComplete
 
     *args, incomplete = words
@@ -99,7 +99,7 @@ def test_where_nothing_is_known_nothing_is_offered_or_told(
 
 
 def ask(folder: Path, seconds: float, *words: object) -> tuple[int, str, str]:
-    """Return the command's answer to bash."""
+    """Return the command's reply to bash."""
     program = (
         f"from tieredstore.cli.options import completing\ncompleting.LIMIT_SECONDS = {seconds}\n"
         "from tieredstore.cli.main import main\nmain()\n"

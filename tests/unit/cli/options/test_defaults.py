@@ -1,4 +1,4 @@
-"""The environment sets defaults of options, except for verbs that delete."""
+"""Environment variables set the defaults of options, except for commands that delete data."""
 
 from __future__ import annotations
 

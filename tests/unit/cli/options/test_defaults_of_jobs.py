@@ -1,4 +1,4 @@
-"""The defaults that a verb shows equal those of the job's options."""
+"""The defaults shown by a command equal those of the job's options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Text from other users never controls a terminal. With an option, it is harmless in a spreadsheet
-too."""
+"""Text written by other users cannot control the terminal. An option also makes it safe to open in
+a spreadsheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the printing of messages."""
+"""Tests of how messages are printed."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], problem: str) -
 
 
 def test_the_command_takes_every_form() -> None:
-    """The command accepts every output format. The list of formats exists twice, because the
-    command imports no output module at its start."""
+    """The command accepts every output format. The list of formats is duplicated so that the
+    command starts without importing an output module."""
     from tieredstore.cli.verbs.cat import cat
 
     option = next(one for one in cat.params if one.name == "out__output")

@@ -1,4 +1,4 @@
-"""For each queue, `ls` and `stat` print the ends and times of the messages that readers find."""
+"""`ls` and `stat` print the first and last offset and the times of the messages in each queue."""
 
 from __future__ import annotations
 

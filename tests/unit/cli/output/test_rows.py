@@ -1,4 +1,4 @@
-"""Rows are printed as tables, JSON and NDJSON."""
+"""Rows can be printed as tables, JSON and NDJSON."""
 
 from __future__ import annotations
 

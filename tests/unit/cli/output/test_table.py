@@ -1,4 +1,4 @@
-"""Tables are fitted to the width of a terminal."""
+"""Tables fit the width of the terminal."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_a_column_that_was_asked_for_stays() -> None:
 
 
 def test_a_list_of_queues_fits_eighty_cells_whatever_its_numbers() -> None:
-    """A table of queues fits into 80 columns, even with large numbers. To save space, names are
-    shortened more than usual, and the time of the last message is not shown."""
+    """A table of queues fits into 80 columns, even with large numbers. Names are shortened, and the
+    time of the last message is omitted."""
     row: dict[str, object] = {
         "broker": "labBroker",
         "topic": "pub_normal",

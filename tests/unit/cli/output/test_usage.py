@@ -1,4 +1,4 @@
-"""The summaries that verbs print include the number of requests and their price."""
+"""The summaries that commands print include the number and the price of requests."""
 
 from __future__ import annotations
 

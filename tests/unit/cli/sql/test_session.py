@@ -1,4 +1,4 @@
-"""A session runs statements one after the other."""
+"""A session executes statements one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser finds the tables that a statement reads, and the keys in its conditions."""
+"""The parser finds the tables of a statement and the keys in its conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the choices of `tieredstore advise`, for workloads that the tests create."""
+"""Tests of the recommendations of `tieredstore advise` for different workloads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _queue(topic: str, queue_id: int = 0, *, interval_ms: float = 2_000) -> Queu
 
 
 def _reading(topic: str, age_hours: float, *, messages: int = 3_000) -> Reading:
-    """Return a reader of messages that have about the given age when they are read."""
+    """Return a reader that reads messages at about the given age."""
     arrivals = _queue(topic).arrivals
     first = int(arrivals.messages - age_hours * HOUR_MS / 2_000)
     return Reading("late", QueueKey(topic, 0), first, first + messages, BEGIN_MS, END_MS)

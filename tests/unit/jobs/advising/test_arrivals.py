@@ -1,4 +1,4 @@
-"""Tests of the curve that gives a queue's number of messages at any time."""
+"""Tests of the curve of a queue's message count over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of reads predicts about as many requests as a fetcher needs on a chunk log."""
+"""The read model predicts about as many requests as a fetcher makes on a chunk log."""
 
 from __future__ import annotations
 

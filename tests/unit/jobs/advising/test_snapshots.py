@@ -1,4 +1,4 @@
-"""Two files of consumer offsets are read. Each group's progress between them is computed."""
+"""The progress of each group is computed from two files of consumer offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace is read as a workload: the curves of its queues, and the reads of its groups."""
+"""Traces are read as workloads: the arrivals of each queue and the reads of each group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEP_MS = 10_000
 
 
 class Made:
-    """Records a trace, and appends a block to its file at each step."""
+    """Writes a trace, and appends a block to its file at each step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / f"{BEGIN_MS:020d}.trace"
@@ -99,8 +99,8 @@ def test_gets_that_go_on_are_one_reading_whatever_the_blocks(made: Made) -> None
 
 
 def test_who_waits_and_then_reads_at_once_is_cold_where_it_was_late(made: Made) -> None:
-    """A trace shows that a group waits and then reads all messages at once, so that its late reads
-    are cold. Two snapshots would suggest that the group reads evenly with a constant lag."""
+    """A trace shows that a group pauses and then catches up with cold reads. Two snapshots would
+    suggest a constant lag."""
     for _ in range(10):
         made.put(A, 10)
         made.step()

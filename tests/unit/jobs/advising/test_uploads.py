@@ -1,4 +1,4 @@
-"""The model of uploads is compared with the store itself, both over a simulated clock."""
+"""The upload model makes the same requests as the real store on a simulated clock."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _load(queues: int, interval_ms: float, hours: float) -> Load:
 
 
 def _of_segments(requests: Requests) -> Requests:
-    """Return the requests that write messages, units or recorded times, and the reads that are
-    necessary for these writes."""
+    """Return the requests that write messages, units or recorded times, with the reads that these
+    writes need."""
     made = ("Put", "Upload", "Create", "Complete", "Get")
     return Counter(
         {
@@ -96,9 +96,8 @@ def test_in_groups_messages_wait_for_less_than_a_minute() -> None:
 
 
 def test_queues_that_stand_for_many_fill_groups_together() -> None:
-    """One simulated queue may stand for many real queues, which fill group objects together. The
-    number of group objects is therefore computed from the number of bytes. Each byte is written
-    once when it is uploaded, and once when the groups are sorted."""
+    """A simulated queue may represent many real queues that share group objects. The number of
+    group objects depends on the bytes, each of which is written twice."""
     load = Load(10, 1_000, 1024, 1_000, 2 * HOUR_MS)
     model = ChunkRequestModel(ChunkSettings(group_bytes=16 << 20))
     scans = range(0, load.duration_ms, 20_000)

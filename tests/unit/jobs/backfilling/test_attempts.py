@@ -1,5 +1,4 @@
-"""A task is attempted several times: one attempt after another, two at the same time, or one after
-a kill or after another writer."""
+"""Tests of tasks that are attempted several times, one after another or at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ OPTIONS = BackfillOptions(segment_bytes=3000)
 
 
 class EachTwice(LocalRunner):
-    """Runner that attempts every task twice. `between` runs between the two attempts."""
+    """Runner that attempts every task twice. `between` is called between the two attempts."""
 
     def __init__(self, between: Callable[[Any], object] = lambda _: None) -> None:
         super().__init__()
@@ -82,8 +81,7 @@ def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierLocation, tmp_pa
 
 
 def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
-    """An attempt of a killed run does not truncate the segment that the next run has written. A
-    worker of a killed run may still write after the next run has ended."""
+    """A late attempt of a killed run does not truncate a segment that the next run has written."""
 
     class NeverCut(PosixCalls):
         def truncate(self, fd: int, length: int) -> None:
@@ -106,7 +104,7 @@ def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
 
 
 class BothAtOnce(LocalRunner):
-    """Runner with which two writers work on every segment at the same time."""
+    """Runner in which two writers work on every segment at the same time."""
 
     def run(self, work: Any, tasks: Sequence[Any], on_done: Any) -> None:
         with ThreadPoolExecutor(2) as pool:
@@ -139,8 +137,7 @@ def segment_of(task: write.WriteTask) -> SegmentId:
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 90, b"longer than it shall be" * 1000], ids=len)
 def test_what_a_torn_write_left_in_a_file_is_written_again(torn: bytes, tmp_path: Path) -> None:
-    """A file contains zeros, or bytes of another plan, because a write was torn in a power cut. The
-    next attempt overwrites these bytes."""
+    """The next attempt overwrites the zeros or old bytes that a torn write left."""
     tier = tier_at(tmp_path)
 
     def tear(task: object) -> None:
@@ -194,8 +191,7 @@ def test_other_bytes_in_an_object_store_are_an_error_with_their_place(tmp_path: 
 def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
     tmp_path: Path,
 ) -> None:
-    """A task does not write for the successor of the driver that planned it. The task begins after
-    the successor's take-over, so the newest epoch in the tier is the successor's."""
+    """A task of a replaced driver does not write under its successor's epoch."""
     tier = memory_tier(tmp_path)
     stored(tmp_path)
 
@@ -220,8 +216,8 @@ def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
 
 
 def test_a_segment_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:
-    """A segment that has lost bytes is not committed. A late attempt can cause this loss on a file
-    system without conditional writes."""
+    """A segment that has lost bytes is not committed. On a file system without conditional writes,
+    a late attempt can cause this."""
     tier = tier_at(tmp_path)
 
     class Shortened(LocalRunner):
@@ -257,7 +253,7 @@ class Killed(BaseException):
 
 
 class DyingJournal(Journal):
-    """A journal that ends the process before or after it records a step."""
+    """Journal that ends the process before or after it records a step."""
 
     def __init__(self, path: Path, at: int, after: bool) -> None:
         super().__init__(path, {"job": "backfill"})
@@ -315,8 +311,8 @@ def test_killed_at_each_step_it_goes_on_and_ends_the_same(tmp_path: Path) -> Non
 
 
 def test_a_configuration_that_changed_between_two_runs_changes_no_segment(tmp_path: Path) -> None:
-    """A configuration that changes between two runs of a backfill changes no segment, because the
-    plan of the first run applies."""
+    """A rerun of a backfill writes the segments planned by the first run, even if the configuration
+    has changed."""
     table = messages(40)
 
     class Dying(Journal):
@@ -337,8 +333,8 @@ def test_a_configuration_that_changed_between_two_runs_changes_no_segment(tmp_pa
 def test_a_broker_that_wrote_in_between_is_an_error_and_loses_nothing(
     tmp_path: Path, step: str
 ) -> None:
-    """A job is killed, another job continues its queue, and the first job is run again. It finds
-    the other job's messages, fails, and loses nothing."""
+    """A rerun fails without losing messages if another job has written to its queue since the first
+    run."""
     fill(tmp_path, messages(10), name="before")
     table, tier = messages(30, first=10), tier_at(tmp_path)
 

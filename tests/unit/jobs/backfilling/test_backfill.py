@@ -1,4 +1,4 @@
-"""A table becomes an intact tier, which our store can serve."""
+"""A table becomes a valid tier that our store can serve."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_messages_come_back_as_they_were_given_and_keys_find_them(tmp_path: Path
 
 
 def test_times_that_spark_and_hive_write_in_96_bits_keep_their_year(tmp_path: Path) -> None:
-    """Parquet's times of 96 bits keep their year. Nanoseconds in 64 bits end with the year 2262, so
-    they would turn the year 2600 into 2015."""
+    """Parquet's 96-bit times keep their year. As nanoseconds in 64 bits, the year 2600 would become
+    2015."""
     year_2600_ms = 19_880_899_200_000
     times = pa.array([START_MS, year_2600_ms, year_2600_ms * 10], pa.timestamp("ms"))
     table = messages(3).drop_columns("store_timestamp")
@@ -105,8 +105,8 @@ def test_rows_in_any_order_over_many_files_are_put_in_the_order_of_their_offsets
 
 
 def test_only_bodies_and_a_topic_are_needed(tmp_path: Path) -> None:
-    """A table needs only bodies and a topic. Queues are then assigned in turn, offsets by store
-    time, and ids by position."""
+    """A table only needs bodies and a topic. Queues are assigned in turn, offsets by store time,
+    and ids by position."""
     table = pa.table({"body": [b"a", b"", b"c", b"d", b"e"]})
     fill(tmp_path, table, BackfillOptions(topic="plain", queues=2))
     back = found(tmp_path)
@@ -194,8 +194,7 @@ def test_messages_older_than_the_queue_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_backfilled_is_left_alone(tmp_path: Path) -> None:
-    """A repeated backfill of the same table writes nothing. This also holds for a table without
-    offsets, although its rows could be appended again."""
+    """A repeated backfill of the same table writes nothing, even if the table has no offsets."""
     table = pa.table({"body": [b"a", b"b"]})
     options = BackfillOptions(topic="plain", queues=1)
     first = fill(tmp_path, table, options)
@@ -218,7 +217,7 @@ def test_a_running_broker_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_takes_no_epoch_is_noticed_by_its_lock(tmp_path: Path) -> None:
-    """A backfill is refused while a Java broker runs. A Java broker has no writer epoch, but it
+    """A backfill is refused while a Java broker is running. A Java broker has no writer epoch, but
     locks the state directory."""
     (tmp_path / "state").mkdir()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"

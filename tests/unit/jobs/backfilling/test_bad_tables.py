@@ -1,4 +1,4 @@
-"""An invalid message causes an error that names file, row group, row and column. Nothing is
+"""An invalid message raises an error that names the file, row group, row and column. Nothing is
 written."""
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ PLACE = r"table\.parquet, row group 1, row 2"
 
 
 def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Table:
-    """Return 20 valid messages in row groups of 10 rows. One message in row group 1 gets the given
-    value."""
+    """Return 20 messages in row groups of 10, one of which has the given value."""
     table = messages(20)
     values = table[name].to_pylist() if name in table.column_names else [None] * 20
     values[12] = value
@@ -131,7 +130,7 @@ def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Tab
 )
 def test_a_table_that_is_no_messages(table: pa.Table, expected: str, tmp_path: Path) -> None:
     """A table whose columns or values are not those of messages is rejected before anything is
-    written. Only the second pass over the table finds bodies of the wrong length."""
+    written."""
     path = tmp_path / "table.parquet"
     pq.write_table(table, path, row_group_size=10)
     with pytest.raises(Invalid, match=expected):

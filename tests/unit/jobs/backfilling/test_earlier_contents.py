@@ -1,5 +1,5 @@
-"""A backfill writes into the tier of a broker whose store already has messages. Another backfill is
-run a second time, after the tier has lost the messages of the first run."""
+"""Tests of a backfill into a tier whose broker already has messages, and of a second run after the
+tier has lost messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLUSTER = "DefaultCluster"
 
 
 def later(count: int, topic: str = "orders", queue_id: int = 0) -> pa.Table:
-    """Return messages without offsets. A backfill appends them to a queue."""
+    """Return messages without offsets, which a backfill appends to a queue."""
     times = pa.array([LATER_MS] * count, pa.int64())
     table = messages(count, topic=topic, queue_id=queue_id).drop_columns("queue_offset")
     return table.set_column(

@@ -1,5 +1,4 @@
-"""Frames of pandas, Polars and Arrow are backfilled. A scan of the tier returns the same
-messages."""
+"""A scan returns the messages of a frame that was backfilled from pandas, Polars or Arrow."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def scan(tmp_path: Path) -> Scan:
 
 
 def filled(frame: Any, root: Path) -> list[dict[str, Any]]:
-    """Return the messages of a tier into which a frame was backfilled."""
+    """Return the messages of a tier after a backfill from a frame."""
     tier = tier_at(root)
     backfill_frame(new_run(), tier, frame, root / "staging")
     rows: list[dict[str, Any]] = found(root, tier).to_pylist()
@@ -50,8 +49,8 @@ def filled(frame: Any, root: Path) -> list[dict[str, Any]]:
 
 
 def content(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the parts of each message that do not depend on its location. The id of a message
-    without an id of its own is made from the location, and is left out."""
+    """Return the parts of each message that do not depend on its location. Generated ids are
+    omitted."""
     found = []
     for row in rows:
         left_out = {*OF_THE_PLACE, *(["msg_id"] if row["msg_id"] == row["offset_msg_id"] else [])}
@@ -114,8 +113,8 @@ def test_properties_of_pandas_as_dicts(tmp_path: Path) -> None:
 
 
 def test_nulls_of_pandas_are_nulls(tmp_path: Path) -> None:
-    """Missing values of a pandas frame count as null. pandas converts integers with missing values
-    to floats, and missing texts to NaN."""
+    """Missing values of a pandas frame become null. pandas stores them as NaN, and converts integer
+    columns to floats."""
     frame = pd.DataFrame(
         {
             "topic": ["orders"] * 3,

@@ -1,5 +1,4 @@
-"""A backfill records store times. It ignores the time records of an earlier topic with the same
-name."""
+"""A backfill records store times. Records of an earlier topic with the same name are ignored."""
 
 from __future__ import annotations
 
@@ -61,8 +60,8 @@ def test_a_small_queue_has_no_record(tmp_path: Path) -> None:
 def test_j82_records_of_a_deleted_topic_count_for_nothing_in_the_next_one(
     tmp_path: Path, count: int
 ) -> None:
-    """Time records of a deleted topic do not count for a recreated topic. The first and last
-    messages of both topics are equal, byte for byte, and only the times between them differ."""
+    """Time records of a deleted topic are ignored in a recreated topic, even if the first and last
+    messages are identical."""
     first = tmp_path / "first"
     fill(first, messages(COUNT))
     stale = first / "tier"

@@ -1,4 +1,4 @@
-"""A copy is an independent tier that is equal to its source."""
+"""A copy is independent of its source and equal to it."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_o03_what_comes_back_otherwise_than_it_was_written_is_an_error_and_not_r
     built: BuiltTier, tmp_path: Path
 ) -> None:
     class Damages(AppendOnlyProvider):
-        """A provider that changes a byte of a segment when the segment is reopened."""
+        """Provider that changes a byte of a segment when the segment is reopened."""
 
         def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
             segment = super().open(id, listing)
@@ -272,8 +272,7 @@ def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: P
 def test_a_topic_that_is_made_later_in_the_target_gets_an_id_of_its_own(
     built: BuiltTier, tmp_path: Path
 ) -> None:
-    """After a copy, a new topic in the target gets an id that no topic has. The source's ids have
-    gaps, because topics were deleted in the source."""
+    """A topic created in the target after a copy gets an unused id."""
     topic = built.metadata.topic("orders")
     assert topic is not None
     topic.topic_id = 7
@@ -315,7 +314,7 @@ def test_a_middle_segment_that_is_missing_is_told(
 
 
 class BlindEpoch(WrapperEpoch):
-    """An epoch whose fence check fails, because the store gives no answer."""
+    """An epoch whose fence check fails because the store does not reply."""
 
     def confirm(self) -> None:
         raise Unavailable("injected: no look")

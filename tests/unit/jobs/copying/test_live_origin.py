@@ -1,4 +1,4 @@
-"""A tier is copied while it is written and while its segments expire."""
+"""Tests of copying a tier while it is written and while its segments expire."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
 
 
 def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -> int:
-    """Check that the target is consistent, and that each of its segments is a prefix of the same
-    segment of the source. Return the number of index items in the target."""
+    """Check that the target is consistent, and that its segments are prefixes of the source's.
+    Return the number of index items in the target."""
     whole = contents(source)
     for segment, data in contents(target).items():
         assert whole[segment].startswith(data), segment
@@ -57,8 +57,7 @@ def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -
 def test_what_is_copied_while_the_source_is_written_is_a_consistent_prefix(
     every: int, with_state: bool, tmp_path: Path
 ) -> None:
-    """A source is written while it is copied. The copy is a consistent prefix. The writer makes a
-    step before every call, or every third call, of the copy."""
+    """A copy made while the source is being written is a consistent prefix."""
     tier = posix(tmp_path / "source")
     writer = LiveWriter(tmp_path / "source", tier)
     writer.step()
@@ -106,8 +105,8 @@ def two_queues(root: Path) -> BuiltTier:
 
 
 def expire(built: BuiltTier, queue_id: int, segments: int) -> None:
-    """Expire segments of a queue as a writer does: first those of the commit log, then those of the
-    consume queue. For each segment, delete the metadata entry and then the object."""
+    """Expire segments as a writer does: the commit log first, and metadata entries before
+    objects."""
     path = f"{BROKER}/orders/{queue_id}"
     for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE):
         for entry in list(built.metadata.segments(path, kind))[:segments]:
@@ -153,9 +152,8 @@ def test_segments_that_expire_in_the_source_at_any_moment_are_no_error(
 def test_a_queue_that_has_lost_messages_since_the_last_run_fails_alone_and_names_them(
     tmp_path: Path,
 ) -> None:
-    """The target ends after message 3. The source has expired messages up to 7, so messages 4 to 7
-    are lost. The copy of this queue fails with an error that names these messages. Other queues are
-    copied."""
+    """If the source has expired messages that were not copied yet, the copy of their queue fails
+    and names them. Other queues are copied."""
     young = TierBuilder(tmp_path / "young", messages_per_segment=4)
     young.queue("orders", 0, [message("orders", 0, n) for n in range(4)])
     target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")

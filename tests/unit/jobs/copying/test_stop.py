@@ -1,4 +1,4 @@
-"""A copy stops within the time that the provider of its target allows."""
+"""A copy stops within the time allowed by the target's provider."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LONGEST_S = 60
 
 
 class StoppingProvider(WrapperProvider):
-    """Provider whose writes hang until the shutdown deadline begins, as if the endpoint did not
-    respond. `steps` has the received notifications in order."""
+    """Provider whose writes hang until the shutdown deadline begins. `steps` records the
+    notifications in order."""
 
     def __init__(self, wrapped: SegmentProvider, *, hangs: bool) -> None:
         super().__init__(wrapped)
@@ -93,14 +93,14 @@ def built(tmp_path: Path) -> BuiltTier:
 
 
 def use_provider(patch: pytest.MonkeyPatch, root: Path, *, hangs: bool) -> StoppingProvider:
-    """Put a StoppingProvider in front of the provider of the copy's target."""
+    """Wrap the provider of the copy's target in a StoppingProvider."""
     provider = StoppingProvider(posix(root), hangs=hangs)
     patch.setattr(TierTarget, "open_provider", lambda *_, **__: provider)
     return provider
 
 
 def run(built: BuiltTier, root: Path, stop: StopSignal | None = None) -> dict[str, object]:
-    """Copy a tier in the same way as the verb `copy`."""
+    """Copy a tier in the same way as the command `copy`."""
     tier = locate((built.root / "tier").as_uri(), state=built.root / "state")
     request = CopyTierOptions(
         (root / "tier").as_uri(), to_state=root / "state", workers=2, stop=stop

@@ -1,5 +1,5 @@
-"""A compaction merges small Parquet files into larger ones. It keeps all rows, even after
-interruptions."""
+"""A compaction merges small Parquet files into larger ones without losing rows, even if it is
+interrupted."""
 
 from __future__ import annotations
 
@@ -326,8 +326,7 @@ def test_of_two_compactions_at_once_one_wins(
 def test_a_plan_does_not_take_a_part_of_an_export(
     exported: Export, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export publishes two files during a compaction's listing, and the listing has only one of
-    them. The compaction does not merge this file."""
+    """A compaction does not merge a file if its listing contains only a part of an export."""
     sizes = ArrowFiles.sizes
 
     def list_late(files: ArrowFiles) -> dict[str, int]:

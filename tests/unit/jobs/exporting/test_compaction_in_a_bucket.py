@@ -1,6 +1,5 @@
-"""A target in an object store is compacted. Compactions are killed at each request. They also run
-at the same time as readers that list the target page by page, and as paused exports that continue
-late."""
+"""Tests of compactions in an object store: kills at each request, concurrent readers, and late
+exports."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ WRITES = {"PUT", "COPY", "DELETE"}
 
 
 class BucketExport(Export):
-    """Exports to a bucket in memory."""
+    """Exports to an in-memory bucket."""
 
     def export(self, **changes: Any) -> dict[str, Any]:
         return self.run(to=TO, task_bytes=1 << 20, **changes)
@@ -41,8 +40,7 @@ def exported(tmp_path: Path, tier: GrowingTier) -> BucketExport:
 
 
 def fill(bucket: Bucket, exported: BucketExport, patch: pytest.MonkeyPatch) -> None:
-    """Make several small exports of an existing tier. Before each further export, the tier gets
-    more messages."""
+    """Run several small exports of a tier that grows between them."""
     patch.setattr(storage, "connect_s3", bucket.connect)
     tier = exported.tier
     for number in range(ROUNDS):
@@ -79,8 +77,8 @@ def staged(bucket: Bucket) -> list[str]:
 
 
 class KillAt:
-    """Kills a process before its write number `at`, counted from 0. After that, no thread of the
-    process writes anything."""
+    """Kills a process before write number `at`, counted from 0. No thread of the process writes
+    after that."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -129,9 +127,7 @@ def test_a_kill_at_any_request_loses_nothing_and_doubles_nothing(
 def test_a_reader_that_lists_meanwhile_misses_no_row(
     exported: BucketExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that lists a target during a compaction misses no row. Some readers get the next
-    page of their listing at every write of the compaction, others only at some writes. A new reader
-    begins at each write."""
+    """A reader that lists a target page by page during a compaction misses no rows."""
     full = Bucket()
     fill(full, exported, monkeypatch)
     expected = places_of(exported.tier)
@@ -172,8 +168,7 @@ def iter_keys(bucket: Bucket) -> Iterator[str]:
 def test_who_publishes_an_export_late_puts_nothing_back(
     exported: BucketExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that publishes an export late does not restore a file. Its copy request comes after
-    others have published, merged and removed the file."""
+    """An export that publishes late does not restore a file that has been merged and removed."""
     bucket = Bucket()
     fill(bucket, exported, monkeypatch)
     exported.tier.append("orders", 0, 5)
@@ -193,9 +188,8 @@ def test_who_publishes_an_export_late_puts_nothing_back(
 def test_what_was_staged_is_gone_before_the_files_are(
     exported: BucketExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A late export restores no merged file, because a compaction deletes staged files before the
-    files that it has merged. The export is paused before its copy, and the compaction does no other
-    clean-up."""
+    """A compaction deletes staged files before merged ones, so that a late export cannot restore a
+    merged file."""
     bucket = Bucket()
     fill(bucket, exported, monkeypatch)
     exported.tier.append("orders", 0, 5)

@@ -1,4 +1,4 @@
-"""An export without messages leaves no state that restricts a later export."""
+"""An export without messages does not restrict later exports."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_queues_without_a_message_are_no_target(form: Format, tmp_path: Path) ->
 def test_a_target_that_has_messages_keeps_where_new_queues_begin(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """A target already has messages. Each later export into it records the offsets at which new
-    queues begin, even if it exports no message."""
+    """Each export into an existing target records the first offsets of new queues, even if it
+    exports no messages."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("new", 0, 3)
@@ -72,8 +72,8 @@ def test_a_target_that_has_messages_keeps_where_new_queues_begin(
 def test_a_table_that_another_export_makes_meanwhile_is_looked_at(
     form: Format, tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another export has created the table in the meantime, with different columns. The export does
-    not write to this table."""
+    """An export does not write to a table that another export has just created with different
+    columns."""
     exported = Export(tmp_path / "exported", form, tier)
     place = "tieredstore.jobs.exporting.job.make_plan"
 

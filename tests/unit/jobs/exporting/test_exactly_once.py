@@ -1,5 +1,5 @@
-"""Exports are killed at any step, repeated, or run at the same time. The target has each message
-once."""
+"""The target has each message exactly once after exports that are killed, repeated, or
+concurrent."""
 
 from __future__ import annotations
 
@@ -94,8 +94,7 @@ def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(
 def test_a_kill_at_many_steps_keeps_the_first_of_each_key(
     form: Format, with_journal: bool, step: int, tmp_path: Path
 ) -> None:
-    """An export that is killed at any step keeps the first message of each key. Some duplicates are
-    within the export, others are of an earlier export."""
+    """An export that is killed at any step keeps the first message of each key."""
     tier = GrowingTier(tmp_path / "source")
     tier.append("orders", 0, 4, uniq_keys=["a", "b", "c", "a"])
     expected = {("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)}
@@ -146,8 +145,7 @@ def test_a_second_export_that_is_killed_is_ended_by_the_next(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
-    """Of two concurrent exports only one commits. The second export commits between the plan and
-    the commit of the first."""
+    """Only one of two concurrent exports commits."""
     exported = Export(tmp_path / "exported", form, tier)
     committed = job.PinnedExport.commit
 
@@ -170,8 +168,7 @@ def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: Gro
 def test_a_catalog_that_two_make_at_once_is_opened(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes both find that a catalog has no tables, and create them at the same time. Both
-    can then open the catalog."""
+    """Two processes that create the tables of a catalog at the same time can both open it."""
     exported = Export(tmp_path / "exported", Format.ICEBERG, tier)
     create = SqlCatalog.create_tables
     attempts: list[SqlCatalog] = []
@@ -209,7 +206,7 @@ def test_staged_files_that_a_winner_removed_are_told_as_its_commit(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
-    """Two processes have both found that they may commit. Only one of them commits."""
+    """Only one of two processes commits if both have checked that they may."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 3)
@@ -251,7 +248,7 @@ def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: Gr
 def test_another_writers_commit_is_no_matter(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """Another writer compacts the table or deletes rows during an export. The export continues."""
+    """An export continues if another writer compacts the table or deletes rows."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 3)
@@ -278,8 +275,8 @@ def test_another_writers_commit_is_no_matter(
 
 @dataclass
 class Twice:
-    """A runner that executes each task in two threads at the same time. Either outcome may
-    count."""
+    """Runner that executes each task in two threads at the same time, and may return either
+    result."""
 
     description: str = "twice"
 
@@ -339,9 +336,7 @@ def test_an_attempt_that_fails_leaves_nothing_that_counts(
 def test_a_commit_that_was_not_published_is_so_before_the_next(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that was not published is published before the next commit. The first export
-    commits, and is killed before it publishes the commit. The second export has read the target's
-    log before the first one committed."""
+    """An export publishes the unpublished commit of a killed export before its own."""
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)
     catalogue = job._catalogue
 

@@ -1,4 +1,4 @@
-"""Tests of the rows of an export, and of the start of the next export."""
+"""Tests of the exported rows, and of where the next export starts."""
 
 from __future__ import annotations
 
@@ -217,8 +217,7 @@ def test_a_topic_that_was_made_again_is_named(exported: Export, count: int) -> N
 def test_t76_two_generations_of_a_topic_never_mix(
     exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, *, is_first: bool
 ) -> None:
-    """The topic is recreated after the plan or between two tasks, with messages of the same
-    sizes."""
+    """An export never mixes messages of a topic with those of its recreation."""
     if not is_first:
         exported.run()
         exported.tier.append("orders", 0, 12)
@@ -271,8 +270,7 @@ def test_messages_that_expire_while_they_are_exported(
 def test_why_workers_ended_is_told_where_the_target_is_gone_too(
     exported: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If worker processes ended too early, the error reports this, even if the target is missing.
-    Workers of a script without `if __name__ == "__main__":` run the script's statements again."""
+    """The error reports why worker processes ended, even if the target is missing."""
 
     def unguarded(task: WriteTask) -> WriteOutcome:
         for path in (exported.target, exported.root / "warehouse"):
@@ -285,8 +283,8 @@ def test_why_workers_ended_is_told_where_the_target_is_gone_too(
 
 
 def test_only_segments_that_the_state_knows(exported: Export) -> None:
-    """The listing of a tier is newer than its metadata. An export reads only the segments in the
-    metadata. A later export reads the others, once the metadata has them."""
+    """An export reads only the segments that are in the metadata. A later export reads the
+    others."""
     exported.tier.metadata.flush()
     state = shutil.copytree(exported.tier.root / "state", exported.root / "state")
     exported.tier.roll("orders", 1)
@@ -368,7 +366,7 @@ def test_a_first_offset_that_the_queue_has_not_reached_stays_one(
 
 
 class Flaky:
-    """A remote folder in which the first few attempts to complete a file fail."""
+    """A remote folder in which the first attempts to complete a file fail."""
 
     def __init__(self, folder: Any, failures: list[str], *, is_local: bool) -> None:
         self.place = folder.place
@@ -399,8 +397,8 @@ class Flaky:
 def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
     exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, is_local: bool
 ) -> None:
-    """A request is tried again if the client cannot interpret its answer: up to twice for a remote
-    target, and never for a target on a local disk."""
+    """A request is retried twice if the client cannot interpret the reply. Requests to a local disk
+    are never retried."""
     failures = ["HTTP status 400"] * count
     monkeypatch.setattr("tieredstore.jobs.exporting.targets.storage.time.sleep", lambda _: None)
     monkeypatch.setattr(
@@ -418,8 +416,8 @@ def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
 
 
 def stepped(root: Path, seconds: list[int], *, torn: bool = False) -> str:
-    """Return the URL of a tier with messages that were stored at the given seconds. With `torn`,
-    the last message is replaced by zeros."""
+    """Return the URL of a tier with messages stored at the given seconds. With `torn`, zeros
+    replace the last message."""
     builder = TierBuilder(
         root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
     )
@@ -461,7 +459,8 @@ def test_an_export_since_a_time_when_the_clock_went_back(tmp_path: Path) -> None
 def test_j61_times_that_microseconds_cannot_say_are_compared_exactly(
     tmp_path: Path, dedup: dict[str, Any], queues: int
 ) -> None:
-    """Times that microseconds cannot represent are compared exactly. They are null in the rows."""
+    """Times that cannot be represented in microseconds are compared exactly, and are null in the
+    rows."""
     far = 2**63 - 1
     tier = GrowingTier(tmp_path)
     times_ms = [-far - 1, START_MS, far, -far, START_MS + 9, START_MS]

@@ -1,5 +1,4 @@
-"""Tests of the data files that an export writes: their sizes, their row groups, and how many are
-open at a time."""
+"""Tests of exported data files: sizes, row groups, and the number of open files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports run repeatedly at an interval. Tests of their totals and of their end."""
+"""Tests of exports that run at an interval: their totals and how they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tieredstore.jobs.stopping import StopSignal
 
 
 class Steps(ManualClock):
-    """A clock whose waits run the next step of a scenario. It records the lengths of the waits."""
+    """A clock whose waits run the next step of a scenario. It records the length of each wait."""
 
     def __init__(self, steps: list[Callable[[], object]]) -> None:
         super().__init__(START_MS + 100_000)

@@ -1,4 +1,4 @@
-"""Small ranges that are written together give the same result as single ranges, even if some are
+"""Small ranges that are written together give the same rows as separate writes, even if some are
 damaged."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A target is deleted while its export is interrupted. The export starts over."""
+"""An interrupted export starts over if its target was deleted."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
     tier: GrowingTier,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An interrupted export whose target was deleted starts over. `earlier` is the number of
-    commits before the interrupted one."""
+    """An interrupted export starts over if its target was deleted. `earlier` is the number of
+    earlier commits."""
     exported = Export(tmp_path / "exported", form, tier)
     for _ in range(earlier):
         exported.run()
@@ -80,7 +80,7 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
 def test_files_that_are_gone_alone_begin_it_anew(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """An operator deletes the staged files of an export as orphans. The export starts over."""
+    """An export starts over if its staged files were deleted as orphans."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 4)

@@ -1,5 +1,5 @@
-"""An export over a tier with missing segments fails and names them. It exports their messages after
-the segments return."""
+"""An export fails if segments are missing, and names them. It exports their messages once the
+segments are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics whose names cannot be folder names are refused before a target is changed."""
+"""Topic names that cannot be folder names are rejected before the target is changed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Targets have partitions other than topic and day. Other libraries (pyarrow, DuckDB, …) read these
-partitions."""
+"""Tests of partitions other than topic and day, as read by other libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ TASK_BYTES = 400_000
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> GrowingTier:
-    """A tier with two topics. One topic has messages in two hours and on two days, starting at
+    """A tier with two topics. One has messages in two hours and on two days, starting at
     22:13:20."""
     tier = GrowingTier(tmp_path_factory.mktemp("source"))
     tier.append("orders", 0, 6500, body_bytes=10)
@@ -209,9 +208,8 @@ def test_another_partitioning_is_refused(form: Format, tmp_path: Path, tier: Gro
 def test_earlier_versions_refuse_what_they_do_not_know(
     choice: str, version: int, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """Earlier versions of this project refuse to continue an export with partitions that they do
-    not know. The state of such an export has a version above 1. An earlier version continues only
-    an export whose state has version 1."""
+    """The state of an export with new partitions has a version above 1, which earlier versions of
+    this project reject."""
     exported = Export(tmp_path / "out", Format.PARQUET, tier)
     exported.run(partition_by=parse_partition_by(choice), task_bytes=TASK_BYTES)
     [commit] = (exported.target / "_tieredstore/commits").glob("*.json")

@@ -1,5 +1,4 @@
-"""Other libraries (pyarrow, DuckDB, …) read all rows and all values of a target. No filter of
-theirs omits a matching row."""
+"""Other libraries read all rows and values of a target, with and without filters."""
 
 from __future__ import annotations
 
@@ -61,15 +60,15 @@ class BuiltSource:
 
 @pytest.fixture(autouse=True)
 def plan_by_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pyiceberg plan the scan. Otherwise Polars would warn if its own planner of Iceberg is
-    not installed."""
+    """Make pyiceberg plan the scan. Otherwise Polars would warn if its own Iceberg planner is not
+    installed."""
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> BuiltSource:
-    """A tier with two topics. One has a name that must be escaped, and store times in a wide range.
-    In the other, a client sent birth times in microseconds."""
+    """A tier with two topics. One needs an escaped name and has a wide range of store times. The
+    other has birth times in microseconds."""
     builder = TierBuilder(tmp_path / "source", messages_per_segment=100)
     builder._times = itertools.chain(TIMES_MS, itertools.count(START_MS, 1000))
     builder.queue("%RETRY%grp|x", 0, [message("%RETRY%grp|x", 0, n) for n in range(len(TIMES_MS))])
@@ -88,7 +87,7 @@ def exported_as(form: Format, source: BuiltSource, root: Path, **changes: Any) -
 
 
 def plain(table: pa.Table) -> list[Row]:
-    """Return sorted rows with times in µs, because Python's datetime ends with the year 9999."""
+    """Return sorted rows with times in µs, because Python's datetime ends in the year 9999."""
     columns = []
     for name in COLUMNS:
         column = table[name]
@@ -222,8 +221,8 @@ def test_no_reader_of_delta_skips_rows_with_far_times_of_birth(
 
 
 def test_columns_without_values_hide_no_rows_of_delta(tmp_path: Path) -> None:
-    """Columns without values hide no rows of a Delta table. deltalake's dataset interprets missing
-    bounds of a column as an empty range, so a filter on the column would omit rows."""
+    """Filters on empty columns of a Delta table do not hide rows. deltalake treats missing bounds
+    of a column as an empty range."""
     builder = TierBuilder(tmp_path / "source")
     builder.queue("tagged", 0, [message("tagged", 0, n) for n in range(3)])
     builder.queue("bare", 0, [message("bare", 0, n, tags=None) for n in range(4)])
@@ -263,8 +262,7 @@ def test_iceberg_takes_a_time_of_birth_in_microseconds(source: BuiltSource, tmp_
 
 
 def test_bounds_of_columns_are_those_of_the_rows(source: BuiltSource, tmp_path: Path) -> None:
-    """The bounds of an Iceberg table's columns equal those of the rows, both in the manifest and in
-    the files themselves. pyiceberg reads the bounds from the files."""
+    """The column bounds of an Iceberg table are correct, both in the manifest and in the files."""
     exported = exported_as(Format.ICEBERG, source, tmp_path)
     for table in iceberg_table(exported):
         ids = {column.field_id: column for column in table.schema().fields}

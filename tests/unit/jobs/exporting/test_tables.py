@@ -1,5 +1,4 @@
-"""Other programs change a table between two exports. The next export still continues at the right
-position."""
+"""An export continues at the right position after other programs have changed the table."""
 
 from __future__ import annotations
 
@@ -185,8 +184,8 @@ def test_columns_of_the_export_may_not_go(iceberg: Export, tmp_path: Path) -> No
 
 
 def test_rows_of_iceberg_are_deleted_by_pyiceberg(iceberg: Export) -> None:
-    """pyiceberg deletes rows of an exported table. A file that keeps some rows is rewritten into
-    the partition of its day."""
+    """pyiceberg can delete rows of an exported table. A file that keeps some rows is rewritten into
+    the same partition."""
     iceberg.run()
     with closing(load_catalog("test", **iceberg.catalog)) as catalog:
         catalog.load_table("lake.messages").delete("queue_offset < 5")
@@ -227,8 +226,7 @@ def test_iceberg_of_a_finer_partition_is_refused(iceberg: Export) -> None:
 def test_commits_of_iceberg_read_no_data_files(
     iceberg: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits to an Iceberg table read no data files, neither new ones nor those of earlier
-    exports."""
+    """A commit to an Iceberg table does not read data files."""
     iceberg.run()
     iceberg.tier.append("orders", 0, 4)
     opened: list[str] = []

@@ -10,8 +10,8 @@ from tieredstore.message.index.tiered import SLOT_SIZE, compacted_size
 
 
 def test_files_that_could_reach_2_gib_are_refused_by_the_settings_that_make_them() -> None:
-    """Settings are refused if index files could reach 2 GiB, because positions in a compacted file
-    are signed 32 bit numbers."""
+    """Settings under which index files could reach 2 GiB are rejected, because positions are signed
+    32-bit numbers."""
     max_items = 19_999_999
     slots = ((1 << 31) - compacted_size(0, max_items)) // SLOT_SIZE
     assert compacted_size(slots, max_items) == 1 << 31

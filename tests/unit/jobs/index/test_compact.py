@@ -1,4 +1,4 @@
-"""`compact index` creates fewer files with the same keys, even after interruptions."""
+"""`compact index` creates fewer files with the same keys, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def compact(run: JobRun, source: TierLocation) -> dict[str, Any]:
 
 
 def make_small_files(world: World) -> None:
-    """Create one index file for every two of the 22 messages, as a frequently restarted broker
-    does."""
+    """Create one index file for every two of 22 messages, as a frequently restarted broker does."""
     world.remove_index(from_state=True)
     for step in range(11):
         since_ms = START_MS + step * STEP_MS

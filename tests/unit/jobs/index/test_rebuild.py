@@ -1,5 +1,4 @@
-"""`rebuild index` creates the same items as a loop over the messages, each once, even after
-interruptions."""
+"""`rebuild index` creates each item once, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -339,8 +338,8 @@ def test_staged_rows_that_are_gone_are_named(world: World) -> None:
 
 
 def test_a_run_does_not_go_on_where_a_topic_has_another_id_by_now(world: World) -> None:
-    """A topic got another id after an interrupted rebuild of the index. The rebuild does not
-    continue, because keys with the old id could not be found."""
+    """A rebuild of the index does not continue if a topic's id has changed, because keys with the
+    old id could not be found."""
     points = crash_points(lambda faults: world.run(forced, faults))
     commit = next(p for p in points if f"write {BROKER}" in p.call)
     run_until_crash(lambda faults: world.run(forced, faults), commit)

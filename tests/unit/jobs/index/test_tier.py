@@ -1,4 +1,4 @@
-"""Tests of the choice of the broker whose index a job processes."""
+"""Tests of how a job chooses the broker whose index it processes."""
 
 from __future__ import annotations
 

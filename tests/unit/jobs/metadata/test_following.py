@@ -1,4 +1,4 @@
-"""The metadata of a reader follows a tier that grows, expires and is recreated."""
+"""A reader's metadata follows a tier that grows, expires and is recreated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.scan.location import TierLocation, place_tier
 
 
 class CountedProvider(WrapperProvider):
-    """Provider that counts listings and reads. It refuses reads while `is_away` is set."""
+    """Provider that counts listings and reads. While `is_away` is set, reads fail."""
 
     lists = reads = 0
     is_away = False
@@ -68,7 +68,7 @@ class Reader:
         return store
 
     def size(self, topic: str, queue_id: int) -> int:
-        """Return the number of unit bytes in the metadata."""
+        """Return the number of bytes of units in the metadata."""
         path = f"{BROKER}/{topic}/{queue_id}"
         return sum(e.size for e in self.metadata().segments(path, FileSegmentType.CONSUME_QUEUE))
 

@@ -1,4 +1,4 @@
-"""Rebuilt metadata is merged with older metadata. Tests of topic ids and of the ends of queues."""
+"""Tests of merging rebuilt metadata with older metadata: topic ids and the ends of queues."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A tier lacks a consume queue segment. A rebuild of its metadata reports lost units instead of a
-hole."""
+"""A rebuild of the metadata reports lost units instead of a hole if a consume queue segment is
+missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""To find a topic's id, keys of some messages are looked up in the index. Tests of the choice of
-these messages."""
+"""Tests of which messages' keys are looked up to find a topic's id."""
 
 from __future__ import annotations
 

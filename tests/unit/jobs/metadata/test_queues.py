@@ -1,4 +1,4 @@
-"""A queue's segments are checked before they are registered."""
+"""A queue's segments are checked before they are registered in the metadata."""
 
 from __future__ import annotations
 

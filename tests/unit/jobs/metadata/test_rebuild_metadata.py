@@ -1,5 +1,4 @@
-"""`rebuild metadata` runs on tiers that the engine wrote. Some of them have damage from crashes and
-accidents."""
+"""Tests of `rebuild metadata` on tiers written by the engine, some of them damaged."""
 
 from __future__ import annotations
 
@@ -99,9 +98,8 @@ def test_expired_segments_leave_a_first_offset_that_is_not_zero(world: World) ->
 
 
 def test_empty_files_where_everything_expired_go_on_counting(posix: World) -> None:
-    """All messages of a queue have expired. Java has left an empty file, because it creates a
-    segment's file when it registers the segment. The offsets of the queue continue after this
-    file."""
+    """The offsets of a queue continue after an empty file that Java left when all messages had
+    expired."""
     write(posix)
     with posix.opened(posix.lost, writing=True) as store:
         file = store.get_or_create("TopicA", 0)
@@ -118,8 +116,7 @@ def test_empty_files_where_everything_expired_go_on_counting(posix: World) -> No
 
 
 def test_units_whose_commit_log_is_gone_do_not_come_to_name_new_messages(world: World) -> None:
-    """Units whose commit log is lost never point to later messages. This also holds on an object
-    store, although an empty segment has no object there."""
+    """Units whose commit log is lost never point to later messages."""
     write(world)
     with world.opened(world.lost, writing=True) as store:
         for segment in store.get_or_create("TopicA", 0).commit_log.segments:
@@ -159,8 +156,8 @@ def test_units_whose_commit_log_is_gone_do_not_come_to_name_new_messages(world: 
 def test_a_torn_tail_is_not_announced(
     posix: World, type: FileSegmentType, change_bytes: int, count: int
 ) -> None:
-    """The rebuilt metadata does not include a torn tail. It finds the same messages as the metadata
-    from before the crash."""
+    """The rebuilt metadata excludes a torn tail, and finds the same messages as before the
+    crash."""
     write(posix, count=count)
     path = posix.last_file(PATH, type)
     data = path.read_bytes()
@@ -185,8 +182,7 @@ def test_a_torn_tail_is_not_announced(
 
 @pytest.mark.parametrize("at", ["first", "rolled"])
 def test_a_commit_that_never_ended_leaves_an_empty_segment(posix: World, at: str) -> None:
-    """A commit that a crash has interrupted leaves an empty segment. The commit log is written
-    first, so a crash can leave a segment without units."""
+    """A segment whose units were not written before a crash is registered as empty."""
     write(posix, count=0 if at == "first" else 40)
     with posix.opened(posix.lost, writing=True) as store:
         file = store.get_or_create("TopicA", 0)

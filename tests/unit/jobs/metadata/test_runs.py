@@ -1,5 +1,5 @@
-"""Tests of `rebuild metadata` as a whole: when it may run, which files it keeps, kills, topic ids,
-and the command itself."""
+"""Tests of complete runs of `rebuild metadata`: conditions, kept files, kills, topic ids, and the
+command."""
 
 from __future__ import annotations
 
@@ -292,8 +292,8 @@ def test_messages_in_the_middle_are_asked_where_the_ends_are_not_in_the_index(
 
 @pytest.mark.parametrize("item_bytes", [0, 1])
 def test_index_files_that_the_state_has_kept_are_asked_too(tmp_path: Path, item_bytes: int) -> None:
-    """A rebuild of the metadata also looks up keys in the index files of the state directory.
-    `item_bytes`: number of bytes by which these files are larger than the configured size."""
+    """A rebuild also looks up keys in the index files of the state directory. `item_bytes` is how
+    much larger these files are than the configured size."""
     builder = TierBuilder(tmp_path)
     for topic in ("b", "a"):
         builder.queue(topic, 0, [message(topic, 0, n) for n in range(6)])

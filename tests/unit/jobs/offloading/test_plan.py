@@ -1,4 +1,4 @@
-"""The result of a dry run is compared with a loop over single messages."""
+"""The result of a dry run equals that of a loop over single messages."""
 
 from __future__ import annotations
 

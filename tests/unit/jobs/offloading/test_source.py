@@ -1,4 +1,4 @@
-"""The source of an offload lists a store's queues once. It lists them again only on request."""
+"""An offload lists the store's queues once, and again only on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 
 class Listed:
-    """A store that counts its listings."""
+    """Store that counts its listings."""
 
     def __init__(self) -> None:
         self.keys = [QueueKey("orders", 0), QueueKey("other", 1)]

@@ -1,4 +1,4 @@
-"""`tieredstore tier adopt` lets a broker whose disk was lost continue after the end of its tier."""
+"""`tieredstore tier adopt` lets a broker whose disk was lost continue at the end of its tier."""
 
 from __future__ import annotations
 

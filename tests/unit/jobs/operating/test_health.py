@@ -56,8 +56,8 @@ def test_a_good_tier_is_up_and_nothing_is_changed(
 
 
 def test_the_state_of_another_broker_is_refused(world: TieredLocal) -> None:
-    """The state of another broker is refused. Otherwise a probe with a wrong name would always
-    report a healthy broker."""
+    """A state directory of another broker is rejected. Otherwise a probe with a wrong name would
+    always report a healthy broker."""
     ran = health(world, "--broker", "broker-z")
     assert ran.code == 2
     assert "is that of broker 'broker-a', not of 'broker-z'" in one_line(ran)

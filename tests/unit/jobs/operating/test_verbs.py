@@ -1,5 +1,4 @@
-"""Tests of the verbs `tieredstore tier …`: their messages, their effects, and the data that a later
-broker finds."""
+"""Tests of the commands `tieredstore tier …`: output, effects, and what a later broker finds."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def test_a_topic_leaves_the_tier(world: TieredLocal) -> None:
 
 
 def lose_topic(world: TieredLocal) -> None:
-    """Remove the topic from the local store. If the queues are in a database, remove all queues."""
+    """Remove the topic from the local store, or all queues if they are in a database."""
     queues = world.root / "store" / "consumequeue"
     shutil.rmtree(queues / "T" if STORE_TYPE == "default" else queues)
 
@@ -139,7 +138,7 @@ def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
 
 def test_messages_that_can_be_read_no_more_are_counted_once(world: TieredLocal) -> None:
     """A message that can no longer be read is counted once, whether its unit or its record was
-    deleted first. Either the consume queue segment or the commit log segment may end first."""
+    deleted first."""
     times = [m.store_timestamp_ms for m in stored(world, "T")]
     gone = 0
     for time in [*times, times[-1] + 1]:
@@ -249,7 +248,7 @@ def test_the_state_of_another_tier_is_refused(world: TieredLocal, tmp_path: Path
 
 
 def segments_of(world: TieredLocal) -> dict[str, tuple[int, int, bytes]]:
-    """Return all files of the tier except the writer epoch objects."""
+    """Return all files of the tier except writer epochs."""
     found = files_of(world.root / "tier")
     return {name: file for name, file in found.items() if not name.endswith((".writer", ".tier"))}
 
@@ -333,8 +332,7 @@ def test_messages_are_skipped(world: TieredLocal) -> None:
 
 @pytest.mark.parametrize("to", [None, 2])
 def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | None) -> None:
-    """All segments of a topic are lost, but the metadata still lists them, so no writer could
-    continue. The topic is reset, although there is no segment to delete."""
+    """A topic can be reset even if all of its segments are lost."""
     shutil.rmtree(next((world.root / "tier").rglob("K")))
     ran = operate(world, "skip", "K", "--queue", 0, "--to", 20, "--yes")
     assert (ran.code, "`tieredstore tier reset` empties the queue" in ran.err) == (1, True)
@@ -354,9 +352,8 @@ def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | 
 def test_a_queue_that_was_emptied_goes_on_at_its_end_after_a_restore(
     world: TieredLocal, verb: tuple[object, ...]
 ) -> None:
-    """An operator empties a queue with a verb. After a restore, the queue continues at the offset
-    at which it ended. The verb makes a backup of its own, and only this backup has the data that
-    was uploaded after the last regular backup."""
+    """A queue that was emptied continues at its end offset after a restore, because the command
+    makes a backup."""
     (world.root / "store" / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
     world.open()
     world.close()

@@ -1,4 +1,4 @@
-"""Tests of the job `report`: content of the page and the tables, and continuation after a kill."""
+"""Tests of the job `report`: the page, the tables, and a rerun after a kill."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 class Parsed(HTMLParser):
-    """Parser that collects the text of all elements and their attributes, and checks that each
-    element is closed."""
+    """Parser that collects the text and attributes of all elements, and checks that each is
+    closed."""
 
     VOID = frozenset({"meta"})
 
@@ -389,7 +389,7 @@ class Killed(Exception):
 
 
 class DyingJournal(Journal):
-    """A journal that ends the process before or after it writes the n-th line."""
+    """Journal that ends the process before or after it writes line `n`."""
 
     left = 0
     after = False
@@ -480,9 +480,8 @@ def queue_of(messages: int, record_bytes: int, segments: int = 1) -> QueueFiles:
 
 
 def test_the_cost_of_slow_queues_is_that_of_the_simulation_in_the_docs() -> None:
-    """The report's cost of slow queues equals that of docs/cost.md: 10,000 queues with 1 KiB every
-    5 s cost 309.18 dollars per month. Fence checks are excluded, because the simulated clock makes
-    them free."""
+    """The report's cost of slow queues equals that in docs/cost.md. Fence checks are excluded,
+    because the simulated clock makes them free."""
     month_ms = 30 * 86_400_000
 
     def price_looks(config: StoreConfig) -> float:
@@ -501,8 +500,7 @@ def test_the_cost_of_slow_queues_is_that_of_the_simulation_in_the_docs() -> None
 
 
 def test_a_broker_that_uploads_nothing_pays_for_its_sweeps_alone() -> None:
-    """A broker that uploads nothing pays only for its sweeps, because without uploads there are no
-    fence checks."""
+    """A broker without uploads pays only for its sweeps."""
     idle = broker_cost(2_500, Prices())
     assert idle.write_requests_month == 30 * 3 + 30
     assert idle.write_usd_month == pytest.approx(120 * 5e-6)

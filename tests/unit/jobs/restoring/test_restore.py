@@ -1,4 +1,4 @@
-"""`tieredstore restore` recreates a broker's store from its tier alone."""
+"""`tieredstore restore` recreates a broker's store from its tier."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ TOPICS = '{"topicConfigTable":{}}'
 
 
 def write_config(world: TieredLocal, **offsets: dict[str, int]) -> None:
-    """Write the topic table, and the offsets of group g by topic and queue. Each file is replaced
-    atomically."""
+    """Write the topic table and the offsets of group g. Each file is replaced atomically."""
     config = world.root / "store" / "config"
     table = {f"{topic}@g": queues for topic, queues in offsets.items()}
     texts = {"topics.json": TOPICS, "consumerOffset.json": json.dumps({"offsetTable": table})}
@@ -36,8 +35,8 @@ def write_config(world: TieredLocal, **offsets: dict[str, int]) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[TieredLocal]:
-    """A tier with three queues. Some of their messages were consumed. The tests delete the store's
-    whole directory."""
+    """A tier with three queues, some of whose messages were consumed. The store's directory is
+    deleted by the tests."""
     world = make_world(tmp_path)
     world.open()
     write_config(world, T={"0": 5, "1": 4}, K={"0": 2})
@@ -96,8 +95,8 @@ def test_the_store_has_the_shape_that_it_had(world: TieredLocal) -> None:
 
 
 def test_no_consumer_is_behind_the_end_of_its_queue(world: TieredLocal) -> None:
-    """After a restore, no consumer offset is above the end of its queue. Messages that were
-    consumed but not uploaded are lost, and new messages get the offsets of the lost ones."""
+    """After a restore, no consumer offset is above the end of its queue. Otherwise the consumer
+    would miss new messages with the offsets of lost ones."""
     write_config(
         world,
         T={"0": 12, "1": 3},
@@ -186,8 +185,7 @@ def test_h02_a_restore_that_was_cut_off_goes_on(
 
 
 def cut_off_behind_the_log(world: TieredLocal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Truncate the restored store, as a kill between the last step and the end of the restore
-    does."""
+    """Truncate the restored store like a kill before the end of the restore."""
 
     def adopt(*args: Any, **keys: Any) -> int:
         ADOPT(*args, **keys)

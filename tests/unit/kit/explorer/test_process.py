@@ -1,4 +1,4 @@
-"""The behaviour of the explorer's processes depends only on the replies that they get."""
+"""The explorer's processes depend only on the replies that they receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the promises that the explorer checks."""
+"""Tests of the guarantees that the explorer checks."""
 
 from __future__ import annotations
 

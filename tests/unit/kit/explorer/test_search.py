@@ -1,4 +1,4 @@
-"""The search reaches every order of requests, and reports its findings."""
+"""The search covers every order of requests and reports its findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the disk usage, and of the flags that depend on it."""
+"""Tests of disk usage and the flags that depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the files that cleaning deletes, and of those that it never deletes."""
+"""Tests of which files are deleted by cleaning, and which never are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ START_MS = at_hour(12)
 
 class Rig:
     """A store on a disk with the usage `used` (0 to 1). Messages are one hour apart, and a commit
-    log file holds 9 messages."""
+    log file holds nine."""
 
     def __init__(self, store: DefaultMessageStore, clock: ManualClock) -> None:
         self.store = store
@@ -328,8 +328,8 @@ def test_c02_a_store_opened_with_a_wall_clock_far_ahead_cleans_nothing(tmp_path:
 
 
 def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None:
-    """Messages were stored while the clock was ten years ahead. After the clock is corrected and
-    the store restarted, these messages expire."""
+    """Messages that were stored with a clock ten years ahead expire after the clock is
+    corrected."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(12)
@@ -346,8 +346,8 @@ def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None
 
 
 def test_c01_messages_of_the_past_take_no_others_with_them(tmp_path: Path) -> None:
-    """Messages that were stored after a restart with a clock ten years behind do not make other
-    messages expire early."""
+    """Messages that were stored with a clock ten years behind do not make other messages expire
+    early."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(20, every_ms=1)

@@ -1,5 +1,5 @@
-"""The dispatch creates the same queues and index from rows in memory and from the log, in one pass
-and in many passes."""
+"""The dispatch builds the same queues and index from rows in memory and from the log, in one pass
+or many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tieredstore.message.names import DELETION_TOPIC
 
 
 def _mixed(count: int) -> list[Message]:
-    """Put plain, prepared, delayed, light and large-property messages into several queues."""
+    """Put messages of all kinds into several queues: plain, prepared, delayed, light, and with
+    large properties."""
     messages = []
     for i in range(count):
         more: dict[str, Any] = {}
@@ -53,8 +54,8 @@ def _config(root: Path) -> Any:
 
 
 def _built(root: Path) -> dict[str, bytes]:
-    """Return the content of the files that the dispatch wrote, by path. Index files have the keys
-    `index 0`, `index 1` and so on, because their names are times."""
+    """Return the files written by the dispatch, by path. Index files have the keys `index 0`,
+    `index 1` and so on, because their names are times."""
     found = {
         str(path.relative_to(root)): path.read_bytes()
         for path in (root / "consumequeue").rglob("*")

@@ -1,4 +1,4 @@
-"""The checkpoint moves with the flush, and never points beyond the data on disk."""
+"""The checkpoint advances with each flush, and never beyond the data on disk."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def test_the_checkpoint_is_written_after_what_it_tells_of(
 
 
 def test_a_flush_beside_puts_and_dispatch_says_what_is_dispatched(tmp_path: Path) -> None:
-    """The checkpoint of a flush during puts covers only dispatched messages. It is a store time,
-    and other messages of the same millisecond may not be dispatched yet."""
+    """The checkpoint of a flush during puts covers only dispatched messages."""
     root = tmp_path / "s"
     clock = ManualClock(START_MS)
     with running(small_config(root), clock) as store:

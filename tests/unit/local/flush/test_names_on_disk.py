@@ -1,4 +1,4 @@
-"""Names of files are on disk before other data depends on them."""
+"""File names are on disk before any data that depends on them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""With SYNC_FLUSH, a put is durable once its future is done, and its message is invisible before
-that."""
+"""With SYNC_FLUSH, a put is durable once its future is done. Until then its message is
+invisible."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ def test_a_put_waits_for_its_flush_and_shows_after_it(tmp_path: Path, syncs: Hel
 
 
 def test_no_read_finds_what_is_not_on_disk(tmp_path: Path, syncs: HeldSyncs) -> None:
-    """Under SYNC_FLUSH, gets by queue, by position and by key return no message that is not on
-    disk."""
+    """With SYNC_FLUSH, gets by queue, position or key return only messages on disk."""
     with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
         syncs.hold()
         put = store.put_message(plain(number=1))
@@ -107,10 +106,8 @@ def test_one_sync_is_enough_for_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -
 def test_a_round_that_two_threads_begin_at_once_is_not_over_before_its_puts_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads begin a group of puts that share a flush at the same time. No put of the group
-    ends before its message is on disk. Thread A seals a group that thread B has begun, and that has
-    no put yet. In an earlier version, the sync of A ended this group, and later puts of it were
-    wrongly reported as durable."""
+    """If two threads start a shared flush at the same time, no put ends before its message is on
+    disk."""
     with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
         flush, puts = store._flush._log_flush, store._appender
         assert store.put_message(plain()).durable.result(WAIT_S) is OK

@@ -1,4 +1,4 @@
-"""The tier accepts only synced data, so that a power cut cannot leave it ahead of the log."""
+"""Only synced data is uploaded, so that the tier is never ahead of the log after a power cut."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def test_a_flush_for_the_tier_dispatches_what_it_brings_to_disk(tmp_path: Path) 
 
 
 def test_records_that_are_not_on_disk_are_not_read_for_the_tier(tmp_path: Path) -> None:
-    """Records that are not on disk are not read for the tier, regardless of the range that the
-    caller requests."""
+    """Records that are not on disk are never read for the tier, whatever range is requested."""
     with running(small_config(tmp_path / "s", **QUIET)) as store:
         source, log = store.dispatch_source, store.commit_log
         results = put_all(store, [plain(number=number) for number in range(9)])
@@ -69,8 +68,7 @@ def broker(tmp_path: Path) -> Iterator[MakeBroker]:
 def test_a_scan_uploads_what_is_flushed_and_a_forced_one_flushes_first(
     broker: MakeBroker, tmp_path: Path, tier: str, count: int
 ) -> None:
-    """A scan uploads only flushed messages, in full and partial batches. A forced scan flushes
-    first."""
+    """A scan uploads only flushed messages. A forced scan flushes first."""
     clock = ManualClock(T0)
     made = broker(
         clock=clock,

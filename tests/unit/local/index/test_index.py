@@ -85,8 +85,7 @@ def test_names_grow_when_the_clock_does_not(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_file_that_could_not_be_removed_again_is_passed_over(tmp_path: Path) -> None:
-    """A new index file does not get the name of an existing file. An unused file may exist, because
-    an attempt to create an index file failed."""
+    """A new index file never reuses the name of an existing file."""
     _put(_service(tmp_path), 0, 1)
     [path] = (tmp_path / "index").iterdir()
     again = IndexService(tmp_path, SHAPE, PositionalFiles(writable=True), ManualClock(START_MS))

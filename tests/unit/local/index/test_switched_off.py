@@ -1,4 +1,4 @@
-"""An index is disabled for some time, before a start or at run time."""
+"""Tests of disabling the index for some time, before a start or at run time."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_a_store_that_began_without_one_gets_one_at_run_time(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_on", [False, True], ids=["the file says no", "the file says yes"])
 def test_a_crash_while_it_is_off_loses_no_entry_that_was_there(tmp_path: Path, is_on: bool) -> None:
-    """A crash while the index is disabled loses no existing entry. With `is_on`, the next start
-    enables the index, and the recovery adds the missing entries."""
+    """A crash while the index is disabled loses no existing entries. With `is_on`, the next start
+    enables the index and adds the missing entries."""
     config = small_config(tmp_path)
     with running(config) as store:
         put_all(store, [plain(number=number) for number in range(12)])
@@ -117,8 +117,8 @@ def test_a_crash_while_it_is_off_loses_no_entry_that_was_there(tmp_path: Path, i
 
 
 def test_entries_behind_a_cut_log_go_also_while_it_is_off(tmp_path: Path) -> None:
-    """Index entries after the end of a shortened log are removed even while the index is disabled.
-    Otherwise the messages that replace the removed ones would get no entries."""
+    """Index entries after the end of a truncated log are removed even while the index is
+    disabled."""
     config = small_config(tmp_path)
     with running(config) as store:
         put_all(store, [plain(number=number) for number in range(5)])
@@ -143,8 +143,8 @@ def wipe(root: Path, offset: int) -> None:
 def test_an_index_that_is_behind_holds_nothing_up_once_it_is_switched_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the index is disabled, its missing entries will never be added. So an incomplete index
-    then delays neither the checkpoint nor the deletion of files."""
+    """An incomplete index that is disabled delays neither the checkpoint nor the deletion of
+    files."""
     config = small_config(tmp_path)
 
     def full(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Commit log files are created before their writer needs them."""
+"""Commit log files are created in advance."""
 
 from __future__ import annotations
 

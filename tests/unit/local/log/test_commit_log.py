@@ -1,4 +1,4 @@
-"""Reads of the owned commit log return its messages, and no other bytes."""
+"""Reads of the owner's commit log return its messages and nothing else."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_is_flushed_moves_with_the_sync_alone_and_the_dispatch_with_it(
 
 
 def _long_log(folder: Path, files: PositionalFiles, count: int) -> CommitLog:
-    """Create a log of `count` files. Each is filled with its own number."""
+    """Create a log of `count` files, each filled with its own number."""
     log = CommitLog(folder, FILE_SIZE, files)
     log.make_directory()
     for number in range(count):
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_deleted_stays_readable(
 
 
 def test_readers_and_the_deletion_of_files_never_meet(tmp_path: Path) -> None:
-    """A reader gets a file's bytes or nothing, even during the deletion of the file."""
+    """A read during the deletion of a file returns the file's bytes or nothing."""
     files = PositionalFiles(writable=True, max_open_files=2)
     count = 40
     with closing(files.open_files), closing(_long_log(tmp_path, files, count)) as log:

@@ -1,5 +1,5 @@
-"""If the first write to a new log file fails, the next record is written at the start of that file,
-and nowhere else."""
+"""After a failed first write to a new log file, the next record is written at the start of that
+file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> Iterator[CommitLog]:
 
 
 def append(log: CommitLog, data: bytes) -> int:
-    """Append bytes to the log as a put does. Return their physical offset."""
+    """Append bytes to the log like a put. Return their physical offset."""
     position = log.max_offset
     if position + len(data) > log.limit:
         position = log.make_room(len(data))
@@ -48,9 +48,8 @@ def append(log: CommitLog, data: bytes) -> int:
 def test_a_file_whose_pages_cannot_be_had_takes_nothing_at_another_place(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If pages of a new log file cannot be allocated, the put fails, and the next record is written
-    at the start of that file. In an earlier version, the next record was written after the end of
-    its file, and acknowledged."""
+    """If pages of a new log file cannot be allocated, the put fails. The next record is written at
+    the start of that file."""
 
     def refuse(*_: object) -> None:
         raise Exhausted("no memory")

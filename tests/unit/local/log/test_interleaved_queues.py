@@ -1,4 +1,4 @@
-"""An upload reads a log in which the messages of very many queues alternate."""
+"""Tests of uploading from a log in which messages of many queues alternate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ LOG_BYTES = 1 << 23
 
 @pytest.fixture
 def counted_bytes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Count the bytes that are read from the log by copies and by system calls, and the requested
-    pages."""
+    """Count the bytes copied or read from the log, and the requested pages."""
     counts = {"read": 0, "asked": 0}
     copy, gather, read = MappedFile.copy, MappedFile.gather, PositionalFiles.read_up_to
     resident = memory.is_resident

@@ -1,4 +1,4 @@
-"""Neighbouring records are read in one piece. Other records are read singly."""
+"""Adjacent records are read together, and other records separately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.message.encoding import Message
 
 
 class Log:
-    """A log of known bytes that counts reads."""
+    """A log with known content that counts reads."""
 
     def __init__(self, data: bytes, error: Exception | None = None) -> None:
         self.data = data

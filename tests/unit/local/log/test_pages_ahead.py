@@ -1,4 +1,4 @@
-"""A separate thread allocates pages of the writer's file in advance."""
+"""A separate thread allocates pages ahead of the writer."""
 
 from __future__ import annotations
 

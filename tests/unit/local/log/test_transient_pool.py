@@ -1,4 +1,4 @@
-"""Messages wait in buffers of the transient store pool."""
+"""Tests of messages in the buffers of the transient store pool."""
 
 from __future__ import annotations
 
@@ -203,9 +203,8 @@ def test_a_buffer_is_made_ahead_and_no_more_than_there_may_be(
 def test_what_the_flush_commits_meanwhile_is_dispatched_without_another_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """If the flush commits messages from the buffers, they are dispatched without another put. In
-    an earlier version, the commit thread then found nothing left to commit, and did not wake the
-    dispatch."""
+    """Messages that a flush commits from the buffers are dispatched without waiting for another
+    put."""
     files = PositionalFiles(writable=True)
     pool = TransientStorePool(1, SIZE)
     with closing(files), closing(CommitLog(tmp_path, SIZE, files, pool=pool)) as log:

@@ -1,5 +1,4 @@
-"""The result of a put completes with the flush that covers its message, unless the put does not
-wait for a flush."""
+"""A put completes with the flush that covers its message, unless it does not wait for a flush."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker adds extensions to a store: hooks before puts, and a listener after them."""
+"""A broker can add hooks before puts and a listener after them."""
 
 from __future__ import annotations
 

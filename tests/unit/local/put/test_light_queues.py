@@ -1,4 +1,4 @@
-"""The key `enableMultiDispatch`, which controls light queues, is changed while the store runs."""
+"""Tests of changing `enableMultiDispatch`, which controls light queues, while the store runs."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_it_counts_for_what_is_put_then_and_leaves_no_hole(tmp_path: Path, begin
 
 
 def test_what_was_put_counts_though_the_key_is_false_when_it_is_dispatched(tmp_path: Path) -> None:
-    """A message that was put in a light queue is dispatched even if the key is false by then,
-    because the message's offset is already used. Dropped rows are read again from the log."""
+    """A message in a light queue is dispatched even if the key is false by then, because its offset
+    is already in use."""
     config = small_config(tmp_path, enable_lmq=True)
     with running(config) as store:
         switch(config, True)
@@ -91,8 +91,8 @@ def test_offsets_that_a_producer_made_up_count_for_nothing(tmp_path: Path) -> No
 
 
 def test_offsets_that_java_gave_while_it_was_false_count_for_nothing(tmp_path: Path) -> None:
-    """Light queue offsets that a Java broker assigned while the key was false do not count, because
-    the next run of a Java broker assigns the same offsets again."""
+    """Light queue offsets that Java assigned while the key was false are ignored, because Java will
+    assign them again."""
     with running(small_config(tmp_path)) as store:  # light queues are off: stored as it is
         java = {"INNER_MULTI_QUEUE_OFFSET": "0"}
         put_all(store, [named(number, properties=java) for number in range(3)])
@@ -107,8 +107,8 @@ def test_offsets_that_java_gave_while_it_was_false_count_for_nothing(tmp_path: P
 
 
 def test_a_light_queue_has_no_template_of_records(tmp_path: Path) -> None:
-    """The put path keeps no templates of records for light queues. There may be a million light
-    queues, and their messages are put into another topic."""
+    """The put path keeps no record templates for light queues, because there may be a million of
+    them."""
     store = DefaultMessageStore(
         StoreConfig(store_path_root_dir=str(tmp_path), enable_lmq=True, enable_multi_dispatch=True)
     )

@@ -1,4 +1,4 @@
-"""Tests of puts: offsets, statuses, files, and the messages that a later start finds."""
+"""Tests of puts: offsets, statuses, files, and the messages found after a restart."""
 
 from __future__ import annotations
 

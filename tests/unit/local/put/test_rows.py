@@ -1,4 +1,4 @@
-"""Rows that wait for a flush are dispatched after the log is flushed, and never before."""
+"""Rows that wait for a flush are dispatched only after the flush."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tieredstore.local.put import rows as put_rows
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DefaultMessageStore]:
-    """A store that dispatches only messages before the `flushed_offset` of its log. No thread
-    flushes the log."""
+    """A store that dispatches only messages before the log's `flushed_offset`. No thread flushes
+    the log."""
     monkeypatch.setattr(CommitLog, "confirm_offset", property(lambda log: log.flushed_offset))
     store = DefaultMessageStore(small_config(tmp_path / "s"), ManualClock(START_MS))
     store._appender._holds_rows = True
@@ -52,9 +52,7 @@ def test_what_is_not_flushed_is_not_dispatched(store: DefaultMessageStore) -> No
 def test_rows_that_are_confirmed_in_part_are_not_read_in_the_log_too(
     store: DefaultMessageStore,
 ) -> None:
-    """Of a group of rows, only the first ones are before the end of the flushed log, because the
-    log is committed file by file. All rows of the group wait in memory, and are not read from the
-    log again."""
+    """Rows that are only partly flushed stay in memory, and are not read from the log again."""
     log, appender = store.commit_log, store._appender
     store.put_message(plain(number=0))
     middle = log.max_offset

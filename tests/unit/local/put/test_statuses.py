@@ -1,5 +1,4 @@
-"""Tests of the put contract: for every supported RocketMQ status, a test in which a put returns
-it."""
+"""For every supported RocketMQ put status, a put returns it in one test."""
 
 from __future__ import annotations
 
@@ -181,8 +180,8 @@ def test_a_raised_flag_refuses_puts_until_it_is_lowered(tmp_path: Path, flag: Ru
         put_all(store, [plain(number=1)])
 
         def is_short_again() -> bool:
-            """Return whether puts use the fast path again. From time to time, one put is measured
-            on the general path."""
+            """Return whether puts use the fast path again. Occasionally one put is measured on the
+            general path."""
             return store.put_message(plain()).ok and ("T", 0) in store._appender._plain
 
         wait_for(is_short_again)

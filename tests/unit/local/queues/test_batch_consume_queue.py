@@ -1,4 +1,4 @@
-"""Records of a queue hold several messages. Tests of units, searches and gets."""
+"""Tests of queues whose records contain several messages: units, searches and gets."""
 
 from __future__ import annotations
 
@@ -313,8 +313,7 @@ def test_a_batch_queue_of_java_is_read(golden: Path, tmp_path: Path, name: str) 
 def test_records_that_no_queue_knows_yet_are_put_in_it_at_the_start(
     tmp_path: Path, lost: int
 ) -> None:
-    """A broker was killed before it dispatched some batch records. The next start adds their
-    units."""
+    """A start adds the missing units of batch records after a kill."""
     with stores(tmp_path / "s") as (_, reader):
         end = reader.get(GetRequest("B", 0, 0, 1)).messages[0].physical_offset
     root = tmp_path / "copy"

@@ -128,8 +128,8 @@ def test_what_is_behind_the_last_unit_of_the_queue_is_dropped(tmp_path: Path) ->
 
 
 def test_a_place_that_a_kept_unit_leads_to_is_never_given_out_again(tmp_path: Path) -> None:
-    """The position of an extended unit is not used again if a consume queue unit refers to it. This
-    holds even if the extended unit consists of zeros because its write or its file was lost."""
+    """The position of an extended unit is never reused while a consume queue unit refers to it,
+    even if its content was lost."""
     extension = make(tmp_path / "a")
     found = put(extension, 1, 2)
     path = tmp_path / "a" / f"{0:020d}"

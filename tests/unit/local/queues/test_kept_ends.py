@@ -1,5 +1,5 @@
-"""A clean stop records the ends of queues in files. The next start uses the record and reads no
-unit, unless the store has changed."""
+"""A clean stop saves the ends of the queues. The next start uses them instead of reading units,
+unless the store has changed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def config(root: Path, **changes: Any) -> Any:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A stopped store with queues of several files, a queue of one file, a queue of a recreated
-    topic, and a queue of a deleted topic."""
+    """A stopped store with queues of one and several files, a queue of a recreated topic, and one
+    of a deleted topic."""
     root = tmp_path / "store"
     with running(config(root)) as store:
         put_all(store, [plain("long", 0, number) for number in range(35)])
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """List that gets a line for each start that reads the queues."""
+    """List that receives a line for each start that reads the queues."""
     found: list[str] = []
     load = ConsumeQueueStore.load
 
@@ -182,8 +182,7 @@ def move_log(root: Path, begin: int, end: int) -> None:
 
 
 def find_outcome(root: Path) -> object:
-    """Start and stop a store. Return its queues and messages, or the type and text of the start's
-    error."""
+    """Start and stop a store. Return its queues and messages, or the type and text of the error."""
     try:
         return open_stopped(root)
     except TieredStoreError as error:
@@ -204,9 +203,8 @@ def test_where_anything_has_changed_a_start_is_as_without_it(
 
 
 def test_messages_that_somebody_else_put_since_are_found(root: Path, loads: list[str]) -> None:
-    """A start finds messages that another broker has put since the last clean stop. That broker
-    recorded no new ends of the queues. The messages are in existing queue files, whose times are
-    unchanged."""
+    """A start finds messages that another broker has put since the last clean stop, even if the
+    file times are unchanged."""
     stale = (root / KEPT_FILE).read_bytes()
     stats = {path: path.stat() for path in root.glob("consumequeue/**/*")}
     with running(config(root)) as store:
@@ -222,9 +220,8 @@ def test_messages_that_somebody_else_put_since_are_found(root: Path, loads: list
 
 
 def test_a_backup_that_is_put_back_over_the_store_is_read(root: Path, loads: list[str]) -> None:
-    """After a backup is copied over its store with `cp -a`, a start reads the queues instead of
-    their saved ends. The overwritten files have the same inode, time and size as before. Files that
-    are newer than the backup stay, although their messages are after the end of the log."""
+    """If a backup was restored over the store with `cp -a`, a start reads the queues instead of
+    their saved ends."""
     backup = root.with_name("backup")
     shutil.copytree(root, backup)
     with running(config(root)) as store:

@@ -1,4 +1,4 @@
-"""Tests of the consume queues of a stopped store, in files or in RocksDB."""
+"""Tests of the consume queues of a stopped store, both in files and in RocksDB."""
 
 from __future__ import annotations
 

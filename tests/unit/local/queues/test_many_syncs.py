@@ -1,4 +1,4 @@
-"""Tests of the syncs of many queues in files."""
+"""Tests of syncing many file-based queues."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ TIMES = np.zeros(1, dtype=np.int64)
 
 
 class Files(PositionalFiles):
-    """Files that record their syncs. `fails` is a text in the path of a file or folder whose sync
-    fails once."""
+    """Files that record their syncs. The first sync of a path that ends with `fails` fails."""
 
     def __init__(self, fails: str = "") -> None:
         super().__init__(writable=True)
@@ -56,8 +55,8 @@ def fill(store: ConsumeQueueStore, count: int) -> None:
 def test_l71_all_files_and_folders_are_synced_however_many(
     tmp_path: Path, count: int, fails: str
 ) -> None:
-    """All files and folders are synced, even if there are many, and even after a failed sync. One
-    message may name 1,024 light queues."""
+    """All files and folders are synced, even after a failed sync. A message may name 1,024 light
+    queues."""
     files = Files(fails)
     store = ConsumeQueueStore(tmp_path, files, 200)
     fill(store, count)

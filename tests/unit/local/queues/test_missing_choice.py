@@ -1,5 +1,5 @@
-"""Tests that the right missing units are added to a queue, after deletions of its topic, and with
-damaged queue offsets."""
+"""Tests of which missing units are added to a queue, after deletions of its topic or with damaged
+queue offsets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ SIZE = 100
 
 def choose(root: Path, offsets: list[int]) -> tuple[list[tuple[int, int, int]], int]:
     """Choose the units for records with these queue offsets. Return the first offset, end offset
-    and first log position of each group of consecutive units, and the number of messages that are
-    reported as unread."""
+    and first log position of each group of consecutive units, and the number of unread messages."""
     rows = SpilledRows(Spill(), FOUND_DTYPE)
     found = np.zeros(len(offsets), FOUND_DTYPE)
     found["offset"] = offsets
@@ -42,9 +41,8 @@ def choose(root: Path, offsets: list[int]) -> tuple[list[tuple[int, int, int]], 
 def test_j50_the_last_generation_of_a_topic_is_taken_as_a_whole(
     tmp_path: Path, length: int
 ) -> None:
-    """A topic was deleted and recreated several times. The log has the messages of all these topics
-    and no record of a deletion, because a Java broker writes none. All messages of the last topic
-    are chosen, and no others."""
+    """If a topic was recreated several times, exactly the messages of the last generation are
+    chosen. A Java broker does not record the deletions in the log."""
     offsets = [*range(length), *range(length - 1), *range(length + 9)]
     assert choose(tmp_path, offsets) == ([(0, length + 9, SIZE * (2 * length - 1))], 0)
     assert choose(tmp_path, [*range(length), 0]) == ([(0, 1, SIZE * length)], 0)

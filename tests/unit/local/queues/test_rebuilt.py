@@ -1,5 +1,4 @@
-"""Consume queues rebuilt from the commit log equal the owner's, up to the end of the data on
-disk."""
+"""Consume queues rebuilt from the commit log equal the owner's."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def make_queues(log: ForeignCommitLog, limit_ms: int = FOREVER_MS) -> RebuiltQue
 
 
 def contents(queue: ConsumeQueueReader) -> list[tuple[int, ...]]:
-    """Return offset, unit and store time of each message."""
+    """Return the offset, unit and store time of each message."""
     found: list[tuple[int, ...]] = []
     offset = queue.min_offset
     while offset < queue.max_offset:

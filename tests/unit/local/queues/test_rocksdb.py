@@ -49,8 +49,7 @@ def store(tmp_path: Path) -> Iterator[RocksDBConsumeQueueStore]:
 
 
 def test_keys_and_values_are_java_s(public_rocksdb: Path, golden: Path) -> None:
-    """Keys and values of the database equal Java's: the documented example, and each key and value
-    of two databases that Java wrote."""
+    """Keys and values equal those of Java's documentation and of two databases that Java wrote."""
     key = QueueKey("TopicTest", 1)
     assert layout.pack_unit_prefix(key) + layout.pack_number(1) == bytes.fromhex(
         "00000009 01 546f70696354657374 01 00000001 01 0000000000000001"
@@ -281,7 +280,7 @@ def test_what_the_library_says_is_passing_or_lasting(
 
 
 class FullDisk:
-    """A database whose writes fail because the disk is full, until the database is reopened."""
+    """A database whose writes fail with a full disk until it is reopened."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
@@ -359,8 +358,7 @@ def _read_one_by_one(queue: ConsumeQueueInterface) -> list[int]:
 def test_the_database_is_read_while_it_is_replaced(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database is read while it is replaced. A reader keeps its open files even if the next owner
-    deletes them."""
+    """A reader of a database keeps its open files while the next owner replaces them."""
     root = copy_store(golden / "local-rocksdb", tmp_path / "s")
     reader = open_read_only(root)
     wanted = {key: reader.get_max_offset_in_queue(*key) for key in reader.list_queues()}
@@ -378,8 +376,8 @@ def test_the_database_is_read_while_it_is_replaced(
 
 @pytest.mark.parametrize("served", [True, False])
 def test_light_queues_ask_for_one_key_only(tmp_path: Path, served: bool) -> None:
-    """Light queues in RocksDB need only one configuration key. If queues are in files, Java also
-    needs the key enableMultiDispatch."""
+    """Light queues in RocksDB are enabled by a single key. For queues in files, Java also needs
+    enableMultiDispatch."""
     config = rocksdb_config(tmp_path, enable_lmq=served, enable_multi_dispatch=False)
     with running(config) as store:
         put_all(store, [plain(properties={"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})])
@@ -388,8 +386,7 @@ def test_light_queues_ask_for_one_key_only(tmp_path: Path, served: bool) -> None
 
 
 def test_j90_a_new_database_knows_where_expired_queues_ended(tmp_path: Path) -> None:
-    """A new database contains the ends of expired queues. Otherwise the next message of such a
-    queue would get a used offset."""
+    """A new database contains the ends of expired queues, so that their offsets are not reused."""
     directory = tmp_path / "consumequeue"
     store = RocksDBConsumeQueueStore(directory)
     store.load()
@@ -433,8 +430,7 @@ def test_j90_a_replacement_that_was_stopped_goes_on(tmp_path: Path) -> None:
 def test_few_queues_stay_open(
     store: RocksDBConsumeQueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a limited number of queues are open at the same time, because a store may have a million
-    light queues."""
+    """The number of open queues is limited, because a store may have a million light queues."""
     monkeypatch.setattr("tieredstore.local.queues.rocksdb.consume_queue_store.MAX_OPEN", 3)
     keys = [QueueKey(f"%LMQ%{number}", 0) for number in range(9)]
     for first in range(3):  # one round of more queues than stay open, and later ones

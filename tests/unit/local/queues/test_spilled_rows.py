@@ -1,4 +1,4 @@
-"""Rows that exceed the memory limit are written to disk."""
+"""Rows beyond the memory limit are written to disk."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def test_no_room_in_the_folder_is_an_error_and_no_signal(
 def test_j95_queues_of_a_large_log_are_made_outside_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queues of a large log are rebuilt on disk instead of in memory. They are rebuilt if the
-    store lacks its queues, or if it keeps them in a database and was not stopped cleanly."""
+    """The queues of a large log are rebuilt on disk instead of in memory."""
     taken: list[int] = []
     make_room = Spill.make_room
 

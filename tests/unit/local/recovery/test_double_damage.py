@@ -1,5 +1,5 @@
-"""A unit of a queue and a field of its record are damaged, or the last record of the log. Every
-reader reports it, and no acknowledged queue offset is given out again."""
+"""Damage to both a unit and its record, or to the last record of the log, is reported by every
+reader. Acknowledged queue offsets are never reused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ too low, and a false position in the log."""
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cleanly stopped store with 20 messages in each of two queues, by turns."""
+    """A cleanly stopped store with two queues of 20 alternating messages each."""
     root = tmp_path_factory.mktemp("whole") / "store"
     with running(small_config(root), SYSTEM_CLOCK) as store:
         put_all(store, [plain("orders", number % 2, number) for number in range(2 * COUNT)])
@@ -79,8 +79,8 @@ def offload(root: Path, target: Path) -> Ran:
 
 
 def check_start(root: Path, queue_id: int, number: int) -> None:
-    """Start the store on copies, with and without the state that the last stop saved. Each queue
-    has its other messages, and continues after the last of them."""
+    """Start copies of the store, with and without the saved state. Check that each queue has its
+    other messages and continues after the last one."""
     for name in ("kept", "java"):
         copy = copy_store(root, root.parent / name)
         if name == "java":
@@ -138,8 +138,8 @@ def test_l06_a_queue_s_first_unit_and_its_record_are_damaged(
 def test_l06_a_queue_s_last_unit_and_its_record_are_damaged(
     whole: Path, tmp_path: Path, queue_id: int, unit: str | None, field: str
 ) -> None:
-    """The last message of queue 1 is also the last one of the log. If it is damaged there as a
-    whole, a start is refused until the operator agrees to the loss."""
+    """If the last message of the log is damaged, a start is refused until the operator accepts the
+    loss."""
     root = copy_store(whole, tmp_path / "store")
     damage(root, queue_id, COUNT - 1, unit, field)
     every = {(number, offset) for number in (0, 1) for offset in range(COUNT)}
@@ -177,8 +177,7 @@ def test_l06_a_damaged_last_unit_alone_is_no_loss(whole: Path, tmp_path: Path) -
 def test_l02_bytes_of_a_torn_write_that_java_cut_off_are_no_loss(
     whole: Path, tmp_path: Path
 ) -> None:
-    """A Java broker that has cut off a torn record leaves its bytes in the log. They are not a
-    message: their store time is after that of the last message on disk."""
+    """The bytes of a torn record that Java cut off are not treated as a lost message."""
     root = copy_store(whole, tmp_path / "store")
     with running(small_config(root), SYSTEM_CLOCK) as store:
         end = store.commit_log.max_offset

@@ -1,5 +1,5 @@
-"""Tests of recovery plans and their texts. A plan writes nothing, and the repair does exactly what
-the plan says."""
+"""Tests of recovery plans and their messages. Planning writes nothing, and the repair follows the
+plan exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = 120
 
 
 def fill(root: Path, count: int = COUNT) -> list[Any]:
-    """Write two queues of one topic and one of another, over several files of each kind. Stop the
+    """Write several files of each kind, with two queues of one topic and one of another. Stop the
     store."""
     with running(small_config(root)) as store:
         return put_all(
@@ -156,8 +156,7 @@ def test_java_s_times_say_with_which_file_it_begins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", ["known", "unknown"])
 def test_l02_a_torn_last_record_is_cut_in_an_unclean_store(tmp_path: Path, position: str) -> None:
-    """The torn last record of an unclean store is cut off, as in Java's own test. The record's last
-    bytes are zeros. Afterwards the log and the queue end before the record."""
+    """As in Java's own test, a torn last record is cut off in an unclean store."""
     whole = tmp_path / "s"
     last = fill(whole, 30)[-1]
     wanted = reopen(whole)
@@ -222,9 +221,8 @@ def test_l06_valid_messages_behind_a_damaged_one_are_not_thrown_away(tmp_path: P
 def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
     tmp_path: Path, length: int
 ) -> None:
-    """A kill interrupted the copy of a batch into the log. The batch is cut off, because it was not
-    acknowledged. It was copied from its end, so its first bytes are missing before valid
-    messages."""
+    """A batch whose copy into the log was interrupted is cut off, because it was not acknowledged.
+    It is copied from its end, so its first bytes are missing."""
     root = tmp_path / "s"
     results = fill(root)
     first = results[-4]
@@ -240,8 +238,7 @@ def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
 
 
 def test_messages_behind_a_lost_write_were_not_promised(tmp_path: Path) -> None:
-    """Messages after a lost write are cut off, because they were not acknowledged. After a power
-    cut, a sector of the unsynced data is missing, although later writes exist."""
+    """Messages after a lost write are cut off, because they were not acknowledged."""
     root = tmp_path / "s"
     results = fill(root)
     leave_unclean(root, checkpoint=Checkpoint(logics_physical_offset=results[40].physical_offset))
@@ -279,8 +276,8 @@ def test_a_sector_that_was_flushed_and_is_gone_needs_consent(tmp_path: Path) -> 
 def test_i82_a_torn_message_with_a_record_in_its_body_is_cut_off(
     tmp_path: Path, torn: str, dispatched: int
 ) -> None:
-    """A torn message is cut off even if its body contains a record. A client chose the position and
-    the store time of this record, and must not be able to stop a start."""
+    """A torn message is cut off even if its body contains a record. Otherwise a client could
+    prevent a start."""
     root = tmp_path / "s"
     results = fill(root)
     with running(small_config(root)) as store:
@@ -314,8 +311,7 @@ def test_i82_a_torn_message_with_a_record_in_its_body_is_cut_off(
 
 
 def test_i82_a_head_in_a_body_hides_no_messages_behind_it(tmp_path: Path) -> None:
-    """The body of a torn message contains the head of a record. The size in this head includes the
-    messages of other clients that follow. The recovery still finds all these messages."""
+    """A record head in the body of a torn message does not hide the messages after it."""
     root = tmp_path / "s"
     fill(root)
     with running(small_config(root)) as store:
@@ -335,8 +331,7 @@ def test_i82_a_head_in_a_body_hides_no_messages_behind_it(tmp_path: Path) -> Non
 
 
 def test_i82_real_messages_behind_a_damaged_head_still_need_consent(tmp_path: Path) -> None:
-    """Recovery asks for consent before it cuts off valid messages after a damaged record head. The
-    record's size or body length is wrong, and covers these messages."""
+    """Recovery asks for consent before it cuts off valid messages after a damaged record head."""
     for position in (0, 84):
         root = tmp_path / str(position)
         results = fill(root)
@@ -435,8 +430,8 @@ def test_queues_that_are_gone_are_built_from_the_log(root: Path) -> None:
 
 
 def test_a_hole_in_front_of_a_queue_s_next_message_is_found(tmp_path: Path) -> None:
-    """Units are missing before the position up to which the checkpoint calls the queues complete.
-    The recovery notices that, and the dispatch begins before the first missing unit."""
+    """Recovery finds missing units before the checkpoint. The dispatch then starts before the first
+    missing unit."""
     root = tmp_path / "s"
     results = fill(root)
     wanted = reopen(root)
@@ -621,9 +616,8 @@ def test_an_empty_store_that_was_killed_opens(tmp_path: Path) -> None:
 
 
 def test_a_queue_whose_offsets_begin_anew_is_the_later_one(tmp_path: Path) -> None:
-    """If the offsets of a queue begin at 0 again in the log, the later messages belong to the
-    recreated topic. A Java broker deletes only the files of a topic, so the log still has the old
-    messages."""
+    """If the offsets of a queue restart at 0 in the log, the later messages belong to a recreated
+    topic. A Java broker leaves the old messages in the log."""
     root = tmp_path / "s"
     with running(small_config(root)) as store:
         put_all(store, [plain(number=i) for i in range(30)] + [plain("U")])

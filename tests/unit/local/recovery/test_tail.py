@@ -1,4 +1,4 @@
-"""The end of a cleanly stopped log is found, regardless of the bytes after its last message."""
+"""The end of a cleanly stopped log is found, whatever bytes follow the last message."""
 
 from __future__ import annotations
 

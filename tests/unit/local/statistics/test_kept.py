@@ -1,4 +1,4 @@
-"""The owner of a store saves statistics in the store's folder."""
+"""A store's statistics are saved in its folder."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A put that holds the lock for long is logged twice: with its code location during the put, and
-with its size afterwards."""
+"""A put that holds the lock for long is logged twice: its code location during the put, and its
+size afterwards."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class HeldClock(ManualClock):
 
 @pytest.fixture(params=[MessageAppender, CompiledAppender] if IS_COMPILED else [MessageAppender])
 def clock(request: Any, monkeypatch: pytest.MonkeyPatch) -> HeldClock:
-    """The clock of a store. Each test runs with puts in Python, and with puts in the compiled core
-    if it exists."""
+    """The clock of a store. Each test runs with puts in Python and, if available, in the compiled
+    core."""
     monkeypatch.setattr(assembly, "find_appender_class", lambda: request.param)
     return HeldClock()
 

@@ -1,4 +1,4 @@
-"""Tests of a store's counters and timings, and of its log lines about refused or slow puts."""
+"""Tests of a store's counters, timings, and log messages about refused or slow puts."""
 
 from __future__ import annotations
 

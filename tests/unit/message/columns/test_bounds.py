@@ -1,5 +1,4 @@
-"""Tests of the sum, the least and the greatest value of a column. They are computed in one way for
-few rows and in another for many."""
+"""Tests of the sum, minimum and maximum of a column, for few rows and for many."""
 
 from __future__ import annotations
 

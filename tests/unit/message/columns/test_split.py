@@ -1,4 +1,4 @@
-"""Units and commit log bytes are split into messages (`docs/formats/consume-queue.md`)."""
+"""Tests of splitting units and commit log bytes into messages (`docs/formats/consume-queue.md`)."""
 
 from __future__ import annotations
 

@@ -75,9 +75,8 @@ def test_defect_d13_hash_zero_has_a_slot_like_any_other() -> None:
 
 
 def test_a_slot_that_a_crash_left_ahead_of_the_header_counts_as_empty() -> None:
-    """After a crash, a slot that refers to an item above the header's count counts as empty. A
-    process was killed after it wrote the slot and before it wrote the header. The next item gets
-    the same number."""
+    """A slot that refers to an item beyond the header's count is treated as empty. A crash between
+    the two writes leaves such a slot."""
     for one_by_one in (True, False):
         data = new_file()
         ti.slots_view(data, SLOTS)[3] = 1

@@ -1,5 +1,4 @@
-"""The probes of `tieredstore doctor` test whether a backend keeps its promises. They run on object
-stores, and each of these stores breaks one promise."""
+"""Tests of the probes of `tieredstore doctor` on object stores that each break one guarantee."""
 
 from __future__ import annotations
 
@@ -238,7 +237,7 @@ def probe_in_vain(client: FaultyObjectClient) -> None:
 
 @pytest.mark.parametrize("fault", [ObjectFault.FAIL, ObjectFault.LOSE_REPLY])
 def test_nothing_is_left_whichever_request_fails(fault: ObjectFault) -> None:
-    """The probes of `tieredstore doctor` leave no objects, even if any one request fails."""
+    """The probes of `tieredstore doctor` leave no objects behind, even if a request fails."""
     first = FaultyObjectClient(limits=SMALL_PARTS)
     probe_in_vain(first)
     assert len(first.requests) > 40

@@ -208,7 +208,7 @@ class TestComposing:
 
 
 class TestLocalFiles:
-    """An interrupted write never looks like an object."""
+    """An interrupted write never leaves a file that looks like an object."""
 
     @pytest.fixture
     def client(self, tmp_path: Path) -> FsspecClient:
@@ -292,8 +292,7 @@ def test_o07_a_file_that_is_added_during_a_listing_in_memory_is_no_error(
     assert client.put_if_absent("t/c.0", [b"abc"], STAMP)
 
     class Growing(dict[str, Any]):
-        """A dictionary of files. While it is copied for the first time, another thread adds a
-        file."""
+        """A dictionary of files that appears to grow during the first iteration."""
 
         copies = 0
 

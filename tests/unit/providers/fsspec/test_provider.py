@@ -1,4 +1,4 @@
-"""Tests of locating and opening a tier on fsspec: URLs, keys, secrets."""
+"""Tests of opening a tier on fsspec: URLs, keys and secrets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """MemoryObjectClient behaves like an object store: creates are atomic, listings are ordered, and
-unfinished uploads stay."""
+unfinished uploads remain."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of the block checksums that are stored beside the segments of a Posix tier. Damage is
-found. No crash, power cut or Java broker makes undamaged bytes unreadable."""
+"""Tests of block checksums in a Posix tier. Damage is detected. Undamaged bytes stay readable after
+crashes, power cuts and writes by Java."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ KEYS = SegmentId("broker-a/rmq_sys_INDEX/0", INDEX, 0)
 
 
 def log_bytes(size: int, *, generation: int = 0, first: int = 0) -> bytes:
-    """Return about `size` bytes of records of a topic. `generation`: number of times that the topic
-    was recreated."""
+    """Return about `size` bytes of records of a topic. `generation` is the number of times the
+    topic was recreated."""
     found, offset = b"", first
     while len(found) < size:
         time_ms = 1_700_000_000_000 + generation * 86_412_345 + offset
@@ -112,15 +112,15 @@ class Tier:
             return bytes(segment.read(position, length))
 
     def covered(self, id: SegmentId) -> tuple[int, int]:
-        """Return the number of bytes with checksums, and the number of all bytes."""
+        """Return the number of bytes with checksums, and the total number of bytes."""
         with closing(self.open()) as provider:
             found = provider.check_blocks(id)
             assert not found.damaged
             return found.covered_bytes, found.size_bytes
 
     def flip(self, id: SegmentId, position: int, *, keeps_time: bool = True) -> None:
-        """Change a byte. With `keeps_time`, keep the file's modification time, as a failing disk
-        does. Otherwise change it, like a program that writes the byte."""
+        """Change a byte. With `keeps_time`, keep the file's modification time, like a failing
+        disk."""
         path = self.path(id)
         before = path.stat()
         with path.open("r+b") as file:
@@ -273,7 +273,7 @@ class TestSums:
 
 
 class TestPieces:
-    """A small read of a block that was verified as a whole reads only the pieces that it needs."""
+    """Small reads of a verified block read only the pieces that they need."""
 
     class Calls(PosixCalls):
         def __init__(self) -> None:
@@ -352,8 +352,7 @@ class TestPieces:
 
 
 class TestOthersWrite:
-    """Java does not know the checksum files. It appends to segments, deletes them and recreates
-    them."""
+    """Java ignores checksum files when it appends to segments, deletes them and recreates them."""
 
     @SEGMENTS
     def test_bytes_that_java_appended_are_uncovered_and_never_an_error(
@@ -473,8 +472,7 @@ class TestDamageStays:
 
 
 class StoppingCalls(PosixCalls):
-    """Stops the process before or after call number `at`. Only calls that change files are
-    counted."""
+    """Stops the process before or after call number `at`. Only calls that change files count."""
 
     def __init__(self, at: int, *, before: bool) -> None:
         super().__init__()
@@ -530,7 +528,7 @@ def live(segments: PosixProvider, id: SegmentId) -> Iterator[None]:
 
 
 def contents(id: SegmentId) -> list[bytes]:
-    """Return the segment's content at each step of its life cycle."""
+    """Return the segment's content at each step of `live`."""
     first, second = CONTENT[id](), CONTENT[id](generation=1)
     grown = [first[:end] for end in (0, 500, 70_000, 70_020, 135_000)]
     return [*grown, first[:66_000] + second[66_000:90_000], b"", second[:300], second[:80_000]]
@@ -567,7 +565,7 @@ def test_l01_a_stop_at_any_call_leaves_what_counts_readable(
 
 
 class FailingCalls(PosixCalls):
-    """System calls. While `fails` is set, those that open or delete checksum files fail."""
+    """System calls that fail for checksum files while `fails` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -657,7 +655,7 @@ class TestUnreadable:
 
 
 class ReadOnlyFile(PosixCalls):
-    """One file belongs to another user, in a folder of our user."""
+    """One file that belongs to another user, in a folder of ours."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -675,7 +673,7 @@ class ReadOnlyFile(PosixCalls):
 
 
 class CountingCalls(PosixCalls):
-    """Counts the bytes that are read."""
+    """Counts the bytes read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -688,7 +686,7 @@ class CountingCalls(PosixCalls):
 
 
 class TestCost:
-    """A commit does not read the segment again, even if the segment is long."""
+    """A commit never rereads a segment, however long it is."""
 
     content = unit_bytes(20_000)
 

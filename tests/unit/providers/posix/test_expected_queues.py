@@ -1,4 +1,4 @@
-"""A listing with a list of expected queues reads fewer folders, and has the same result."""
+"""A listing that knows the expected queues reads fewer folders and has the same result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CountingCalls(PosixCalls):
 
 
 class UncountedCalls(CountingCalls):
-    """A file system that does not report how many subfolders a folder has."""
+    """A file system that does not report the number of subfolders."""
 
     def stat(self, path: str) -> os.stat_result:
         found = list(super().stat(path))

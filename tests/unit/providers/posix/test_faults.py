@@ -1,5 +1,4 @@
-"""Each system call of the Posix provider fails in turn. Tests of the error, and of the remaining
-files."""
+"""Tests of failing system calls of the Posix provider: the error, and the remaining files."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 
 
 class FaultyCalls(PosixCalls):
-    """System calls with planned results. Each call takes the next step from the list of its name in
-    `plan`: an errno to fail with, a callable, or None for success. Calls for checksum files always
-    succeed, and are not logged."""
+    """System calls with planned results. `plan` lists the steps of each call by name: an errno, a
+    callable, or None for success. Calls for checksum files always succeed and are not logged."""
 
     def __init__(self) -> None:
         super().__init__(portable=False)
@@ -303,8 +301,7 @@ class TestWrites:
     def test_a_file_that_came_meanwhile_is_no_new_one(
         self, provider: PosixProvider, calls: FaultyCalls, tmp_path: Path
     ) -> None:
-        """A file that another process created in the meantime is not treated as a new empty file.
-        Its content is deleted before other bytes are written."""
+        """A file that another process has just created is truncated before it is written."""
         provider.open(ID).write(0, [b"0123456789"])
         calls.log.clear()
         assert provider.open(ID).write(0, [b"abc"]) == Written(3)
@@ -335,8 +332,7 @@ BATCHES = (b"first batch ", b"second", b"third, which is longer than the others"
 
 
 class CrashingCalls(FaultyCalls):
-    """Raises SimulatedCrash before the n-th call that changes a file, or in the middle of a
-    write."""
+    """Raises SimulatedCrash before the n-th call that changes a file, or during a write."""
 
     def __init__(self, crash_at: int = 0) -> None:
         super().__init__()

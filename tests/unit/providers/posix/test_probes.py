@@ -1,5 +1,4 @@
-"""The probes of `tieredstore doctor` test whether a backend keeps its promises. They run on file
-systems, and each of these breaks one promise."""
+"""Tests of the probes of `tieredstore doctor` on file systems that each break one guarantee."""
 
 from __future__ import annotations
 

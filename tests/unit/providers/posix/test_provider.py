@@ -1,4 +1,4 @@
-"""Tests of PosixProvider: its files, listings, open files, and reads."""
+"""Tests of PosixProvider: files, listings, open files and reads."""
 
 from __future__ import annotations
 
@@ -281,8 +281,8 @@ class TestReadNowait:
         assert segment.read_nowait(0, 3) is None
 
     def test_bytes_of_a_file_that_was_closed_meanwhile_do_not_count(self, tmp_path: Path) -> None:
-        """Bytes that are read while another thread closes the file are discarded. The descriptor
-        may already belong to the next file, which has other bytes."""
+        """Bytes read while another thread closes the file are discarded, because the descriptor may
+        already belong to another file."""
         (tmp_path / "other").write_bytes(b"xyz")
 
         class Closing(PosixCalls):

@@ -1,4 +1,4 @@
-"""S3Client keeps the promises of an ObjectClient on moto."""
+"""S3Client fulfils the contract of an ObjectClient on moto."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def test_requests_to_google_have_headers_of_one_family_and_its_signature(
 
 @pytest.mark.parametrize("name", ["oss", "cos", "obs", "google"])
 def test_bodies_go_with_their_md5(server: ScriptedServer, name: str) -> None:
-    """For vendors that check the MD5 of a body, each request contains the MD5 of its body. Some
-    vendors require the MD5 in a request that deletes many objects."""
+    """Requests to vendors that check MD5 contain the MD5 of the body. Some vendors require it for
+    deletions of many objects."""
     server.otherwise = lambda _: Reply(body=b"<DeleteResult/>")
     with s3_client(server.url, tieredStoreS3Dialect=name) as client:
         client.put_if_absent("k", [b"data"], {})
@@ -149,8 +149,8 @@ def test_an_upload_whose_key_is_taken_may_end_at_its_beginning(
 def test_nothing_is_composed_of_a_source_that_is_not_whole(
     server: ScriptedServer, source: Reply, found: str
 ) -> None:
-    """If a source is truncated, no object is composed from it. This dialect cannot copy parts, so
-    the client would read the source and put its bytes as one object."""
+    """No object is composed from a truncated source. Without part copies, the client reads the
+    source and puts it as one object."""
     server.otherwise = lambda request: source if request.method == "GET" else Reply()
     with (
         s3_client(server.url, tieredStoreS3Dialect="google") as client,

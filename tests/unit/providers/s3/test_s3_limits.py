@@ -1,4 +1,4 @@
-"""Tests of the limit of concurrent requests."""
+"""Tests of the limit on concurrent requests."""
 
 from __future__ import annotations
 

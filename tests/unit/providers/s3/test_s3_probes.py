@@ -1,4 +1,4 @@
-"""Tests of the probe that finds lifecycle rules which would affect a tier."""
+"""Tests of the probe for lifecycle rules that would affect a tier."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of S3Provider that are particular to S3. The contract of all providers is tested in
-`tests/integration/object_store`, also on real servers."""
+"""Tests of S3Provider that are specific to S3. The common contract is tested in
+`tests/integration/object_store`."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_usage_counts_by_operation_and_file_type_and_prices_it(
 
 
 def test_usage_tells_how_often_a_byte_was_written(moto_endpoint: str, bucket: str) -> None:
-    """The usage shows how often each byte was written. It counts the committed bytes, the bytes
-    that merges sent again, and the bytes that the server copied for merges."""
+    """The usage shows how often each byte was written: by commits, by merges, and by copies on the
+    server."""
     # Nothing is merged beside the test, so that all of it is counted when a run ends.
     with closing(open_tier(moto_endpoint, bucket, maintenance_threads=0)) as provider:
         epoch = provider.acquire_writer("broker-a")
@@ -109,7 +109,7 @@ def test_o11_an_endpoint_that_ignores_conditions_has_no_writer(server: ScriptedS
     stored: dict[str, bytes] = {}
 
     def careless(request: Request) -> Reply:
-        """A server that stores every body and ignores the headers."""
+        """A server that stores every body and ignores headers."""
         key = request.path.removeprefix("/tier/")
         if request.method == "PUT":
             stored[key] = request.body

@@ -1,5 +1,5 @@
-"""Tests of the cost of a permanent failure: only one layer retries, each operation has one budget
-of attempts, and no commit waits for a read."""
+"""Tests of permanent failures. Only one layer retries, each operation has one retry budget, and
+commits do not wait for reads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOOK = 1
 
 
 def read(request: Request) -> Reply:
-    """Answer any request as if no object existed."""
+    """Reply to any request as if no object existed."""
     return listing([]) if request.method == "GET" else Reply(404)
 
 
@@ -85,8 +85,8 @@ OPERATIONS: dict[str, tuple[Callable[[S3Provider], object], int]] = {
 def test_o01_a_steady_failure_costs_an_operation_few_requests(
     server: ScriptedServer, operation: str, failure: Reply
 ) -> None:
-    """A permanent failure costs an operation few requests. In an earlier version, library, chunk
-    log and fast path each retried, so the numbers of their attempts were multiplied."""
+    """A permanent failure costs an operation only a few requests, because only one layer
+    retries."""
     act, most = OPERATIONS[operation]
     server.otherwise = lambda _: failure
     with provider(server) as tier, suppress(Unavailable):
@@ -142,9 +142,8 @@ def test_o01_a_part_of_an_object_has_the_budget_of_the_whole(server: ScriptedSer
 
 @pytest.mark.parametrize("failure", [refusal(400, "ExpiredToken"), Reply(503), Reply(drop=True)])
 def test_a_body_from_a_file_is_sent_whole_each_time(server: ScriptedServer, failure: Reply) -> None:
-    """A body is read from a file, and each attempt sends the whole body. In an earlier version, a
-    retry sent only the bytes after those that the previous attempt had read. (This endpoint cannot
-    copy parts, so the client puts the body as one object.)"""
+    """Each attempt sends the whole body of a file. This endpoint cannot copy parts, so the body is
+    sent as one object."""
     server.script = [failure]
     with s3_client(server.url, tieredStoreS3Dialect="google") as client:
         assert client.compose("k", [[b"data"]], {})
@@ -165,7 +164,7 @@ def test_one_budget_counts_for_all_that_is_done_inside() -> None:
 
 
 class Held:
-    """Server that holds replies to reads until the test releases them."""
+    """Server that withholds replies to reads until the test releases them."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.go_on = threading.Event()
@@ -184,8 +183,7 @@ class Held:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_commit_does_not_wait_for_reads_that_hang(server: ScriptedServer, fast: bool) -> None:
-    """A commit does not wait for hanging reads. In an earlier version, 32 hanging reads took all
-    connections, and the fence check also waited for one."""
+    """A commit does not wait for hanging reads."""
     most = 4
     held = Held(server)
     with (
@@ -210,8 +208,7 @@ def test_a_commit_does_not_wait_for_reads_that_hang(server: ScriptedServer, fast
 
 
 def test_o02_slow_down_reaches_the_fast_path(server: ScriptedServer) -> None:
-    """A SlowDown reply slows down the fast path too. In an earlier version, the reply marked the
-    endpoint as incompatible with obstore, and the request was repeated immediately."""
+    """The fast path also slows down after a SlowDown reply."""
     with s3_client(
         server.url,
         tieredStoreS3FastReads=True,

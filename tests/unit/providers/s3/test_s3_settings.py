@@ -1,4 +1,4 @@
-"""Every key of an S3 tier has a test in which a change of the key changes requests or results."""
+"""For every key of an S3 tier, a test changes the key and checks the requests or results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UPLOAD = Reply(
 
 
 class Setting:
-    """What the test of a configuration key uses: a scripted server, a folder and a monkeypatch."""
+    """Resources of a configuration key's test: a scripted server, a folder and a monkeypatch."""
 
     def __init__(self, server: ScriptedServer, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.server = server
@@ -46,14 +46,13 @@ class Setting:
         self.patch = patch
 
     def put(self, key: str = "k", **properties: object) -> Request:
-        """Put an object with a client that has these configuration keys. Return the request."""
+        """Put an object with these configuration keys. Return the request."""
         with s3_client(self.server.url, **properties) as client:
             client.put_if_absent(key, [b"data"], {})
         return self.server.requests[-1]
 
     def upload(self, key: str = "k", **properties: object) -> list[Request]:
-        """Compose an object with a client that has these configuration keys. Return the
-        requests."""
+        """Compose an object with these configuration keys. Return the requests."""
         self.server.requests.clear()
         self.server.script = [UPLOAD, Reply(headers={"ETag": '"p"'})]
         self.server.otherwise = lambda _: Reply(body=b"<CompleteMultipartUploadResult/>")

@@ -1,4 +1,4 @@
-"""A closed client or provider sends no further requests, and ends the requests in flight."""
+"""A closed client or provider sends no more requests and cancels those in flight."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ CALLS: dict[str, Callable[[S3Client], object]] = {
 
 @contextmanager
 def hanging(server: ScriptedServer) -> Iterator[threading.Event]:
-    """Hold the replies until the end of the `with` block. Yield an event, which is set when the
-    first request has arrived."""
+    """Withhold replies until the end of the `with` block. Yield an event that is set by the first
+    request."""
     reached, go_on = threading.Event(), threading.Event()
 
     def answer(_: Request) -> Reply:
@@ -124,8 +124,7 @@ def test_close_ends_what_waits_for_its_turn(server: ScriptedServer) -> None:
 def test_a_client_that_is_made_while_it_is_closed_sends_nothing(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that is created while the provider is closed sends no request. The creation may take
-    long, because it loads the credentials."""
+    """A client that is created while the provider is being closed sends no requests."""
     with s3_client(server.url) as client:
         make = client._lane.make
         making, go_on = threading.Event(), threading.Event()
@@ -183,8 +182,7 @@ def test_a_provider_closes_although_its_reads_hang(server: ScriptedServer) -> No
 
 
 def test_a_stop_that_began_ends_what_is_under_way_before_close(server: ScriptedServer) -> None:
-    """When a stop begins, requests in flight end, although the provider is closed later. The last
-    uploads of a stop happen before the close."""
+    """Requests in flight end when a stop begins, even before the provider is closed."""
     provider = make_provider(server, tieredStoreChunkFencing="none")
     # An epoch is taken: the listing is empty, then it is the new epoch's.
     folder = f"{provider._cluster_folder}/broker-a/.writer"

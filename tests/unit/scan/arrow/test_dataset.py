@@ -1,4 +1,4 @@
-"""A scan is used as a dataset. It reads only the needed parts, and returns all wanted rows."""
+"""A scan that is used as a dataset reads only what is needed, and returns all matching rows."""
 
 from __future__ import annotations
 

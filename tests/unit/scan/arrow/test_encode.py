@@ -1,4 +1,5 @@
-"""Record batches are encoded as records and units. Rows that cannot be a message are refused."""
+"""Record batches are encoded as records and units. Rows that are not valid messages are
+rejected."""
 
 from __future__ import annotations
 

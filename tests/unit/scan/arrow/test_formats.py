@@ -1,5 +1,5 @@
-"""Tiers in every supported format are read as record batches. Each row equals the written
-message."""
+"""Tiers of every supported format can be read as record batches. Each row equals the message that
+was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small batches are joined into one. No row is lost or moved."""
+"""Small batches are joined into one without losing or reordering rows."""
 
 from __future__ import annotations
 

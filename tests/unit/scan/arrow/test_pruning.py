@@ -1,5 +1,4 @@
-"""A condition over columns never loses a row that meets it. Tests of nulls and of times before
-1970."""
+"""Conditions on columns never lose a matching row, including nulls and times before 1970."""
 
 from __future__ import annotations
 

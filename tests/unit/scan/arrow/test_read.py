@@ -1,4 +1,4 @@
-"""Ranges are read as record batches. Tests of omitted rows, refused options, and bytes that are not
+"""Tests of reading ranges as record batches: omitted rows, rejected options, and bytes that are not
 read."""
 
 from __future__ import annotations
@@ -172,8 +172,7 @@ def test_a_corrupt_field_names_segment_and_byte_or_is_counted(
 
 
 def test_no_byte_of_a_record_breaks_more_than_its_message(tmp_path: Path) -> None:
-    """A changed byte in a record affects only its message. Each byte is changed in turn. Columns
-    stay valid, and each message is returned or reported."""
+    """A changed byte in a record affects only its own message, which is returned or reported."""
     tier = small_tier(tmp_path)
     item = tier.stored["over6", 0][1]
     path = tier.path(SegmentId(f"{BROKER}/over6/0", FileSegmentType.COMMIT_LOG, 0))
@@ -266,8 +265,8 @@ def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(
 def test_a_body_of_one_byte_is_no_compressed_one_and_an_empty_body_is_what_it_is(
     tmp_path: Path, kind: CompressionType
 ) -> None:
-    """The flags of two messages mark their bodies as compressed. A body of one byte is reported,
-    and an empty body is returned as it is."""
+    """Of two bodies marked as compressed, one of a single byte is reported, and an empty one is
+    returned unchanged."""
     flag = set_compression(0, kind)
     builder = TierBuilder(tmp_path)
     bodies = [b"", b"x"]

@@ -1,4 +1,4 @@
-"""`keys=` finds messages that index files contain, and messages that no index file contains."""
+"""`keys=` finds messages with and without an index file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _ask_the_index_of_small_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class IndexedTier:
-    """A tier in which a test chooses the messages that are in index files."""
+    """A tier in which tests choose the indexed messages."""
 
     def __init__(self, root: Path, times: Iterable[int] | None = None) -> None:
         self.builder = TierBuilder(root)
@@ -54,8 +54,8 @@ class IndexedTier:
         self._index_end = 0
 
     def index(self, *runs: tuple[str, int, int, int]) -> Path:
-        """Create one index file with the keys of some messages. `runs`: ranges of messages, each as
-        (topic, queue id, first offset, end offset)."""
+        """Create an index file with the keys of some messages. `runs` are ranges of messages:
+        topic, queue id, first offset and end offset."""
         chosen = [
             (topic, queue_id, item)
             for topic, queue_id, start, end in runs
@@ -85,8 +85,8 @@ class IndexedTier:
         return tieredstore.open(self.built.url)
 
     def find(self, *keys: str, **chosen: Any) -> list[Row]:
-        """Return the messages with these keys. Asserts that a scan with the index and a scan
-        without it find the same messages."""
+        """Return the messages with these keys. Asserts that scans with and without the index find
+        the same messages."""
         found, expected = (
             sorted(
                 (row["topic"], row["queue_id"], row["queue_offset"])
@@ -131,8 +131,7 @@ def test_messages_that_the_index_names_are_read_alone(tmp_path: Path) -> None:
 def test_messages_from_before_the_index_are_found(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The index was enabled after the first messages of queue 0. Messages that no index file has
-    are searched without the index, and a log line counts them."""
+    """Messages from before the index was enabled are found, and their number is logged."""
     world = IndexedTier(
         tmp_path,
         [START_MS + n for n in range(10)] + [START_MS + 10 * HOUR_MS + n for n in range(10)],
@@ -183,7 +182,7 @@ def test_a_queue_that_no_index_file_names_is_looked_at_whole(
 
 
 def test_messages_of_hours_without_an_index_file_are_found(tmp_path: Path) -> None:
-    """The index was disabled for some hours. Messages of these hours are found."""
+    """Messages that were stored while the index was disabled are found."""
     world = IndexedTier(tmp_path, itertools.count(START_MS, HOUR_MS // 2))
     world.builder.queue("orders", 0, messages("orders", 0, 30))
     world.index(("orders", 0, 0, 10))
@@ -232,8 +231,7 @@ def test_messages_of_an_index_file_that_is_gone_are_found(tmp_path: Path) -> Non
 def test_j45_messages_of_a_lost_index_file_are_found_though_other_files_cover_its_times(
     tmp_path: Path, lost: tuple[int, ...]
 ) -> None:
-    """Messages of a lost index file are found, even if another file covers its times. That file has
-    messages of a queue that is uploaded late, and newer messages of other queues."""
+    """Messages of a lost index file are found, even if another file covers the same times."""
     world = IndexedTier(tmp_path)
     world.builder.queue("orders", 0, messages("orders", 0, 50))
     world.builder.queue("newer", 0, messages("newer", 0, 4))
@@ -331,8 +329,8 @@ def test_messages_without_keys_do_not_make_an_index_incomplete(
 def test_keys_that_java_leaves_out_of_its_index_are_looked_for_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java omits two kinds of keys from its index: blank keys, and keys whose hash has no slot. A
-    search for such a key reads all messages."""
+    """A search reads all messages for keys that Java does not index: blank keys, and keys whose
+    hash has no slot."""
     world = IndexedTier(tmp_path)
     world.builder.queue("orders", 0, messages("orders", 0, 8))
     world.index(("orders", 0, 0, 8))

@@ -1,4 +1,4 @@
-"""A range is read backwards, from its end."""
+"""Tests of reading a range backwards from its end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Messages expire at each read of a scan in turn, also while the scan is planned. Such an expiry is
-no damage, and hides no message."""
+"""Messages that expire during a scan or its planning are not reported as damage, and hide no other
+messages."""
 
 from __future__ import annotations
 
@@ -115,8 +115,7 @@ FACES: dict[str, Callable[[GrowingTier], list[Place]]] = {
 def test_j72_expiry_at_any_read_is_told_and_hides_nothing(
     tmp_path: Path, face: str, read_whole_bytes: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expiry during a read is reported and hides no message. In each pass of the test, segments
-    expire at another read: either at each read in turn, or at each fourth one."""
+    """Expiry at any read of a scan is reported and hides no other messages."""
     monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", read_whole_bytes)
     connect = TierLocation.connect
     told = 0

@@ -1,5 +1,4 @@
-"""A scan first yields all undamaged messages before a damaged one, and then raises an error for the
-damage."""
+"""A scan yields all messages before a damaged one, and then raises an error."""
 
 from __future__ import annotations
 
@@ -170,8 +169,8 @@ def test_j41_a_torn_last_record_ends_the_queue_for_every_reader(
 def test_j60_a_damaged_head_of_the_last_record_is_damage_for_every_reader(
     tier: GrowingTier, position: int, tmp_path: Path
 ) -> None:
-    """A damaged head of the last record is damage for every reader. One bit of the size or magic is
-    changed. An interrupted write would leave zeros or no bytes."""
+    """Every reader reports a damaged head of the last record. An interrupted write would leave
+    zeros or no bytes."""
     path = tier.segments("orders", 1, LOG)[0]
     data = bytearray(path.read_bytes())
     data[place_of(tier, 1, COUNT - 1) + position] ^= 1
@@ -198,8 +197,7 @@ def test_j60_a_damaged_head_of_the_last_record_is_damage_for_every_reader(
 def test_j71_a_queue_without_a_whole_message_is_empty_for_every_reader(
     tmp_path: Path, torn: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue without a complete message is empty for every reader. The first messages of such a
-    queue are just being written, or a crash interrupted their write."""
+    """Every reader treats a queue without a complete message as empty."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, count)
     [path] = tier.segments("orders", 0, LOG)

@@ -1,5 +1,4 @@
-"""Small ranges that are read together give the same rows as single reads. Some of them are still
-read singly."""
+"""Small ranges that are read together give the same rows as separate reads."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ DAMAGED = "orders"
 
 @pytest.fixture(params=[False, True], ids=["plain", "checksums"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> BuiltTier:
-    """A tier of queues with one segment each. Topic names have several lengths. There are IPv6
-    hosts, a compressed body, and a queue whose first messages have expired."""
+    """A tier of queues with one segment each. It has topic names of several lengths, IPv6 hosts, a
+    compressed body, and a queue whose first messages have expired."""
     builder = TierBuilder(tmp_path, messages_per_segment=100, checksums=request.param)
     builder.queue("a", 0, [message("a", 0, n) for n in range(3)])
     builder.queue(DAMAGED, 0, [message(DAMAGED, 0, n) for n in range(2)], first_offset=7)
@@ -49,8 +48,8 @@ def ranges_of(tier: BuiltTier) -> list[ScanRange]:
 
 
 def read_alone(tier: BuiltTier, one: ScanRange) -> pa.Table | None:
-    """Return the rows of a range, or None for a damaged range. Each read is a new one: it does not
-    know the earlier contents of the files."""
+    """Return the rows of a range, or None if it is damaged. Each read starts with an empty
+    cache."""
     one = replace(one, queue=replace(one.queue, generation=Generation()))
     try:
         return pa.Table.from_batches(arrow_batches(tier.provider, one, COLUMNS))

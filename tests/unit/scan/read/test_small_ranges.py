@@ -23,7 +23,7 @@ THREADS = chunk_provider().capabilities.concurrent_reads
 
 
 def read_thrice(item: int, tell: OnFinding) -> Generator[tuple[int, int]]:
-    """Yield three batches of an item, with a finding after each batch."""
+    """Yield three batches of an item, each followed by a finding."""
     for number in range(3):
         yield item, number
         tell(note("seen", f"{item} {number}"))

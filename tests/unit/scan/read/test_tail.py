@@ -1,5 +1,4 @@
-"""Tests of `find_tail` and `find_committed_end` with each `Proof` that a queue's last messages
-exist."""
+"""Tests of `find_tail` and `find_committed_end` with each `Proof` of a queue's last messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The last message of a queue is found, even if its unit points to the coda that an old writer put
-before the message."""
+before it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A damaged message has a wrong store time. Every search of a time range that includes the true
-time reports the damage."""
+"""A time search reports a damaged message with a wrong store time if its range includes the true
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A condition on times is exact in every interface, even after a clock step in a large queue."""
+"""Conditions on times are exact in every interface, even after a clock step in a large queue."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STEP_MS = 7_200_000
 
 @pytest.fixture(params=[-1, 1])
 def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the times of 4,000 messages. For 40 of them, the clock was two hours behind or ahead.
-    Samples miss these messages."""
+    """Return the times of 4,000 messages. For 40 of them, which samples miss, the clock was off by
+    two hours."""
     monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 1)
     monkeypatch.setattr(time_search, "TOLD_BYTES", 1)
     monkeypatch.setattr(sampled, "_BLOCK_BYTES", 1 << 16)

@@ -1,4 +1,4 @@
-"""Tests of time records: who writes them, how many requests they cost, and when they are valid."""
+"""Tests of time records: who writes them, what they cost, and when they are valid."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def times_with_a_step() -> list[int]:
 
 @pytest.fixture
 def java(tmp_path: Path) -> BuiltTier:
-    """A tier with a clock step. Its writer records no times."""
+    """A tier with a clock step, whose writer records no times."""
     builder = TierBuilder(tmp_path, messages_per_segment=PER_SEGMENT, times=times_with_a_step())
     builder.queue("orders", 0, [message("orders", 0, number) for number in range(COUNT)])
     builder.built.metadata.flush()
@@ -107,8 +107,8 @@ def test_what_has_grown_is_looked_at_from_there_on(java: BuiltTier) -> None:
 
 
 def test_a_record_of_other_messages_counts_for_nothing(java: BuiltTier) -> None:
-    """A time record of other messages is ignored. Java has deleted and recreated the topic, so the
-    existing record is of the old messages."""
+    """A time record of other messages is ignored, for example after Java has recreated the
+    topic."""
     jobs.verify(java.url, seal=True)
     other = TierBuilder(java.root / "other", messages_per_segment=PER_SEGMENT)
     other.queue("orders", 0, [message("orders", 0, number) for number in range(COUNT)])
@@ -121,8 +121,8 @@ def test_a_record_of_other_messages_counts_for_nothing(java: BuiltTier) -> None:
 
 
 def damage_record(file: Path, changed: dict[str, Any]) -> None:
-    """Change one range in the time record of a file, so that its offsets or times are no longer
-    ascending, although they must be."""
+    """Change one range in a file's time record, so that its offsets or times are no longer
+    ascending."""
     record = decode_time_record(file.read_bytes())
     assert record is not None
     ranges = list(record.ranges)
@@ -173,8 +173,7 @@ def test_a_copy_takes_records_along(java: BuiltTier, tmp_path: Path) -> None:
 
 
 def test_j82_a_copy_brings_its_own_records(java: BuiltTier, tmp_path: Path) -> None:
-    """A copy of a tier replaces the time records in the target. There, the target has records of a
-    deleted topic with other times, although its segments have the same first and last messages."""
+    """A copy of a tier replaces existing time records in the target."""
     jobs.verify(java.url, seal=True)
     copy = tmp_path / "copy"
     for file in files_of(java):
@@ -216,9 +215,8 @@ def test_records_are_in_the_order_of_the_writer_and_go_with_the_queue() -> None:
 
 
 def test_what_a_search_asks_of_an_object_store(tmp_path: Path) -> None:
-    """A time search makes few requests to an object store. A search in a large queue lists the
-    records once, reads the record of each segment, and reads the message heads that prove the
-    record valid. Small queues need no request."""
+    """A time search in a large queue makes few requests to an object store. Small queues need
+    none."""
     tier = CountedTier(tmp_path)
     for queue_id in range(10):
         tier.written.append("small", queue_id, 4)

@@ -1,5 +1,4 @@
-"""The bounds of a search by store time include every message within the queried times, however the
-clock changed while the queue was written."""
+"""A search by store time includes every message in the range, even after changes of the clock."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def build(
 
 
 def zero(tier: BuiltTier, item: Stored) -> None:
-    """Overwrite a range with zeros, as after a crash in which a file was extended and its new bytes
-    were lost."""
+    """Overwrite a range with zeros, as a crash can leave it after a file was extended."""
     path = tier.path(LOG)
     data = bytearray(path.read_bytes())
     data[item.offset : item.offset + len(item.record)] = bytes(len(item.record))
@@ -64,8 +62,8 @@ def scan(tier: BuiltTier, **chosen: Any) -> list[int]:
 
 @pytest.fixture(params=["a small queue", "a large queue, exact", "a large queue, sampled"])
 def searched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kind of search, `exact` or `sampled`. In two of the three cases the size limit is
-    lowered, so that each queue is searched as a large one."""
+    """The kind of search, `exact` or `sampled`. In two of three cases the size limit is lowered, so
+    that each queue is searched as a large one."""
     if request.param != "a small queue":
         monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
         monkeypatch.setattr(sampled, "_BLOCK_BYTES", 1000)
@@ -144,8 +142,7 @@ def test_damage_loses_no_other_message_and_does_not_stop_a_search_elsewhere(tmp_
 
 
 def test_a_head_that_is_of_another_message_has_no_time(tmp_path: Path) -> None:
-    """Units 2 and 3 both point to message 2. The head at unit 3's position belongs to another
-    message, so unit 3 has no time."""
+    """A unit that points to another message has no time."""
     tier, stored = build(tmp_path, [START_MS + number * SECOND for number in range(6)])
     units = tier.path(SegmentId(LOG.path, FileSegmentType.CONSUME_QUEUE, 0))
     data = bytearray(units.read_bytes())
@@ -158,9 +155,8 @@ def test_a_head_that_is_of_another_message_has_no_time(tmp_path: Path) -> None:
 
 
 def test_few_heads_of_a_large_queue_are_read(tmp_path: Path) -> None:
-    """A time search reads few message heads of a large queue: less than one in a hundred of 40,000
-    messages in 10 MB. If the queue has several segments, the search needs less than twice as many
-    reads."""
+    """A time search in 40,000 messages reads less than one head in a hundred. Several segments need
+    less than twice as many reads."""
     times = [START_MS + number * 10 * SECOND for number in range(40_000)]
     tier, _ = build(tmp_path, times, per_segment=9_000)
     for with_state in (False, True):

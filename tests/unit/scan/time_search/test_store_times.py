@@ -1,4 +1,4 @@
-"""Store times are read from the heads of records. Tests of the number and size of these reads."""
+"""Tests of reading store times from record heads: the number and size of reads."""
 
 from __future__ import annotations
 

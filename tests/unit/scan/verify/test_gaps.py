@@ -1,4 +1,4 @@
-"""Tests of `find_touched_segments`, which finds the segments with incomplete times after damage."""
+"""Tests of `find_touched_segments`, which finds segments with incomplete times after damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots of an index file are verified. Damage is reported once, at its location."""
+"""Damage to the slots of an index file is reported once, at its location."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def change_slots(tier: BuiltTier, field: str, slots: list[int], by_bytes: int) -
 
 
 def told_of_slots(tier: BuiltTier) -> list[tuple[str, int | None]]:
-    """Return the findings of `verify` about slots: the text of each, and the byte position in the
-    index file that it names."""
+    """Return the findings of `verify` about slots: the text and the byte position of each."""
     found = [finding for finding in tier.damage() if finding.kind == "index-slot"]
     assert {finding.segment for finding in found} <= {INDEX_ID}
     return [(finding.message, finding.position) for finding in found]
@@ -49,9 +48,7 @@ def wrong_position(slot: int) -> tuple[str, int]:
 def test_a_wrong_length_is_told_once_however_many_slots_follow(
     tier: BuiltTier, slot: int, by_bytes: int
 ) -> None:
-    """A wrong length in an index slot is reported once. The finding names the next slot, whose
-    items do not begin where they should by this length. The later slots are consistent, so they are
-    not reported."""
+    """A wrong length in an index slot is reported once, at the next slot."""
     change_slots(tier, "length", [slot], by_bytes)
     assert told_of_slots(tier) == [
         wrong_position(slot + 1),

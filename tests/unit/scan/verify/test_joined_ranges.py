@@ -1,5 +1,4 @@
-"""Small queues that are verified together give the same results as single checks. Some of them are
-still checked singly."""
+"""Small queues that are verified together have the same findings as queues verified separately."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ TOLD: list[tuple[str, int]] = []
 
 @pytest.fixture(params=[False, True], ids=["plain", "checksums"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> BuiltTier:
-    """A tier of queues with one segment each, one queue with several segments, and one queue with a
-    compressed body."""
+    """A tier of single-segment queues, one queue with several segments, and one with a compressed
+    body."""
     builder = TierBuilder(tmp_path, messages_per_segment=10, checksums=request.param)
     builder.queue("a", 0, [message("a", 0, n) for n in range(3)])
     builder.queue("longer", 0, [message("longer", 0, n) for n in range(2)], first_offset=7)

@@ -1,5 +1,4 @@
-"""Without a state directory, topic ids are found from the keys of messages that are verified
-anyway."""
+"""Without a state directory, topic ids are derived from the keys of verified messages."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ TOPICS = 20
 
 @pytest.fixture
 def tier(tmp_path: Path) -> BuiltTier:
-    """A tier of twenty topics with one message each. The messages differ only in their topic names.
-    The index has all messages."""
+    """A tier of twenty topics with one message each, which differ only in their topic names. All
+    messages are indexed."""
     builder = TierBuilder(tmp_path)
     for number in range(TOPICS):
         topic = f"topic-{number:02d}"
@@ -50,8 +49,8 @@ def test_an_index_of_messages_that_are_no_probes_teaches_as_well(tmp_path: Path)
 
 
 def test_tries_are_bounded(tier: BuiltTier) -> None:
-    """The number of probes for topic ids is limited. Some ids, such as those of deleted topics,
-    cannot be found, and each of them would otherwise cost a probe of every queue."""
+    """The number of lookups for topic ids is limited, because some ids, such as those of deleted
+    topics, cannot be found."""
     run = index_items._GroupCheck.run
     with (
         mock.patch.object(TopicProbes, "find_topics", return_value={}),

@@ -1,4 +1,4 @@
-"""`verify` finds all damage that the formats make detectable, and none in an undamaged tier."""
+"""`verify` finds all detectable damage, and reports nothing for an undamaged tier."""
 
 from __future__ import annotations
 
@@ -325,9 +325,8 @@ def test_l06_sizes_and_times_of_the_metadata_are_compared_with_the_contents(
 
 
 def test_an_index_segment_that_is_announced_but_not_recorded_is_a_note(tier: BuiltTier) -> None:
-    """An index segment that is in the metadata without its size is reported as a note, not as
-    damage. A Java broker leaves such a segment when it is killed between the upload and the update
-    of the metadata."""
+    """An index segment without a size in the metadata is reported as a note, not as damage. A
+    killed Java broker can leave such a segment."""
     content = json.loads(tier.metadata.path.read_bytes())
     [[entry]] = [table.values() for table in content["indexFileSegmentTable"].values()]
     entry.update(size=0, beginTimestamp=2**63 - 1, endTimestamp=2**63 - 1)
@@ -402,8 +401,7 @@ def test_the_empty_keys_that_java_indexes_are_no_damage(
 
 
 def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> None:
-    """A tier that grows during a listing is reported as undamaged. The commit log is listed before
-    a writer appends, and the consume queue after it."""
+    """A tier that grows during its listing is reported as undamaged."""
     whole = tier.catalogue(with_state=True)
     queues = []
     for queue in whole.queues:
@@ -422,6 +420,6 @@ def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> No
 
 
 def _shortened(log: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
-    """Return the listing of a commit log. Its first segment was listed while it was written, its
-    other segments were listed later."""
+    """Return a commit log's listing in which the first segment was listed earlier, while it was
+    written."""
     return (replace(log[0], size_bytes=log[0].size_bytes // 2), *log[1:])

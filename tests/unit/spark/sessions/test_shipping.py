@@ -1,4 +1,4 @@
-"""Tests of the zip file that executors get."""
+"""Tests of the zip file sent to executors."""
 
 from __future__ import annotations
 

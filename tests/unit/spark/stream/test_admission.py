@@ -48,7 +48,7 @@ def views(tmp_path: Path) -> dict[QueueKey, Backlog]:
 def batches(
     views: dict[QueueKey, Backlog], order: Iterable[QueueKey], **limits: int | None
 ) -> list[set[QueueKey]]:
-    """Return the queues of each batch, until all messages are read."""
+    """Return the queues of each batch until all messages are read."""
     starts = dict.fromkeys(order, 0)
     place: QueueKey | None = None
     found: list[set[QueueKey]] = []

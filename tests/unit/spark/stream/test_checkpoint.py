@@ -1,4 +1,4 @@
-"""Offsets are encoded in the form of a checkpoint and decoded again."""
+"""Offsets can be encoded for a checkpoint and decoded again."""
 
 from __future__ import annotations
 

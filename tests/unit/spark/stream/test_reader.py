@@ -1,5 +1,4 @@
-"""Tests of the stream reader's answers to Spark: offsets, limits, and refusals. They run without
-Spark."""
+"""Tests of the stream reader's offsets, limits and errors, without Spark."""
 
 from __future__ import annotations
 
@@ -294,7 +293,7 @@ def test_metadata_behind_the_listing_hold_a_stream_back(
 
 
 def bare_metadata_of(bare: GrowingTier) -> bytes:
-    """Return the metadata of an empty tier, with the segments of the tier `bare` added."""
+    """Return the metadata of an empty tier plus the segments of the tier `bare`."""
     tier = GrowingTier(bare.root.parent, bare.provider)
     for entry in bare.metadata.segments():
         tier.metadata.put_segment(entry)
@@ -431,8 +430,7 @@ def test_expired_messages_are_an_error_or_a_counted_warning(
 def test_j72_messages_that_expire_between_two_listings_of_a_running_stream_are_lost_data(
     tier: GrowingTier, caplog: pytest.LogCaptureFixture, limit: str, is_whole: bool
 ) -> None:
-    """Messages that expire between two listings of a running stream are reported as lost. The
-    driver reads a view of the queue that is some seconds old."""
+    """Messages that expire between two listings of a running stream are reported as lost."""
     tier.append("orders", 0, 5)
     tier.roll("orders", 0)
     tier.append("orders", 0, 5)

@@ -1,5 +1,5 @@
-"""Tests of a stream's triggers: which messages they read, how long they wait, which requests they
-make, and which deleted topics they warn about."""
+"""Tests of a stream's triggers: messages, waiting times, requests, and warnings about deleted
+topics."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_trigger_waits_for_its_least_messages_or_its_longest_time(tier: Growin
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Prefixes of all listings, in order."""
+    """Return the prefixes of all listings, in order."""
     found: list[str] = []
     really = PosixProvider.list
 
@@ -158,8 +158,7 @@ def test_an_idle_stream_lists_the_tier_once_in_its_interval(
 def test_a_look_that_took_long_is_not_made_again_at_once(
     tier: GrowingTier, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow listing of the tier is not repeated immediately. Spark first requests the beginning of
-    the stream, and directly afterwards the end of the first batch. Both use one listing."""
+    """A slow listing is shared by the start of a stream and the end of its first batch."""
     tier.append("orders", 0, 5)
     clock = ManualClock()
     listing = PosixProvider.list

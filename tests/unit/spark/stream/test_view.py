@@ -1,4 +1,4 @@
-"""Tests of `end_within`: the queue offset at which a batch with a byte limit ends."""
+"""Tests of `end_within`, the queue offset at which a batch with a byte limit ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tieredstore.contracts.segment import FileSegmentType
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """A queue with messages 0 to 3 and 6 to 9, all of one size. Messages 4 and 5 are a hole."""
+    """A queue with messages 0 to 3 and 6 to 9, all of the same size. Messages 4 and 5 are a
+    hole."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 4)
     tier.skip("orders", 0, 2)
@@ -44,16 +45,15 @@ def test_as_many_messages_as_fit_are_within(tier: GrowingTier) -> None:
 def test_one_message_is_always_within(
     tier: GrowingTier, start: int, expected: int, size_bytes: int
 ) -> None:
-    """One message is always within the limit of a batch. Otherwise a stream would stop at a message
-    that is larger than the limit."""
+    """A batch always contains at least one message, even if it is larger than the limit."""
     [view] = reader_of(tier)._look().values()
     assert view.log_bytes(start, expected) > 100
     assert view.end_within(start, 10, size_bytes) == expected
 
 
 def test_one_message_of_those_whose_units_are_lost_is_always_within(tmp_path: Path) -> None:
-    """A batch that comes to messages with lost units includes one of them, whatever its byte limit
-    is. So the batch fails, and the stream does not stop before these messages without an error."""
+    """A batch always includes at least one message with lost units, so that it fails instead of
+    stalling the stream."""
     tier = GrowingTier(tmp_path)
     for number in range(3):
         if number:

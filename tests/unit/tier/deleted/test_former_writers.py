@@ -1,4 +1,4 @@
-"""A deletion by a fenced writer neither hides nor deletes data of its successor."""
+"""A deletion by a fenced writer never affects its successor's data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 
 
 def open_store(tier: Tier, client: MemoryObjectClient) -> FlatFileStore:
-    """Open the store of the tier, as if in another process, and acquire the writer epoch."""
+    """Open the store as if in another process, and acquire the writer epoch."""
     store = FlatFileStore(config(), chunk_provider(client), tier.metadata, tier.clock)
     become_writer(store, take_over=True)
     store.load()
@@ -24,9 +24,8 @@ def open_store(tier: Tier, client: MemoryObjectClient) -> FlatFileStore:
 
 @pytest.mark.parametrize("knows", [False, True])
 def test_t74_a_deletion_by_a_former_writer_hides_nothing_of_the_next_one(knows: bool) -> None:
-    """A deletion of a topic by a former writer hides no message of the next writer. The former
-    writer writes the record of the deletion. With `knows`, its first fence check passes, and it is
-    fenced at the second one."""
+    """A former writer's deletion of a topic does not hide the next writer's messages. With `knows`,
+    the former writer is fenced only at its second fence check."""
     client = MemoryObjectClient()
     tier = Tier()
     former = open_store(tier, client)
@@ -62,7 +61,7 @@ def test_t74_a_late_record_of_a_former_writer_is_older_than_what_counts() -> Non
     late: list[tuple[object, ...]] = []
 
     class Later:
-        """Backup location whose write raises an error, and is applied later."""
+        """Backup location whose write fails and is applied later."""
 
         list_backups = staticmethod(list_all)
 
@@ -81,7 +80,8 @@ def test_t74_a_late_record_of_a_former_writer_is_older_than_what_counts() -> Non
 
 
 def test_t30_a_recreated_topic_does_not_get_the_id_of_another_one() -> None:
-    """A Java broker gave the id that was reserved for a deleted topic to another topic."""
+    """A recreated topic does not get its reserved id if a Java broker has given that id to another
+    topic."""
     tier = Tier()
     store = open_store(tier, MemoryObjectClient())
     file = store.get_or_create(*KEY)

@@ -1,9 +1,5 @@
-"""Cost of reads. A random reader pays only for its own requests. A sequential reader rarely waits
-for a round trip. No message is read twice.
-
-Requests, bytes and round trips are counted. Latency is simulated: `RoundTrips` completes one round
-trip whenever a reader has to wait, and then all fetches in flight arrive.
-"""
+"""Tests of the cost of reads. A random reader pays only for its own requests. A sequential reader
+rarely waits for a round trip. Latency is simulated."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ def size_of_all(result: GetMessageResult) -> int:
 
 
 def read_all(tier: Tier, pull: int = 32, tags: str | None = None) -> list[int]:
-    """Return the queue offsets of all messages, read in gets of `pull` messages."""
+    """Return the queue offsets of all messages, read `pull` messages at a time."""
     found: list[int] = []
     offset, end = 0, tier.file().consume_queue_commit_offset
     while offset < end:
@@ -98,7 +94,7 @@ def test_a_reader_of_single_messages_is_not_run_ahead_of(tmp_path: Path) -> None
 
 
 def blocks_of(tier: Tier, first: int = 0) -> list[int]:
-    """Return the number of messages in each cached block, starting at message `first`."""
+    """Return the number of messages in each cached block from message `first` on."""
     counts = []
     while (block := tier.fetcher.cache.find(tier.file_key, first, tier.file())) is not None:
         counts.append(block.end - block.start)
@@ -269,8 +265,8 @@ def test_the_work_on_a_block_at_hand_is_no_wait(
 
 
 class RoundTrips:
-    """Makes gets and counts their round trips. Whenever a get has to wait, all fetches in flight
-    complete. This counts as one round trip."""
+    """Makes gets and counts round trips. When a get has to wait, all fetches in flight complete in
+    one round trip."""
 
     def __init__(self, tier: Tier, later: Later) -> None:
         self._tier = tier
@@ -337,9 +333,8 @@ def test_a_miss_of_a_sequential_reader_costs_one_round_trip_after_the_first(
 
 
 def test_a_sequential_reader_waits_for_few_round_trips(tmp_path: Path, later: Later) -> None:
-    """A sequential reader waits for few round trips. There are 20 blocks of 1,000 messages. The
-    first block needs two round trips. The number of blocks that a round trip fetches then doubles,
-    up to eight."""
+    """A sequential reader waits for few round trips. The first block needs two. The number of
+    blocks fetched at once then doubles, up to eight."""
     tier = make_tier(tmp_path, 20_000, later, read_ahead_message_count_threshold=1000)
     trips = RoundTrips(tier, later)
     offset = 0

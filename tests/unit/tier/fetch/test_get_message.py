@@ -1,4 +1,4 @@
-"""Tests of gets from the tier: statuses, limits, damaged data, caching, concurrency."""
+"""Tests of gets from the tier: statuses, limits, damage, caching and concurrency."""
 
 from __future__ import annotations
 
@@ -329,9 +329,8 @@ def test_a_get_goes_through_two_windows_at_most_however_much_is_cached(tmp_path:
 
 
 def test_what_expires_while_a_get_goes_on_is_not_passed(tmp_path: Path) -> None:
-    """A get does not skip messages that expire in the tier during the get. It returns no messages
-    after them. The next get for these messages goes to the local store, which may still have
-    them."""
+    """A get does not skip messages that expire in the tier during the get, because the local store
+    may still have them."""
     tier = Tier(tmp_path)
     tier.add(10)
     tier.get(0)
@@ -510,8 +509,8 @@ def test_a_backend_that_is_down_means_ask_again(tier: Tier) -> None:
 
 
 def test_a_backend_that_is_down_between_two_reads_hides_no_message(tier: Tier) -> None:
-    """If a backend becomes unreachable between two reads of one get, no message is skipped. A unit
-    with an invalid position, before a large message, divides the get into two reads."""
+    """A get skips no messages if the backend fails between its two reads. An invalid position in a
+    unit makes the get read twice."""
     tier.add(20)
     tier.add(1, body=bytes(2 << 20))
     tier.add(20)
@@ -532,7 +531,7 @@ def test_a_backend_that_is_down_between_two_reads_hides_no_message(tier: Tier) -
 
 
 class FailingRead:
-    """Makes reads of the commit log fail, starting with read number `first` (counted from 1)."""
+    """Makes commit log reads fail, starting with read number `first` (from 1)."""
 
     def __init__(self, tier: Tier, number: int) -> None:
         self._tier = tier

@@ -1,5 +1,4 @@
-"""Tests of key queries to the tier: each returned message has the key, and no message hides
-another."""
+"""A key query to the tier returns exactly the messages with the key."""
 
 from __future__ import annotations
 

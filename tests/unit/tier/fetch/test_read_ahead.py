@@ -1,5 +1,5 @@
-"""Tests of the read-ahead cache: the kept blocks, their lifetime, and the messages that a cached
-block returns."""
+"""Tests of the read-ahead cache: which blocks are kept, for how long, and the messages they
+return."""
 
 from __future__ import annotations
 

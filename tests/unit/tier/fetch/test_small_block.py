@@ -1,4 +1,4 @@
-"""A block of few messages is read by separate code, with the same result as by the general code."""
+"""The separate code for blocks of few messages gives the same result as the general code."""
 
 from __future__ import annotations
 

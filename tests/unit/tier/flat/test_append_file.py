@@ -1,4 +1,4 @@
-"""Tests of the append file: when bytes after the commit position may be replaced, and when not."""
+"""Tests of when an append file may replace bytes after the commit position."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FIRST = SegmentId(PATH, LOG, 0)
 
 
 class World:
-    """An append file on a chunk log, and its metadata. `other`: the same tier as another process
-    opens it."""
+    """An append file on a chunk log, with its metadata. `other` is the same tier opened by another
+    process."""
 
     def __init__(self) -> None:
         client = MemoryObjectClient()
@@ -47,8 +47,7 @@ class World:
         return file
 
     def leave_behind(self, position: int, data: bytes) -> None:
-        """Write bytes, as if an earlier run had written them and ended before it recorded them in
-        the metadata."""
+        """Write bytes that are not recorded in the metadata, as a killed process does."""
         self.provider.open(FIRST).write(position, [data])
 
 
@@ -86,8 +85,8 @@ def test_bytes_that_come_after_a_clean_opening_are_of_a_writer_that_has_the_righ
 
 
 def test_once_bytes_made_room_others_do_not(world: World) -> None:
-    """A writer replaces torn bytes that an earlier process has left. If unknown bytes then appear
-    at a later position, they are not replaced. The commit fails, and the file stays as it is."""
+    """A writer replaces the torn bytes of an earlier process only once. If more unknown bytes
+    appear, the commit fails and the file stays unchanged."""
     world.make().close()
     world.leave_behind(0, b"torn")
     file = world.open()

@@ -1,5 +1,4 @@
-"""Tests of the segment appender alone: its buffers, its writes, and its comparison of stored
-bytes."""
+"""Tests of the segment appender: buffers, writes, and comparison of stored bytes."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ Reply: TypeAlias = "Callable[[Segment, int, bytes], WriteResult]"
 
 
 class Segment:
-    """A segment with only the methods that an appender uses. Its replies to writes are scripted:
-    each is a function of (segment, position, data)."""
+    """A segment with only the methods that an appender uses. Replies to writes are scripted
+    functions of (segment, position, data)."""
 
     id = ID
 
@@ -234,8 +233,8 @@ def test_a_size_that_cannot_be_found_out_changes_nothing() -> None:
 
 
 def taken_by(writer: str, *, stale: bool = False, data: bytes | None = None) -> Reply:
-    """Return a scripted reply to a write at a position that already has bytes: the same bytes as in
-    the write, or `data` if given."""
+    """Return a scripted reply to a write at a position that already has bytes. These are `data` if
+    given, otherwise the same bytes as in the write."""
 
     def reply(segment: Segment, position: int, written: bytes) -> WriteResult:
         if len(segment.data) == position:

@@ -1,6 +1,5 @@
-"""Tests of a restarting broker's requests to an object store. After a clean stop, a start with many
-queues needs no more requests than a start with one queue. After a crash, a start needs at most one
-read for each queue."""
+"""Tests of the requests that a restarting broker makes. After a clean stop, many queues need no
+more requests than one. After a crash, each queue needs at most one read."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ GROUPED: dict[str, Any] = {"group_bytes": 1 << 20, "regroup_interval_ms": 0}
 
 
 class Broker:
-    """A process that writes a tier. `asked`: numbers of requests that its start made."""
+    """A process that writes a tier. `asked` is the number of requests made by its start."""
 
     def __init__(
         self, store: MemoryObjectClient, state: Path, *, take_over: bool = False, **settings: Any
@@ -58,8 +57,7 @@ class Broker:
         self.asked = Counter(self.client.requests)
 
     def write(self, count: int) -> Broker:
-        """Append to each queue, and commit with one fence check for all queues, as the dispatcher
-        does."""
+        """Append to each queue and commit with one fence check, like the dispatcher."""
         stored = []
         for queue_id in range(QUEUES):
             file = self.queue(queue_id)
@@ -94,7 +92,7 @@ def store() -> MemoryObjectClient:
 
 
 def crash(broker: Broker, state: Path) -> Path:
-    """Copy the state directory of a killed process into another folder. The original stays
+    """Copy the state directory of a killed process to another folder, because the original stays
     locked."""
     broker.close()
     copy = state.with_name(f"{state.name}-after")
@@ -109,7 +107,7 @@ def assert_whole(broker: Broker, count: int) -> None:
 
 
 def assert_goes_on(broker: Broker, count: int) -> None:
-    """Write once more, and assert that the existing content and the new message are read back."""
+    """Write once more. Assert that both the existing content and the new message can be read."""
     broker.write(1)
     assert_whole(broker, count + 1)
     assert len(bodies(broker.queue(7))) == count + 1
@@ -179,8 +177,7 @@ def test_d15_a_queue_that_ends_with_messages_alone_is_looked_at_after_a_crash(
 def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the_listing(
     store: MemoryObjectClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the crash of a tier's first writer, a listing is divided at the queues in the metadata,
-    because the writer wrote no epoch manifest."""
+    """Without an epoch manifest, a listing is split at the queues in the metadata."""
     state = crash(Broker(store, tmp_path / "state").write(3), tmp_path / "state")
     monkeypatch.setattr(listing, "LEAST_QUEUES", 5)
     again = Broker(store, state, take_over=True)
@@ -191,8 +188,8 @@ def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the
 def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """A process starts after a clean stop, merges objects, and crashes. The next start reads units
-    from the tier, because the merge has changed the tier since the shutdown snapshot."""
+    """After a crash, a start reads units from the tier if merges have changed it since the shutdown
+    snapshot."""
     Broker(store, tmp_path / "state").write(3).stop()
     second = Broker(store, tmp_path / "state", policy=MergePolicy(fan_in=2)).write(1)
     second.provider.run_maintenance(sweep=False)
@@ -204,9 +201,8 @@ def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
 def test_d15_a_queue_that_was_stopped_between_its_two_files_is_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """A process stopped after it wrote to the commit log of a queue and before it wrote to the
-    consume queue. So the commit log has messages without units. The next start reads this queue
-    from the tier, and continues after the last message with a unit."""
+    """A start finds commit log bytes without units, and continues after the last message with a
+    unit."""
     first = Broker(store, tmp_path).write(3)
     end = first.queue(7).commit_log_commit_offset
     log = SegmentId(f"{BROKER}/orders/7", FileSegmentType.COMMIT_LOG, 0)

@@ -1,4 +1,4 @@
-"""Tests of one queue: append, commit, read, roll, reopen."""
+"""Tests of a queue's flat file: append, commit, read, roll and reopen."""
 
 from __future__ import annotations
 

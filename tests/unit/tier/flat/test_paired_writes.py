@@ -1,5 +1,5 @@
-"""A commit writes messages and units in one request. Tests of the conditions, and of the state
-after failures."""
+"""Tests of commits that write messages and units in one request: conditions, and state after
+failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOG, UNITS = "commit_log", "consume_queue"
 
 @dataclass
 class ObjectTier:
-    """A queue on an object store. Its requests can be counted, and can fail."""
+    """A queue on an object store whose requests can be counted and can fail."""
 
     clock: ManualClock = field(default_factory=lambda: ManualClock(0))
     owners: int = 0
@@ -52,7 +52,7 @@ class ObjectTier:
         self.tier = Tier()
 
     def take_over(self, **settings: Any) -> FlatMessageFile:
-        """Open the queue as the next writer."""
+        """Open the queue as a new writer."""
         self.owners += 1
         self.provider = chunk_provider(
             self.client,
@@ -68,8 +68,7 @@ class ObjectTier:
         return self.tier.queue()
 
     def puts(self) -> list[str]:
-        """Return the kind (first letter of the name) of each object of a segment that was put since
-        the last call."""
+        """Return the kind (first letter of the name) of each object put since the last call."""
         names = [
             request.rpartition("/")[2]
             for request in self.client.requests
@@ -103,8 +102,7 @@ def test_the_units_of_several_writes_go_with_the_last() -> None:
 def test_what_is_appended_beside_a_write_goes_with_the_next(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Units that are appended during a write are written by the next write. In an earlier version,
-    these units counted as stored although they were not."""
+    """Units that are appended during a write are stored by the next write."""
     tier = ObjectTier()
     file = tier.take_over()
     fill(file, 0, 1)
@@ -185,10 +183,8 @@ def test_both_are_measured() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_fails_every_message_is_there_once(seed: int) -> None:
-    """Each message is stored once, regardless of failures. Requests fail, lose their replies or
-    have no effect. Writers take over. Objects are merged and deleted. All committed messages exist,
-    in order. Only the next uncommitted messages may follow them. A successor that finds these
-    messages complete adopts them, because the local store has the same messages."""
+    """Each committed message is stored once and in order, whatever fails. Only complete uncommitted
+    messages may follow."""
     choose = random.Random(seed)
     tier = ObjectTier()
     file = tier.take_over(max_tries=2)
@@ -345,8 +341,7 @@ def test_a_refused_write_goes_on_in_a_new_segment_with_its_units() -> None:
 
 
 def test_what_was_written_is_told_as_written() -> None:
-    """The provider's own segments keep the contract of paired writes: both results report the
-    written bytes."""
+    """Both results of a paired write report the bytes written by our own providers."""
     tier = ObjectTier()
     file = tier.take_over()
     log, units = (part.segments[0].file for part in (file.commit_log, file.consume_queue))

@@ -1,4 +1,4 @@
-"""An operator deletes or resets queues, including queues that cannot be opened."""
+"""Tests of deleting and resetting queues, including queues that cannot be opened."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Tier:
 
 @pytest.fixture
 def store(tier: Tier) -> Iterator[FlatFileStore]:
-    """A store that owns the writer epoch. Queue 0 of TopicA has the offsets 0 to 7 in several
+    """A store that owns the writer epoch. Queue 0 of TopicA has offsets 0 to 7 in several
     segments."""
     store = FlatFileStore(tier.store().config, tier.provider, tier.metadata, tier.clock)
     writer = become_writer(store)

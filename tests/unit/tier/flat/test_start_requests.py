@@ -1,4 +1,4 @@
-"""Tests of the requests to an object store when the queues of a tier are opened."""
+"""Tests of the requests that opening a tier's queues needs."""
 
 from __future__ import annotations
 

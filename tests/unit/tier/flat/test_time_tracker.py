@@ -1,5 +1,5 @@
-"""Tests of a writer's requests to an object store for time records. The writer has the times in
-memory, and one request records many messages."""
+"""Tests of the requests that a writer makes for time records. One request records the times of many
+messages."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TimesClient(CountingClient):
-    """Counts requests for time records, and requests that read commit logs. `fails`: refuse to
-    create time records."""
+    """Counts requests for time records, and reads of commit logs. If `fails` is set, time records
+    cannot be created."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectClient())
@@ -65,7 +65,7 @@ def open_tier(client: TimesClient) -> Tier:
 
 
 def restart(tier: Tier, client: TimesClient) -> Tier:
-    """Return the tier as opened by another process with nothing in memory."""
+    """Return the tier as opened by a process with empty caches."""
     assert client.epoch is not None
     client.epoch.release()
     tier.provider.close()
@@ -174,8 +174,7 @@ def test_messages_that_are_rolled_back_are_in_no_record(client: TimesClient) -> 
 def test_j80_records_of_other_bytes_at_its_place_go_with_the_first_that_is_made(
     client: TimesClient,
 ) -> None:
-    """A broker without time records has deleted a topic, and has left the time records that the
-    topic had. The first new time record of the recreated topic removes these old records."""
+    """The first time record of a recreated topic removes old records of the deleted topic."""
     tier = open_tier(client)
     for size in (6_100, 70_000, 1 << 40):
         tier.provider.write_times(PATH, TimesName(0, size), b"of another topic")  # type: ignore[attr-defined]

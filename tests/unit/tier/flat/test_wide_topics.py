@@ -1,4 +1,4 @@
-"""The deletion of a topic of many queues does not rewrite the metadata file for each queue."""
+"""Deleting a topic with many queues does not rewrite the metadata file for each queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUEUES = 300
 
 
 class CountingOperations(FileOperations):
-    """Counts the files that are written as a whole."""
+    """Counts complete rewrites of files."""
 
     def __init__(self) -> None:
         super().__init__()

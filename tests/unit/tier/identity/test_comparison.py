@@ -1,5 +1,4 @@
-"""At its start, a broker compares its state directory with the tier. Each test passes facts about
-the two to the comparison, and checks its result."""
+"""Tests of the comparison between a state directory and its tier at a broker's start."""
 
 from __future__ import annotations
 

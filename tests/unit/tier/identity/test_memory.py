@@ -1,4 +1,4 @@
-"""Tests of the file in which a store records its tier, in any state after a power cut."""
+"""Tests of the file that records a store's tier, including states after a power cut."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Index files are uploaded to a backend that can only append. Existing bytes are compared, and
-never sent twice."""
+"""Tests of uploading index files to an append-only backend. Existing bytes are compared and never
+sent again."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_an_upload_goes_on_after_a_restart(node: Node) -> None:
 
 
 def test_a_part_of_another_state_of_the_file_is_removed(node: Node) -> None:
-    """A forced upload of an index file was interrupted, and after a restart the file got more keys.
-    The next upload removes the incomplete segment of the interrupted one."""
+    """An upload removes the incomplete segment of an interrupted upload if the index file has
+    changed since."""
     plain = node.provider
     node.provider = FaultyProvider(plain, Faults({3: Fault.FAIL}))
     service = node.open()

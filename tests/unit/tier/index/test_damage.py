@@ -1,4 +1,4 @@
-"""Damaged index files are found and named. They never cause an endless search, and never hide other
+"""Damaged index files are detected and named. They never cause endless searches or hide other
 files."""
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def write(path: Path, position: int, *numbers: int) -> None:
 
 
 def two_files(node: Node) -> tuple[IndexStoreService, Path]:
-    """Return an index with two files. Both contain the key `same`: the first at offset 0, the
-    second at 50,000."""
+    """Return an index with two files that contain the key `same`, at offsets 0 and 50,000."""
     service = node.open()
     put(service, ["same", *[f"other-{number}" for number in range(18)]])
     put(service, ["same"], first_offset=50_000)
@@ -105,7 +104,7 @@ def test_l06_an_item_of_no_size_is_no_result(node: Node) -> None:
 
 
 def uploaded(node: Node) -> Path:
-    """Return the path of the first of two uploaded files. Both contain the key `same`."""
+    """Return the path of the first of two uploaded files that contain the key `same`."""
     service, _ = two_files(node)
     service.stop()
     forget_checksums(node.root)
@@ -179,8 +178,8 @@ def test_the_error_names_segment_and_position(node: Node) -> None:
 
 
 def test_l09_a_file_cut_while_it_is_open_is_not_read_past_its_end(node: Node) -> None:
-    """An index file that is truncated while it is open is not read past its end. The file is in its
-    uploaded form. A read beyond the end is an error instead of zeros."""
+    """Reading beyond the end of a truncated index file raises an error instead of returning
+    zeros."""
     service = node.open()
     fill(service, 1)
     service.seal_and_upload()

@@ -1,4 +1,4 @@
-"""A fenced writer's index does no background work."""
+"""The index of a fenced writer does no background work."""
 
 from __future__ import annotations
 

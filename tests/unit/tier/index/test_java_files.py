@@ -1,4 +1,4 @@
-"""Java brokers' index files are read, and our files equal them byte for byte."""
+"""Java's index files can be read, and ours equal them byte for byte."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LIVE = "1795266331636"
 
 
 def golden_rows(unsealed: bytes) -> tuple[int, np.ndarray[Any, Any], list[int]]:
-    """Return the begin time, the items and the store times of an unsealed index file. From these,
-    our index must write the same file."""
+    """Return the begin time, items and store times from which our index must write the same
+    unsealed file."""
     _, begin, end, _, count = struct.unpack(">Iqqii", unsealed[:28])
     items = np.frombuffer(unsealed, ITEM_DTYPE, offset=28 + 4 * 8 + 32, count=count)
     times = [begin + int(seconds) * 1000 for seconds in items["time_diff_seconds"]]
@@ -84,11 +84,9 @@ def keys_of(message: dict[str, Any]) -> list[str]:
 
 
 def missing(service: IndexStoreService, manifest: dict[str, Any], *, every: int = 1) -> list[str]:
-    """Return the keys of tiered messages that a query for the message's own time does not find.
-
-    Java indexes garbage as the store time of a message from an IPv6 host (Java's defect D14), so
-    such messages are queried without a time.
-    """
+    """Return the keys of tiered messages that are not found at the message's own time. Messages
+    from IPv6 hosts are queried without a time, because Java indexes a wrong one (Java's defect
+    D14)."""
     lost = []
     for message in manifest["messages"][::every]:
         if not message.get("tiered"):
@@ -106,15 +104,14 @@ def missing(service: IndexStoreService, manifest: dict[str, Any], *, every: int 
 def test_files_uploaded_by_java_answer_every_key(
     public_a: Path, public_a_manifest: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Queries find all keys in index files that Java uploaded. Java itself finds almost no message
-    if the query's times are the message's own time (Java's defect D5)."""
+    """All keys in index files uploaded by Java are found. Java itself finds almost none by the
+    message's own time (Java's defect D5)."""
     service = java_node(public_a, tmp_path, slots=31, max_items=1000).open()
     assert missing(service, public_a_manifest) == []
 
 
 def live_node(public_a: Path, root: Path) -> Node:
-    """Return a broker's directory from just before its stop, when the last index file is still
-    local."""
+    """Return a broker's directory from just before its stop, while the last index file is local."""
     node = java_node(public_a, root, slots=200, max_items=800)
     metadata = node.metadata()
     last = list(metadata.segments("labBroker/rmq_sys_INDEX/0"))[-1]

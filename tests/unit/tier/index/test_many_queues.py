@@ -1,4 +1,4 @@
-"""Tests of the index's writes in a tier with very many queues."""
+"""Tests of the index's writes in a tier with many queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.tier.index.watermarks import Watermarks, load_watermarks, save_
 
 
 def count_marks(tmp_path: Path, queues: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the number of watermarks that are written while each of many queues puts one key."""
+    """Return the number of watermarks written while each queue puts one key."""
     written = 0
 
     def counted(directory: Path, watermarks: Watermarks) -> None:

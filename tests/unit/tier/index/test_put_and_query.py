@@ -1,4 +1,4 @@
-"""Keys are put and queried while all files are local."""
+"""Tests of putting and querying keys while all files are local."""
 
 from __future__ import annotations
 
@@ -147,8 +147,7 @@ def test_hot_keys_do_not_hide_messages(tmp_path: Path) -> None:
 def test_a_chain_is_followed_for_a_million_items_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query reads at most a million items of a chain. In this test the limit is 1,000 items, in
-    addition to the first items of the chain, which are read one at a time."""
+    """A query reads at most a million items of a chain. The test lowers this limit to 1,000."""
     monkeypatch.setattr(local_file, "MAX_CHAIN_ITEMS", WALK_ITEMS + 1000)
     monkeypatch.setattr(local_file, "SCAN_ITEMS", 500)
     count = WALK_ITEMS + 3000
@@ -191,9 +190,8 @@ def test_the_hash_of_the_java_test_is_in_the_file(node: Node) -> None:
 
 
 def test_times_are_right_to_the_second_in_both_directions(node: Node) -> None:
-    """Queries by time are exact to the second, for messages before and after the file's begin time.
-    The index stores the difference to that time in whole seconds. A query still finds every message
-    within its times."""
+    """Queries by time find every message in the range, before and after the file's begin time.
+    Times are stored in whole seconds."""
     service = node.open()
     times = {"before": NOW - 1999, "near": NOW - 500, "at": NOW, "after": NOW + 2999}
     put(service, ["at"], times=times["at"])
@@ -219,8 +217,7 @@ def test_times_beyond_32_bits_of_seconds_are_still_found(node: Node) -> None:
 
 
 def test_defect_d05_a_file_created_before_the_window_is_asked(node: Node) -> None:
-    """A query searches an index file that was created before the queried times. Java searches only
-    files that were created within [begin, end]."""
+    """A query also searches index files created before the time range. Java skips them."""
     service = node.open()
     put(service, ["early"], times=NOW)
     put(service, ["late"], times=NOW + 3_600_000, first_offset=100)
@@ -230,8 +227,8 @@ def test_defect_d05_a_file_created_before_the_window_is_asked(node: Node) -> Non
 
 
 def test_defect_d05_a_file_created_after_the_window_is_asked(node: Node) -> None:
-    """A query searches an index file that was created after the queried times. Java names a file by
-    the time of its creation, although its messages may be older."""
+    """A query also searches index files created after the time range, because their messages may be
+    older. Java skips them."""
     service = node.open()
     put(service, ["first"], times=NOW)
     put(service, ["older"], times=NOW - 86_400_000, first_offset=100)
@@ -241,8 +238,8 @@ def test_defect_d05_a_file_created_after_the_window_is_asked(node: Node) -> None
 
 
 def test_a_file_of_old_messages_is_named_by_the_first_of_them(node: Node) -> None:
-    """A file of old messages is named by the time of its first message, because Java uses the name
-    to decide whether to search a file."""
+    """A file of old messages is named after the time of its first message, because Java selects
+    files by name."""
     service = node.open()
     put(service, ["a"] * 19, times=NOW - 5000)
     put(service, ["b"] * 19, times=NOW - 9000)

@@ -1,4 +1,4 @@
-"""An index is opened after a clean stop or a crash of an earlier run."""
+"""Tests of opening an index after a clean stop or a crash."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_defect_d20_empty_files_are_removed_not_uploaded(node: Node) -> None:
 
 
 def test_defect_d06_the_end_timestamp_survives_a_restart(node: Node) -> None:
-    """The end timestamp of an index file survives a restart. Java reads the begin timestamp in
-    place of the end timestamp, so the file expires too early."""
+    """The end timestamp of an index file survives a restart. Java reads the begin timestamp
+    instead, so the file expires too early."""
     service = node.open()
     put(service, ["a"], times=NOW + 8000)
     for _ in range(3):
@@ -144,8 +144,8 @@ def test_defect_d06_an_end_that_java_lost_is_made_again_from_the_items(node: Nod
 
 
 def test_a_file_already_uploaded_is_not_uploaded_again(node: Node) -> None:
-    """An index file that was uploaded is not uploaded again. Java destroys its handle of the
-    uploaded file if the local file exists too (Java's defect D20)."""
+    """An uploaded index file is not uploaded again, even if the local file still exists (Java's
+    defect D20)."""
     keys = fill(node.open(), 1)
     [name] = node.local_names()
     image = (node.directory / name).read_bytes()
@@ -312,8 +312,8 @@ def test_the_caller_may_say_that_keyless_messages_follow(node: Node) -> None:
 
 
 def test_defect_d21_keys_put_but_not_marked_are_not_doubled(node: Node) -> None:
-    """Keys above the watermark were put before a crash. The dispatcher puts them again, and the
-    index has each of them once."""
+    """Keys above the watermark are not duplicated when the dispatcher puts them again after a
+    crash."""
     service = node.open()
     service.mark_indexed(1, 9, 0)
     put(service, ["a", "b"])
@@ -397,8 +397,7 @@ def _fail(fd: int) -> None:
 def test_without_fallocate_space_is_taken_by_writing(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without posix_fallocate, as on macOS, space is allocated by writing. macOS has no fdatasync
-    either."""
+    """Without posix_fallocate, as on macOS, space is allocated by writing."""
     keys = fill(node.open(), 1)
     put(node.open(), ["a"], first_offset=90_000)
     monkeypatch.delattr("os.posix_fallocate")

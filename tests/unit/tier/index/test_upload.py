@@ -1,4 +1,4 @@
-"""Index files are uploaded to the tier, and expire there."""
+"""Tests of the upload and expiry of index files."""
 
 from __future__ import annotations
 
@@ -72,9 +72,8 @@ def test_full_files_go_to_the_tier_and_the_last_stays(node: Node) -> None:
 
 
 def test_segments_are_as_java_lays_them_out(node: Node) -> None:
-    """Index segments have the base offsets and times that Java gives them. A base offset is the sum
-    of the sizes of all earlier index segments. A segment's begin time is that of its file, because
-    Java compares the two after an upload."""
+    """As in Java, an index segment's base offset is the total size of earlier ones, and its begin
+    time that of the file."""
     service = node.open()
     put(service, ["a"] * 19, times=NOW - 7)
     put(service, ["b"] * 19, times=NOW + 5)
@@ -118,7 +117,7 @@ def test_stop_uploads_everything_and_a_new_start_finds_it(node: Node) -> None:
 
 
 class _SlowProvider(WrapperProvider):
-    """Calls `before_write` before each write of a piece, and `before_delete` before each
+    """Calls `before_write` before each write of a part, and `before_delete` before each
     deletion."""
 
     def __init__(self, wrapped: SegmentProvider) -> None:
@@ -148,7 +147,7 @@ class _SlowSegment(WrapperSegment):
 
 @pytest.fixture
 def slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> _SlowProvider:
-    """Provider of a node that writes an index file of 640 bytes in 7 pieces."""
+    """Provider of a node that writes an index file of 640 bytes in 7 parts."""
     monkeypatch.setattr(segments, "PIECE_BYTES", 100)
     node.provider = slow = _SlowProvider(node.provider)
     return slow
@@ -350,8 +349,7 @@ def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
 
 
 def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> None:
-    """A failed expiry ends, and is tried again later. Java loops without a pause if a file cannot
-    be deleted."""
+    """A failed expiry ends and is retried later. Java retries in a loop without pauses."""
     with_faults(node, {5: Fault.FAIL})  # behind two writes and two seals
     service = node.open()
     fill(service, 2)
@@ -363,8 +361,8 @@ def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> Non
 
 
 def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
-    """A stop ends although the tier is unreachable. Java's forced upload retries endlessly and
-    without a pause."""
+    """A stop ends even if the tier is unreachable. Java retries the upload forever without
+    pauses."""
     faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
     service = node.open()
     keys = fill(service, 2)
@@ -492,8 +490,7 @@ def test_a_file_that_could_not_be_uploaded_in_its_interval_is_tried_again(node: 
 
 
 def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node) -> None:
-    """The index is kept as long as the longest retention of a topic. Java uses the global retention
-    hours, even for topics that are kept longer."""
+    """The index is kept for the longest retention of any topic. Java uses the global retention."""
     service = node.open()
     fill(service, 1)
     service.seal_and_upload()
@@ -631,8 +628,8 @@ def test_an_upload_starts_over_when_what_was_sent_is_gone(
 
 
 def test_the_status_of_a_file_goes_the_way_of_java_s(node: Node) -> None:
-    """The status of an index file changes as in Java: UNSEALED, SEALED when the file is full,
-    UPLOAD for an uploaded segment, SHUTDOWN for a closed file."""
+    """The status of an index file changes as in Java: UNSEALED, SEALED when full, UPLOAD, SHUTDOWN
+    when closed."""
     service = node.open()
     fill(service, 1)
     put(service, ["more"], first_offset=99_000)

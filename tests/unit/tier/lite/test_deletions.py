@@ -1,4 +1,4 @@
-"""A deleted lite topic stays deleted, whatever happens to the runs that have its deletion."""
+"""A deleted lite topic stays deleted, whatever happens to the runs that record its deletion."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BODIES = [b"%03d" % number + b"x" * 300 for number in range(9)]
 
 
 def delete_and_upload(it: LiteTier) -> None:
-    """Delete the lite topic s, so that only the tier has its messages. The local log forgets the
-    deletion."""
+    """Delete the lite topic s, so that only the tier has its messages. The local log no longer
+    contains the deletion."""
     it.store.delete_topics({queue_of("s")})
     for _ in range(2):
         it.put_lite("t", BODIES[7])

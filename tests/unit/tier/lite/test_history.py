@@ -1,4 +1,4 @@
-"""The history of lite topics is read from the tier when the local store no longer has it."""
+"""The history of lite topics is read from the tier once the local store no longer has it."""
 
 from __future__ import annotations
 

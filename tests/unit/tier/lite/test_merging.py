@@ -1,4 +1,5 @@
-"""Runs are merged by size, expire with their messages, and are repaired from the parents."""
+"""Runs are merged by size, expire with their messages, and can be repaired from the parent
+topics."""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ def it(tmp_path: Path) -> Iterator[LiteTier]:
 
 
 def put_rounds(it: LiteTier, rounds: int, sessions: int = 3) -> dict[str, list[bytes]]:
-    """Put messages into some lite topics, and write a run of them to the tier. Repeat this `rounds`
-    times."""
+    """Put messages into some lite topics and write a run of them to the tier, `rounds` times."""
     chance = random.Random(rounds)
     sent: dict[str, list[bytes]] = {}
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""Requests to an object store for lite topics: few for a replay, and none for idle lite topics."""
+"""Tests of requests for lite topics: few for a replay, none for idle topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit of the rate of uploads or reads blocks only the threads that upload or read."""
+"""Rate limits on uploads and reads block only the threads that upload or read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNITS = SegmentId("broker-a/TopicA/0", CONSUME_QUEUE, 0)
 
 
 class HeldClock(ManualClock):
-    """A clock that counts waits. A wait ends only when its event is set."""
+    """A clock that counts waits, which end only when their event is set."""
 
     def __init__(self) -> None:
         super().__init__(T0)

@@ -1,4 +1,4 @@
-"""A token bucket limits the bytes per second. The actual rate reaches the limit and does not exceed
+"""A token bucket limits the bytes per second. The actual rate reaches the limit but never exceeds
 it."""
 
 from __future__ import annotations

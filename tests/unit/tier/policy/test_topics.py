@@ -1,4 +1,4 @@
-"""Topics are chosen for uploads and reads by patterns and by their own storage level."""
+"""Topics are selected for uploads and reads by patterns and by their own storage level."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def backlog(made: Broker) -> tuple[Any, Any]:
 
 
 def leave_waiting(made: Broker) -> None:
-    """Put too few messages for a batch, and check that a scan uploads none and counts them as
+    """Put too few messages for a batch. Check that a scan uploads none and counts them as
     waiting."""
     made.put(3)
     made.clock.advance(1000)
@@ -208,8 +208,8 @@ def test_a_topic_that_no_tier_can_hold_is_no_policy_s(made: Broker) -> None:
 
 
 def test_each_change_of_what_is_uploaded_is_another_version_and_nothing_else_is() -> None:
-    """Each change of the set of uploaded topics gives the filter a new version. The next scan then
-    checks all queues again. Other changes of the settings give no new version."""
+    """The filter's version changes exactly when the set of uploaded topics changes. The next scan
+    then checks all queues."""
     config = StoreConfig()
     found = TopicFilter(config)
     seen = [found.version]

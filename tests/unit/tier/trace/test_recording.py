@@ -1,5 +1,4 @@
-"""Puts and reads are recorded as a trace. Tests of rows, blocks, files, and of a store that
-records."""
+"""Tests of recording puts and reads as a trace: rows, blocks, files, and a recording store."""
 
 from __future__ import annotations
 
@@ -156,8 +155,7 @@ def test_a_block_that_names_no_queue_is_damaged() -> None:
 
 
 class Recorded:
-    """A trace service in a folder. Each call of `round` records the events since the previous
-    call."""
+    """A trace service in a folder. Each call of `round` records the events since the last call."""
 
     def __init__(self, folder: Path, files: FileOperations = FILES) -> None:
         self.config = StoreConfig(trace_enable=True)

@@ -1,5 +1,4 @@
-"""Tests of how long a queue waits for more messages, so that a write costs less for each
-message."""
+"""Tests of how long a queue waits for more messages to make a write cheaper."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ MIB = 1 << 20
 
 
 class Preferring(WrapperProvider):
-    """A provider for which writes of `preferred` bytes are cheapest. It records the size of each
-    write."""
+    """A provider that prefers writes of `preferred` bytes, and records the size of each write."""
 
     def __init__(self, preferred: int, *, durable: bool = False) -> None:
         self._memory = MemoryProvider()
@@ -204,9 +202,8 @@ def test_what_waits_is_kept_by_the_retention_guard() -> None:
 
 @pytest.mark.parametrize("body_size", [20, 1000, 100_000])
 def test_a_fast_queue_fills_each_write(body_size: int) -> None:
-    """The writes of a fast queue are large. While enough bytes wait, each write to the commit log
-    has at least the size that the provider prefers, for all sizes of batches and messages. Each
-    commit writes to the consume queue once."""
+    """While enough bytes are waiting, each commit log write has at least the provider's preferred
+    size. Each commit writes to the consume queue once."""
     preferred = 1_000_000
     rig = Rig(preferred, group_commit_size_bytes=400_000, max_group_commit_count=500)
     size = len(record(0, body_size=body_size)[0])

@@ -1,4 +1,4 @@
-"""Damaged records in the local store are omitted, counted and named. The queue continues."""
+"""Damaged records in the local store are skipped, counted and reported. The queue continues."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_l06_messages_that_wait_for_others_are_not_held_by_a_damaged_one(world: 
 
 
 def test_behind_the_last_good_record_the_queue_waits_for_a_good_one(world: World) -> None:
-    """After the last good record, a queue waits for another good record before it continues. A log
-    that ends with damaged records may be incomplete."""
+    """A queue skips damaged records only once a good record follows, because the end of the log may
+    be incomplete."""
     world.source.put(KEY, 0, 5)
     world.damage(3, 4)
     for _ in range(2):

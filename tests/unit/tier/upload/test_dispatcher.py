@@ -1,4 +1,4 @@
-"""Tests of the dispatcher's uploads: their content, their times, and errors."""
+"""Tests of the dispatcher's uploads: content, timing and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OTHER = QueueKey("TopicB", 3)
 
 
 class Rig:
-    """A source, a tier and a dispatcher that uploads from one to the other."""
+    """A source, a tier, and a dispatcher that uploads from one to the other."""
 
     def __init__(self, **settings: Any) -> None:
         self.tier = Tier(settings=settings)
@@ -517,8 +517,8 @@ def test_without_message_index_no_key_is_put() -> None:
 
 @pytest.mark.parametrize("begins_on", [False, True])
 def test_the_index_is_switched_at_run_time(begins_on: bool) -> None:
-    """The index is enabled and disabled at run time. A queue that was in the index gets its missing
-    keys from the tier. Another queue gets keys only for its next uploads."""
+    """The index can be enabled and disabled at run time. Missing keys of indexed queues are added
+    from the tier. Other queues are indexed from their next upload on."""
     rig = Rig(message_index_enable=begins_on)
     settings = rig.dispatcher._config
     for round_, keys in enumerate(("first", "second", "third")):
@@ -559,8 +559,7 @@ def test_defect_d21_a_failing_index_keeps_the_order_of_keys(rig: Rig) -> None:
 
 
 def test_defect_d21_keys_never_overtake_missing_ones(rig: Rig) -> None:
-    """Keys are not put into the index before earlier keys that are missing. Otherwise the watermark
-    would cover the missing keys."""
+    """Keys are added to the index in order, so that the watermark never covers missing keys."""
     rig.source.put(KEY, 0, 2, keys=("one",))
     rig.index.fail = True
     rig.one()
@@ -611,7 +610,7 @@ def test_while_the_index_takes_no_keys_the_tier_is_not_read_for_them(
 
 
 class _CountedReads(WrapperProvider):
-    """Counts the reads from a tier."""
+    """Counts reads from a tier."""
 
     def __init__(self) -> None:
         super().__init__(MemoryProvider())
@@ -670,8 +669,8 @@ def test_after_a_start_a_queue_is_not_read_for_keys_that_the_index_has() -> None
 
 
 def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
-    """An index refuses keys, because the disk has no space for a new file. The dispatcher retries
-    at growing intervals, and puts all keys once the index accepts them."""
+    """The dispatcher retries at increasing intervals while the index has no disk space, and then
+    adds all keys."""
     rig, provider = rig_of_counted_reads()
     keys = [QueueKey("T", number) for number in range(10)]
     for key in keys:
@@ -765,7 +764,7 @@ def test_a_scan_visits_only_queues_with_work_and_shares_them_among_workers() -> 
 def test_a_scan_has_as_many_threads_as_are_configured(
     threads: int, pending: int, expected: int
 ) -> None:
-    """A scan has as many threads as configured, and at most a quarter of
+    """A scan uses the configured number of threads, but at most a quarter of
     tieredStoreMaxPendingLimit."""
     rig = Rig(dispatch_threads=threads, max_pending_limit=pending)
     for queue_id in range(12):

@@ -1,5 +1,5 @@
-"""Queues fail to upload, each for its own reason. The other queues are uploaded, and so are queues
-that recover. The dispatcher does not try an unreachable backend too often."""
+"""Queues that fail to upload do not affect others, and continue once they recover. An unreachable
+backend is not retried too often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD = QueueKey("Good", 0)
 
 
 class PickyProvider(WrapperProvider):
-    """A tier in memory that refuses the writes, or all calls, of some paths."""
+    """An in-memory tier that rejects writes or all calls for some paths."""
 
     def __init__(self) -> None:
         super().__init__(MemoryProvider())
@@ -79,7 +79,7 @@ class World:
             self.source.put(key, max(self.source.tables.get(key, {}), default=-1) + 1)
 
     def scan(self) -> set[QueueKey]:
-        """Run a scan. Return the queues that uploaded messages."""
+        """Run a scan. Return the queues whose messages were uploaded."""
         return {o.key for o in self.dispatcher.scan(force=True) if o.messages}
 
     def offsets(self, key: QueueKey) -> list[int]:
@@ -131,8 +131,7 @@ def test_of_queues_that_failed_those_that_work_again_need_not_wait_for_the_other
 
 
 def test_queues_that_fail_slowly_take_turns_within_their_time() -> None:
-    """Queues whose uploads fail slowly take turns, so that the next scan begins in time. Each
-    failure takes as long as all retries of its client."""
+    """Queues with slow failures take turns, so that the next scan starts on time."""
     world = World(dispatch_threads=1)
     bad = queues("Bad", 24)
     world.put(*bad, GOOD)

@@ -1,5 +1,5 @@
-"""Many queues are uploaded in one group object. Tests of when their messages count as uploaded, and
-of the places from which their bytes are copied later."""
+"""Tests of uploading many queues in one group object: when messages count as uploaded, and where
+later copies come from."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def test_a_topic_that_is_deleted_while_its_upload_waits_does_not_come_back(node:
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("sizes", [(0, 1 << 20, 0), (1 << 20, 0, 1 << 20)], ids=["on", "off"])
 def test_a_tier_goes_on_when_groups_are_switched(sizes: tuple[int, ...], is_clean: bool) -> None:
-    """A tier continues when group objects are enabled or disabled. Earlier writes keep their form,
-    and are sorted and merged with later writes."""
+    """A tier continues when group objects are enabled or disabled. Writes in both forms are sorted
+    and merged together."""
     node: Node | None = None
     count = 0
     for group_bytes in (*sizes, sizes[-1]):
@@ -274,8 +274,8 @@ def test_a_message_waits_for_less_than_a_minute() -> None:
 
 
 def test_queues_are_visited_in_the_order_of_groups() -> None:
-    """Queues are uploaded in the same order in which group objects contain them. So the messages of
-    a queue are in few group objects, and a reader of one queue makes few requests."""
+    """Queues are uploaded in the order in which group objects store them. So a reader of one queue
+    needs few group objects."""
     node = Node(group_bytes=800)
     node.put(0, 1)
     assert node.scan() == QUEUES
@@ -307,9 +307,8 @@ def test_a_segment_that_ended_is_moved_from_the_brokers_own_messages(
 
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost: bool) -> None:
-    """Queues with bytes in a lost or damaged group object continue after a hole. All other queues
-    are complete. This group object has three messages of each queue in the first half of the
-    queues."""
+    """Queues with bytes in a lost or damaged group object continue after a hole. All others are
+    complete."""
     for number in range(QUEUES // 2):
         node.source.put(queue_of(number), 2, 3)
     before = set(group_keys(node))
@@ -347,8 +346,7 @@ def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost
 
 @pytest.mark.parametrize("group_bytes", [0, 1 << 20])
 def test_i01_a_bit_that_no_format_checks_is_found(group_bytes: int) -> None:
-    """A changed bit is detected, even where no format has a checksum: in the flag of a message, in
-    an object of its queue or in a group object."""
+    """A flipped bit is detected even in fields without a checksum, such as a message's flag."""
     node = Node(group_bytes=group_bytes)
     node.put(0, 2)
     assert node.scan() == 2 * QUEUES

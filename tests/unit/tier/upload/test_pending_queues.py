@@ -1,4 +1,4 @@
-"""Tests of the queues that a scan examines: changed queues and unfinished ones."""
+"""Tests of which queues a scan examines: changed and unfinished ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = KEYS[7]
 
 
 class NotingSource(ListSource):
-    """Source that knows the changed queues, and records the reads of queue ranges."""
+    """Source that knows the changed queues and records reads of queue ranges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Rig:
             self.source.put(key, 0, 3)
 
     def scan(self, *, force: bool = True) -> list[QueueKey]:
-        """Run a scan. Return the queues that were uploaded."""
+        """Run a scan. Return the uploaded queues."""
         self.source.looks.clear()
         found = self.dispatcher.scan(force=force)
         return sorted(outcome.key for outcome in found if outcome.messages)
@@ -238,8 +238,8 @@ def test_a_queue_is_said_to_have_changed_until_its_messages_are_on_disk() -> Non
 
 
 def end_in_tier(broker: TieredLocal, topic: str, queue_id: int = 0) -> int:
-    """Upload all messages (a background scan may already have done so), and return the end of the
-    queue in the tier."""
+    """Upload all messages, unless a background scan already has. Return the end of the queue in the
+    tier."""
     broker.upload()
     file = broker.store.flat_files.get(topic, queue_id)
     return 0 if file is None else file.consume_queue_commit_offset

@@ -1,5 +1,5 @@
-"""Java finds new segments only in the metadata file, which lists all segments. A scan writes this
-file once for all of its new segments."""
+"""A scan writes the metadata file once for all of its new segments. Java finds new segments only in
+this file."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ TABLES = ("commitLogFileSegmentTable", "consumeQueueFileSegmentTable")
 
 
 class ReadByJava(WrapperProvider):
-    """Checks before each write to a segment that the metadata file contains the segment, because
-    Java reads only this file. Ends the process before write number `crash_at`."""
+    """Checks before each write that the metadata file contains the segment. Ends the process before
+    write number `crash_at`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(MemoryProvider())
@@ -93,7 +93,7 @@ class Rig:
             self.source.put(key, first, count)
 
     def scan(self) -> int:
-        """Run a scan. Return the number of times that it wrote the metadata file."""
+        """Run a scan. Return the number of times it wrote the metadata file."""
         self.files.log.clear()
         self.dispatcher.scan(force=True)
         return self.files.log.count("write_synced")
@@ -147,8 +147,8 @@ def test_a_log_that_is_due_is_rolled_with_the_others(rig: Rig) -> None:
 
 
 def test_p02_nothing_is_written_before_the_file_tells_of_it(rig: Rig) -> None:
-    """A new segment is in the metadata file before anything is written to it. In turn, the process
-    is killed before each write to a new segment."""
+    """A new segment is in the metadata file before anything is written to it, even if the process
+    is killed."""
     rig.put(0, 9)
     rig.scan()
     kills = 0

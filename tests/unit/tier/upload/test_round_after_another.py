@@ -1,4 +1,4 @@
-"""Two upload rounds of a queue overlap, and the later one ends first."""
+"""Tests of overlapping upload rounds of a queue, the later of which ends first."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ KEY = QueueKey("T", 0)
 
 
 def test_w77_a_round_that_another_one_overtook_reports_no_lost_messages(tmp_path: Path) -> None:
-    """An upload round ends after a later round of the same queue. It reports no lost messages,
-    although the range of the local queue that it read at its beginning is outdated."""
+    """An upload round that ends after a later one does not report lost messages, although its view
+    of the queue is outdated."""
     world = TieredLocal(tmp_path)
     world.put("T", b"0")
     world.upload()

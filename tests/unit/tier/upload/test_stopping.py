@@ -1,5 +1,4 @@
-"""An upload round takes long. A stop, and other threads that need the queue, wait for one batch
-only."""
+"""A stop, or a thread that needs the queue, waits for at most one batch of a long upload round."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tieredstore.tier.upload.outcome import DispatchStatus
 
 
 class WatchedProvider(WrapperProvider):
-    """A tier in memory. `before_write` is called before each write to a commit log."""
+    """An in-memory tier. `before_write` is called before each write to a commit log."""
 
     def __init__(self) -> None:
         super().__init__(MemoryProvider())
@@ -56,7 +55,7 @@ class _WatchedSegment(WrapperSegment):
 
 
 class World:
-    """A dispatcher with batches of two messages, a source, a tier, and an index that records its
+    """A dispatcher with batches of two messages, a source, a tier, and an index that records
     keys."""
 
     def __init__(self) -> None:
@@ -226,9 +225,8 @@ def test_two_uploads_of_one_queue_take_turns_and_put_each_key_once(world: World)
 def test_a_visit_that_comes_before_a_stored_upload_is_confirmed_puts_its_keys_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload is stored, and another upload round of the queue begins before the upload is
-    confirmed. The keys of each message are put into the index only once, although the first upload
-    is confirmed after the second round."""
+    """The keys of an upload are put into the index once, even if another round begins before the
+    upload is confirmed."""
     patch(world.dispatcher, _shares_checks=True)  # small uploads are confirmed together
     world.source.put(KEY, 0, 1, keys=("key",))
     world.dispatcher.scan(force=True)

@@ -1,5 +1,5 @@
-"""A stored upload counts only after a fence check that began after the store's replies. This holds
-for readers, metadata, index, retention guard and metrics alike."""
+"""A stored upload counts only after a later fence check. This holds for readers, metadata, index,
+retention guard and metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MINUTE_MS = 60_000
 
 
 class LookingClient(MemoryObjectClient):
-    """Client whose fence checks fail on demand. Calls `before` and `after` around each request."""
+    """Client whose fence checks can fail. `before` and `after` are called around each request."""
 
     def __init__(self, now_ms: Callable[[], int], **settings: Any) -> None:
         super().__init__(now_ms=now_ms, **settings)
@@ -66,8 +66,7 @@ class LookingClient(MemoryObjectClient):
 
 
 class Node:
-    """A process that uploads to an object store. Its clocks differ from the clock of the object
-    store."""
+    """A process that uploads to an object store, with clocks of its own."""
 
     def __init__(
         self, server: ManualClock, *, beside: Node | None = None, take_over: bool = False
@@ -109,7 +108,7 @@ class Node:
         return outcome
 
     def told(self) -> dict[str, object]:
-        """Return everything about the uploads that readers and other components can observe."""
+        """Return everything about uploads that readers and other components can observe."""
         file = existing(self.store)
         return {
             "read": bodies(file),
@@ -350,9 +349,8 @@ SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 20 * MINUTE_MS]
 def test_w07_a_machine_that_stands_still_in_a_request_acknowledges_nothing_that_is_lost(
     server: ManualClock, number: int, moment: str, switch_ms: int, which: tuple[str, ...]
 ) -> None:
-    """A machine is paused in a write or a fence check. It acknowledges no message that is lost. Its
-    clocks may continue during the pause. Another writer takes over, writes, merges and deletes
-    garbage."""
+    """A writer that is paused in a write or a fence check never acknowledges a message that is
+    lost."""
     old = Node(server)
     old.source.put(KEY, 0, 2)
     old.scan()

@@ -1,5 +1,5 @@
-"""JSON bodies become columns. Tests of schemas given as text, and of bodies that do or do not match
-them."""
+"""Tests of converting JSON bodies to columns: schemas given as text, and bodies that match or do
+not match them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Exports can have columns that are read from JSON bodies. The tests cover every format, every
-reader, and bodies that do not match the schema."""
+"""Tests of exports with columns from JSON bodies, in every format and with several readers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Duplicates are chosen by code that works on columns. A loop over a dict must choose the same
-ones."""
+"""The columnar code finds the same duplicates as a loop over a dict."""
 
 from __future__ import annotations
 

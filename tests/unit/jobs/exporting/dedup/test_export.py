@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> GrowingTier:
 def put(
     tier: GrowingTier, queue_id: int, *messages: tuple[str | None, float], topic: str = "orders"
 ) -> None:
-    """Put messages with the given keys. Each is stored at the given second."""
+    """Put messages with the given keys and store times in seconds."""
     tier.append(
         topic,
         queue_id,
@@ -57,7 +57,7 @@ def run(exported: Export, **changes: Any) -> dict[str, Any]:
 
 
 def offsets(exported: Export, topic: str = "orders") -> list[tuple[int, int]]:
-    """Return queue and offset of each message in the target."""
+    """Return the queue and offset of each message in the target."""
     found = exported.places()
     assert set(found.values()) <= {1}
     return sorted(place[1:] for place in found if place[0] == topic)
@@ -156,8 +156,8 @@ def test_the_order_is_store_time_then_queue_then_offset(
 def test_what_is_in_the_target_counts_although_it_was_stored_later(
     tmp_path: Path, source: GrowingTier
 ) -> None:
-    """The broker uploads one queue late, so its messages are exported after later ones of the same
-    keys. The messages that are already in the target count as the first of their keys."""
+    """Messages already in the target count as the first of their keys, even if they were stored
+    later than the new ones."""
     put(source, 0, ("a", 50), ("b", 400))
     exported = export(tmp_path, source)
     run(exported)
@@ -174,9 +174,8 @@ def test_messages_without_a_key_are_all_kept(tmp_path: Path, source: GrowingTier
 
 
 def test_a_duplicate_later_than_the_window_is_kept(tmp_path: Path, source: GrowingTier) -> None:
-    """A duplicate that was stored after the end of the deduplication window is exported, regardless
-    of how many runs the export has. A duplicate is compared with the last earlier message of its
-    key, even if that message was omitted."""
+    """A duplicate stored after the deduplication window is exported. The window begins at the last
+    message with the same key, even if that message was omitted."""
     put(source, 0, ("a", 0), ("b", 0), ("a", 60), ("b", 60.001), ("a", 120))
     exported = export(tmp_path, source)
     run(exported)
@@ -236,8 +235,7 @@ def test_a_queue_that_is_no_longer_chosen_counts(tmp_path: Path, source: Growing
 
 
 def test_a_damaged_message_is_not_the_first_of_its_key(tmp_path: Path, source: GrowingTier) -> None:
-    """A message with a damaged body, but an intact key, does not count as the first message of its
-    key."""
+    """A message with a damaged body is not treated as the first message of its key."""
     put(source, 0, ("a", 1))
     put(source, 1, ("a", 2), ("a", 3))
     [log] = source.segments("orders", 0, FileSegmentType.COMMIT_LOG)
@@ -253,8 +251,8 @@ def test_a_damaged_message_is_not_the_first_of_its_key(tmp_path: Path, source: G
 def test_a_body_that_does_not_inflate_is_not_the_first_of_its_key(
     tmp_path: Path, source: GrowingTier
 ) -> None:
-    """A message whose body does not decompress does not count as the first message of its key. Only
-    readers of the body detect this damage."""
+    """A message whose body cannot be decompressed is not treated as the first message of its
+    key."""
     source.append("orders", 0, 1, uniq_keys=["a"], times_ms=[START_MS], sys_flag=COMPRESSED)
     put(source, 1, ("a", 2), ("a", 3))
     exported = export(tmp_path, source)
@@ -281,9 +279,8 @@ def test_a_damaged_message_that_is_whole_again_was_not_exported(
 
 
 def test_damage_in_what_the_target_has(tmp_path: Path, source: GrowingTier) -> None:
-    """A message is damaged in the tier after it was exported, so its duplicates cannot be
-    recognised. Depending on its options, the next export with deduplication fails, or skips and
-    reports the message."""
+    """Duplicates of an exported message cannot be recognised if the message was damaged later.
+    Depending on its options, the next export fails, or skips and reports the message."""
     put(source, 0, ("a", 1))
     exported = export(tmp_path, source)
     run(exported)
@@ -361,8 +358,7 @@ def test_many_tasks_find_the_same(
 def test_a_tier_that_changes_between_the_stages_commits_nothing(
     tmp_path: Path, source: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export commits nothing if the tier changes between its stages. Here the first message of a
-    key is found damaged when it is written, after its duplicate was omitted."""
+    """An export commits nothing if the tier changes between its stages."""
     put(source, 0, ("a", 1))
     put(source, 1, ("a", 2))
     [log] = source.segments("orders", 0, FileSegmentType.COMMIT_LOG)

@@ -168,8 +168,7 @@ def test_a_claim_that_cannot_be_looked_at_is_let_go(store: Store) -> None:
 
 
 def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
-    """Epoch objects are never deleted, because every former owner looks for the next epoch, even
-    after a long time."""
+    """Epoch objects are never deleted, because every former owner looks for the next epoch."""
     for number in range(1, 60):
         epoch = store.process().tier.acquire_writer("broker-a")
         assert epoch.number == number
@@ -180,9 +179,8 @@ def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
 
 
 def test_w01_an_epoch_that_was_forgotten_is_not_taken_again(store: Store) -> None:
-    """The object of a former epoch was deleted, so its number is free again. A writer that creates
-    an object with this number does not own the epoch, because its fence check after the create
-    finds the later epochs."""
+    """A writer that recreates a deleted epoch object does not own the epoch. Its fence check finds
+    the later epochs."""
     slow = store.process("slow", fencing=False)  # no probe before the create
     create = slow.client.request
 
@@ -222,8 +220,7 @@ DESCRIBE = (
 
 @contextmanager
 def another_process() -> Iterator[dict[str, object]]:
-    """Run another process during the `with` block. Yield the data that the process prints to
-    identify itself."""
+    """Run another process during the `with` block. Yield the identity that it prints."""
     with subprocess.Popen(
         [sys.executable, "-c", DESCRIBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
@@ -273,8 +270,7 @@ def test_an_owner_that_nobody_has_waited_for_has_ended(store: Store) -> None:
 def test_w09_an_owner_that_is_hidden_is_not_taken_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner whose process is hidden in /proc by the mount option `hidepid` does not count as
-    ended, so it is not fenced."""
+    """An owner that is hidden in /proc by `hidepid` is assumed to be alive, and is not fenced."""
     with another_process() as found:
         read_text = Path.read_text
 
@@ -295,8 +291,7 @@ def test_w09_an_owner_that_is_hidden_is_not_taken_over(
 def test_w09_where_proc_is_not_this_space_s_nobody_has_ended(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    """If /proc is missing, or shows the machine's processes instead of the container's, no owner
-    counts as ended."""
+    """Every owner is assumed to be alive if /proc is missing or shows another PID namespace."""
     with another_process() as found:
         put_epoch(store, 1, format=2, owner="elsewhere", **found)
     if seen:
@@ -314,7 +309,7 @@ def test_an_owner_on_another_machine_may_be_alive(store: Store) -> None:
 
 
 class Record:
-    """Record of a state directory that has claimed the given epochs."""
+    """Record of a state directory that claimed the given epochs."""
 
     mark = None
 
@@ -329,14 +324,11 @@ class Record:
 
 
 class TestManyStarts:
-    """Tests of starts after many epochs. Epoch objects are never deleted, so a fence check is one
-    HEAD request for the object of the next number. A missing object proves the ownership only if no
-    epoch object is deleted. A start uses the record in its state directory, so it needs no more
-    LISTs for many epochs than for few."""
+    """A start needs no more LIST requests for many epochs than for few. It uses the record in its
+    state directory."""
 
     def start(self, store: Store, record: Record, times: int) -> list[int]:
-        """Start and stop `times` times. Return for each start the number of epoch keys that it
-        listed."""
+        """Start and stop `times` times. Return the number of epoch keys listed by each start."""
         shown = []
         for _ in range(times):
             process = store.process()

@@ -1,4 +1,4 @@
-"""Callers share fence checks. Each caller returns after a check that began after its call."""
+"""Callers share fence checks. Each caller waits for one that begins after its call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLERS = 8
 
 
 class CountingCondition(threading.Condition):
-    """Condition that counts each wait at its beginning."""
+    """Condition that counts waits."""
 
     waits = 0
 
@@ -27,7 +27,7 @@ class CountingCondition(threading.Condition):
 
 
 class Looks:
-    """Shared fence checks. The test decides when each of them ends."""
+    """Shared fence checks whose end is controlled by the test."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -52,7 +52,7 @@ class Looks:
 
 
 def start(pool: ThreadPoolExecutor, looks: Looks, count: int) -> list[Future[None]]:
-    """Start callers. Return when all of them wait for another caller's fence check."""
+    """Start callers, and return when all of them are waiting for another caller's fence check."""
     before = looks.changed.waits
     futures = [pool.submit(looks.shared.wait) for _ in range(count)]
     wait_for(lambda: looks.changed.waits == before + count)

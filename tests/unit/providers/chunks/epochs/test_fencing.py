@@ -1,5 +1,5 @@
-"""Tests of the check before a writer's first write: whether the object store refuses to create an
-object a second time."""
+"""Before its first write, a writer checks that the object store refuses to create an object
+twice."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Tests of writers that continue without an operator. Such a writer is a process whose state
-directory has the claim of the highest epoch. If allowed, it may also be a process that saw an epoch
-unchanged for long enough."""
+"""Tests of writers that continue without an operator: after a restart with the same state
+directory, or after watching an unchanged epoch for long enough."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ def store() -> Store:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function that simulates a restart of this machine: processes from before the restart
-    cannot be found."""
+    """Return a function that simulates a reboot, after which earlier processes cannot be found."""
     starts = itertools.count(1)
 
     def start() -> None:
@@ -45,15 +43,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 class Node:
-    """A state directory, and the processes that lock it one after another."""
+    """A state directory and the processes that lock it one after another."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self.store = store
         self.state = state
 
     def start(self, **settings: object) -> ChunkWriterEpoch:
-        """Start a process that acquires the epoch. Then release the lock as if the process had
-        ended."""
+        """Start a process, acquire the epoch, and release the lock as if the process had ended."""
         lock = StateLock(self.state)
         lock.acquire()
         try:
@@ -116,8 +113,7 @@ def test_w06_a_copied_directory_needs_permission(
 def test_w06_a_cloned_machine_is_behind_once_the_other_has_gone_on(
     node: Node, machine: Callable[[], None]
 ) -> None:
-    """A cloned machine has the inodes of the original, but lacks the original's claim of the newest
-    epoch. The clone is fenced once the original has acquired another epoch."""
+    """A cloned machine is fenced once the original has acquired another epoch."""
     node.start()
     record = (node.state / RECORD_FILE).read_bytes()
     machine()
@@ -137,7 +133,7 @@ def test_w06_a_lost_record_needs_permission(node: Node, machine: Callable[[], No
 
 
 class World:
-    """A tier whose epoch 1 belongs to a node. The node crashes while it acquires epoch 2."""
+    """A tier whose epoch 1 belongs to a node that crashes while acquiring epoch 2."""
 
     def __init__(self, root: Path) -> None:
         self.state = root
@@ -158,8 +154,7 @@ class World:
 def test_w06_a_crash_at_each_request_of_a_start_is_followed_by_a_start(
     tmp_path: Path, machine: Callable[[], None], fault: ObjectFault
 ) -> None:
-    """A start crashes at each of its requests in turn. So it also crashes before and after the
-    request that creates the epoch object. The next start always succeeds."""
+    """After a crash at any request of a start, the next start succeeds."""
     for number in itertools.count(1):
         world = World(tmp_path / str(number))
         machine()
@@ -212,8 +207,8 @@ def test_w06_a_claim_is_recorded_before_it_is_made(tmp_path: Path) -> None:
 def test_w06_a_claim_that_arrives_after_its_process_ended_is_the_node_s_own(
     tmp_path: Path, machine: Callable[[], None]
 ) -> None:
-    """A claim reaches the store after its process ended. The next process with the same state
-    directory treats the claim as its own, at its start or when it makes a claim itself."""
+    """A claim that is applied after its process has ended belongs to the next process with the same
+    state directory."""
     world = World(tmp_path / "state")
     machine()
     late: list[tuple[str, list[bytes]]] = []
@@ -251,9 +246,9 @@ def signs(store: Store) -> list[str]:
 
 
 def watcher(store: Store, actions: Mapping[int, Callable[[], object]]) -> Process:
-    """Return a process that may take over if the owner of the epoch gives no sign of life for
-    AFTER_MS. `actions[n]` is called before the process's n-th LIST. With the second LIST the
-    process begins to watch the owner."""
+    """Return a process that may take over if the epoch's owner shows no activity for AFTER_MS.
+    `actions[n]` is called before the process's n-th LIST. It starts watching with the second
+    LIST."""
     process = Process(store, None, {"take_over_after_ms": AFTER_MS, "fencing": False})
     looks = itertools.count(1)
     send = process.client.request
@@ -315,8 +310,7 @@ def test_the_slower_of_two_nodes_says_how_long_is_waited(
 def test_a_machine_that_stood_still_has_not_watched(
     store: Store, node: Node, machine: Callable[[], None]
 ) -> None:
-    """An hour in which both machines were suspended does not count as an hour without a
-    heartbeat."""
+    """Time during which a machine was suspended does not count as time without a heartbeat."""
     owner = node.start(take_over_after_ms=AFTER_MS)
     sign(owner)
     machine()

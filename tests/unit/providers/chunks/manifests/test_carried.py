@@ -1,4 +1,4 @@
-"""Tests of units that are stored in the object of their messages, and of their place in a segment
+"""Tests of units stored in the same object as their messages, and of their place in a segment
 manifest."""
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def carrier(
     start: int, end: int, first: int, last: int, *, base: int = 0, log: int = 1, units: int = 2
 ) -> ObjectInfo:
     """Return an object with bytes [start, end) of a commit log and units [first, last) of its
-    consume queue. `log`, `units`: numbers of the segment generations of the two segments in epoch
-    1."""
+    consume queue. `log` and `units` are generation numbers in epoch 1."""
     name = make_carrier_name(start, end, CarriedUnits(base, Generation(1, units), first, last))
     return ObjectInfo(f"{LOG}/{Generation(1, log).name(name)}", end - start + last - first, start)
 

@@ -1,4 +1,4 @@
-"""The epoch manifest is encoded into objects and decoded again."""
+"""An epoch manifest can be encoded into objects and decoded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extents in compact form equal the tuple from which they were made."""
+"""Compact extents equal the tuple that they were created from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first group object of a tier raises the tier's format version."""
+"""The first group object of a tier increases the tier's format version."""
 
 from __future__ import annotations
 

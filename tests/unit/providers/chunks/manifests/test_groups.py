@@ -1,4 +1,4 @@
-"""Tests of group objects: their names, their indexes, and their extents in segment manifests."""
+"""Tests of group objects: names, indexes, and extents in segment manifests."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_another_format_is_refused() -> None:
 
 
 class TestChain:
-    """Segment manifests with extents in group objects, under the rules of segment generations."""
+    """Segment manifests with extents in group objects follow the rules of segment generations."""
 
     def extents(
         self, *pieces: tuple[int, int, int], level: int = WRITES_LEVEL, epoch: int = EPOCH

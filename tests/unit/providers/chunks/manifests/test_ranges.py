@@ -1,4 +1,4 @@
-"""A long listing is divided into ranges of keys, which are listed concurrently."""
+"""A long listing is split into key ranges that are listed concurrently."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ keys = st.lists(st.tuples(topics, st.integers(0, 12)), max_size=60)
 def test_ranges_hold_every_key_once_and_each_folder_whole(
     written: list[tuple[str, int]], known: list[tuple[str, int]], least: int
 ) -> None:
-    """The ranges of a listing together have every key once, in the order of one listing. No two
-    ranges share a folder of a queue. The listing is divided at the folders of known queues. These
-    may differ from the existing queues."""
+    """The ranges of a listing cover every key exactly once and in order. The folder of a queue is
+    never split between two ranges."""
     client = MemoryObjectClient(page_keys=3)
     for topic, queue in written:
         for name in ("COMMIT_LOG/x", "CONSUME_QUEUE/y"):

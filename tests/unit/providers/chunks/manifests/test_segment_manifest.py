@@ -1,4 +1,4 @@
-"""Tests of the interpretation of a listing of one segment's folder."""
+"""Tests of computing a segment manifest from the listing of a segment's folder."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def view(
     epoch: int = 1,
     inherited: ManifestEntry = NOTHING_INHERITED,
 ) -> SegmentManifest:
-    """Return the segment manifest of several generations, under the epoch manifest of an epoch."""
+    """Return the segment manifest of several generations under the given epoch manifest."""
     objects = [
         info for generation, sizes in generations for info in objects_in(generation, **sizes)
     ]
@@ -327,8 +327,7 @@ def test_the_objects_of_format_1_are_refused() -> None:
 
 
 def test_t71_an_object_of_which_a_part_is_still_needed_is_no_garbage() -> None:
-    """An object is no garbage while a part of it is needed. Here a former writer has merged its
-    bytes before and after another epoch's bytes into one object."""
+    """An object is not garbage while a part of it is needed."""
     former, other, own = Generation(2, 1), Generation(1, 1), Generation(3, 1)
     inherited = ManifestEntry((Span(former, 0, 5), Span(other, 5, 9), Span(former, 9, 20)))
     objects = objects_in(other, c5=4) + objects_in(former, m0_20=20)

@@ -1,4 +1,4 @@
-"""Tests of an epoch's shutdown snapshot, and of the writers that use it."""
+"""Tests of an epoch's shutdown snapshot and of writers that use it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def take(process: Process) -> ChunkWriterEpoch:
 
 
 def begin(process: Process) -> dict[SegmentId, SegmentListing]:
-    """Take over the epoch and list the tier, as a starting broker does."""
+    """Take over the epoch and list the tier, like a starting broker."""
     process.take_over()
     return {found.id: found for found in process.tier.list("broker-a")}
 
@@ -148,9 +148,7 @@ def test_a_start_after_a_crash_lists_all(store: Store) -> None:
 
 
 def test_what_is_left_is_what_a_listing_shows(store: Store) -> None:
-    """A shutdown snapshot equals a listing. The tier contains merged runs, garbage, a sealed
-    segment, a deleted segment, a recreated one, and a segment that has only objects of earlier
-    epochs."""
+    """A shutdown snapshot equals a listing of the tier."""
     others = [SegmentId(f"broker-a/TopicA/{queue}", LOG.type, 0) for queue in range(1, 6)]
     first = store.process()
     epoch = take(first)
@@ -179,8 +177,8 @@ def test_what_is_left_is_what_a_listing_shows(store: Store) -> None:
 
 
 def read_chains(listings: Iterable[SegmentListing]) -> dict[SegmentId, SegmentManifest]:
-    """Return the segment manifests of a listing. The result does not count tombstones and markers
-    of former epochs as garbage, because sweeps delete these objects."""
+    """Return the segment manifests of a listing. Tombstones and markers of former epochs are not
+    included in the garbage, because sweeps delete them."""
     manifests = {}
     for found in listings:
         assert isinstance(found.token, SegmentManifest)
@@ -212,8 +210,7 @@ def test_an_heir_collects_what_was_left_as_garbage(store: Store) -> None:
 
 
 def test_behind_an_epoch_that_said_nothing_an_heir_lists(store: Store) -> None:
-    """The successor of an epoch without a shutdown snapshot lists the tier. It must, because the
-    former epoch may have written objects, and objects of earlier epochs may be lost."""
+    """A writer lists the tier if the previous epoch has no shutdown snapshot."""
     written_and_stopped(store)
     take(store.process()).release()
     take(store.process())  # and this one is killed
@@ -358,8 +355,8 @@ def test_a_stop_whose_last_word_gets_no_answer_is_a_stop(store: Store, fault: Ob
 
 
 def test_an_epoch_with_helpers_leaves_nothing(store: Store) -> None:
-    """An epoch with helper processes leaves no shutdown snapshot, because its owner does not know
-    which objects the helpers wrote."""
+    """An epoch with helper processes writes no shutdown snapshot, because its owner does not know
+    the helpers' objects."""
     first = store.process()
     epoch = take(first)
     epoch.expect_helpers()
@@ -388,8 +385,8 @@ def test_a_writer_that_lost_its_right_leaves_nothing(store: Store) -> None:
 
 
 def test_w03_a_listing_from_before_a_deletion_is_not_remembered(store: Store) -> None:
-    """A listing from before a deletion is not cached. Otherwise a snapshot at a stop would contain
-    deleted segments."""
+    """A listing made before a deletion is not cached. Otherwise a snapshot would contain deleted
+    segments."""
     writer = store.process()
     epoch = take(writer)
     segment = writer.append(b"abc")

@@ -23,7 +23,7 @@ def store() -> Store:
 
 
 def before_request(process: Process, number: int, act: Callable[[], object]) -> None:
-    """Call `act` before the n-th of the requests that follow this call."""
+    """Call `act` before the n-th of the following requests."""
     request = process.client.request
     wanted = len(process.client.requests) + number
 
@@ -37,8 +37,8 @@ def before_request(process: Process, number: int, act: Callable[[], object]) -> 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_reader_starts_over_when_the_inheritance_changes(store: Store, number: int) -> None:
-    """A reader starts again when the epoch manifest changes, because the successor merges the
-    inherited objects, and deletes them as garbage immediately."""
+    """A reader restarts when the epoch manifest changes, because the new writer deletes the
+    inherited objects after merging them."""
     store.process().take_over().append(b"abc", b"def", b"ghi", b"jkl")
     writer = store.process(grace_ms=0).take_over()
     reader = store.process()
@@ -99,8 +99,8 @@ def delete(process: Process) -> None:
 
 
 def delete_and_die(process: Process) -> None:
-    """Delete a segment as if the process was killed during the deletion: only the object of the
-    segment's first write is left, because it is deleted last."""
+    """Delete a segment, but keep its first object, as if the process had been killed. That object
+    is deleted last."""
     delete(process)
     heir = process.store.process().take_over()
     heir.tier.run_maintenance()
@@ -153,9 +153,8 @@ def test_o03_an_inheritance_whose_reply_was_lost_is_sent_again(
 
 
 def test_o03_what_was_sent_once_is_never_changed(store: Store) -> None:
-    """A writer never changes an epoch manifest after the first attempt to send it. Here the first
-    request for the manifest was applied, although it seemed to fail. The manifest lacks the bytes
-    that a late writer has written since."""
+    """A writer never changes an epoch manifest that it has tried to send, even if the request
+    seemed to fail."""
     late = store.process().append(b"abc")
     writer = store.process().take_over()
     writer.fail_next(None, None, None, LOSE, FAIL, FAIL, FAIL)
@@ -202,8 +201,7 @@ def delete_inheritances(store: Store) -> None:
 
 
 def delete_newest_inheritance(store: Store) -> None:
-    """Delete the newest epoch manifest. A replica of a bucket may lack it, because objects are
-    copied in another order."""
+    """Delete the newest epoch manifest, which may be missing in a replica of a bucket."""
     store.first.delete([max(find_inheritances(store))])
 
 
@@ -211,9 +209,7 @@ def delete_newest_inheritance(store: Store) -> None:
 def test_o09_a_tier_whose_inheritance_is_lost_is_not_taken_for_an_empty_one(
     store: Store, lose: Callable[[Store], None]
 ) -> None:
-    """A tier whose epoch manifest is lost is not taken for an empty one. In an earlier version
-    readers found nothing, or objects of an earlier epoch, and the next writer deleted all other
-    objects."""
+    """A tier without its epoch manifest is not treated as empty."""
     store.process().take_over().append(b"abc", b"def")
     writer = store.process(grace_ms=0).take_over()
     writer.append(b"ghi")
@@ -286,8 +282,7 @@ def test_o09_what_is_no_inheritance_is_named(store: Store, content: bytes) -> No
     "topic", ["..", ".x", "a\nb", "a\0", "x" * 256, "\\"], ids=lambda name: ascii(name[:4])
 )
 def test_objects_of_no_possible_topic_are_left_alone(store: Store, topic: str) -> None:
-    """Objects with invalid topic names are ignored. In an earlier version, such an object ended the
-    maintenance of all other objects with an error."""
+    """Objects with invalid topic names are ignored by maintenance."""
     store.process().take_over().append(b"abc")
     strange = store.folder().replace("TopicA", topic) + "/" + Generation(1, 9).name(chunk_name(0))
     store.first.put_if_absent(strange, [b"x"], {})
@@ -300,7 +295,7 @@ def test_objects_of_no_possible_topic_are_left_alone(store: Store, topic: str) -
 
 @pytest.mark.parametrize("name", ["", "broker", "a", "README.txt", "a_$folder$"])
 def test_an_object_beside_the_brokers_hides_none(store: Store, name: str) -> None:
-    """An object beside the brokers' folders hides no broker. In the order of keys, `broker-a`
+    """An object next to the brokers' folders does not hide a broker. In key order, `broker-a`
     precedes `broker0`."""
     store.process().take_over().append(b"abc")
     folder = store.folder().partition("/")[0]

@@ -1,5 +1,4 @@
-"""Tests of bytes with a CRC. Reads detect some kinds of damage. Only a check of whole objects
-detects the other kinds."""
+"""Tests of the damage detected by reads with a CRC, and by checks of whole objects."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def store() -> Store:
 
 def damage(store: Store, text: bytes, at: int = 0) -> str:
     """Change one byte in the object that contains `text`. Return the first character of the
-    object's name, which shows the kind of the object."""
+    object's name, which indicates its kind."""
     for info in store.first.list(""):
         content = bytearray(store.first.get_range(info.key, 0, info.size_bytes) or b"")
         if text in content:
@@ -35,7 +34,8 @@ def damage(store: Store, text: bytes, at: int = 0) -> str:
 
 
 def write_groups(store: Store) -> Gathering:
-    """Write queues A and B three times in groups. Messages have 11 bytes, units have 2."""
+    """Write queues A and B three times in groups, with messages of 11 bytes and units of 2
+    bytes."""
     writer = Gathering(store)
     for text in (b"first_text", b"other_text", b"third_text"):
         writer.write("A", "B", text=text)

@@ -1,4 +1,4 @@
-"""Cached data of a segment is not used for a recreated segment of the same name."""
+"""Cached data of a segment is never used for a recreated segment with the same name."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def test_a_reader_that_lists_again_gets_the_next_life(store: Store, id: SegmentI
 
 
 def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
-    """A former owner writes late, after its successor began. A reader does not cache these bytes.
-    In an earlier version, the reader extended a cached block of such bytes with the successor's
-    later bytes, and the block stayed wrong."""
+    """A reader does not cache bytes that a former owner writes after its successor has begun."""
     zombie = store.process("zombie").take_over()
     late = zombie.append(*units("old", 0, 2), id=UNITS)
     reader = store.process("reader").open(UNITS)
@@ -50,8 +48,7 @@ def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
     request = successor.client.request
 
     def let_be_late(operation: str, key: str) -> None:
-        """Write as a late former owner, after the successor's listing and before its epoch manifest
-        is written."""
+        """Write like a delayed former owner, between its successor's listing and epoch manifest."""
         if operation == "PUT" and "/.inherited/" in key:
             assert late.write(40, units("zzz", 2, 2)) == Written(80)
             assert bytes(reader.read(40, 40)) == b"".join(units("zzz", 2, 2))
@@ -65,8 +62,8 @@ def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
 
 
 def test_what_stays_of_a_segment_is_read_once(store: Store) -> None:
-    """Cached bytes of a segment stay valid if a successor continues the segment. A reader does not
-    request them again."""
+    """Cached bytes stay valid if another writer continues the segment, and are not requested
+    again."""
     append(store.process().take_over(), UNITS, *units("old", 0, 2))
     reader = store.process()
     segment = reader.open(UNITS)

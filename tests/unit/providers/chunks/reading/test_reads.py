@@ -1,4 +1,4 @@
-"""Tests of reads of the chunk log: their requests, and the bytes that they must not return."""
+"""Tests of reading a chunk log: requests, and bytes that must not be returned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store() -> Store:
 
 
 def reader_of(store: Store, **settings: Any) -> Process:
-    """Return a process other than the writer. It has nothing in memory."""
+    """Return a process other than the writer, with empty caches."""
     return store.process(**settings)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the cache of recent writes, which keeps parts of objects."""
+"""Tests of the cache of recent writes, which stores parts of objects."""
 
 from __future__ import annotations
 

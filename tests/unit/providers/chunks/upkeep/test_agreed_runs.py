@@ -1,6 +1,5 @@
-"""Two objects contain the same bytes. A writer deletes one of them, and a successor lists both. The
-writer and the successor must keep the same object. The writer has checked its epoch, and is paused
-in a deletion while the successor begins."""
+"""Tests of two objects that contain the same bytes. A writer that deletes one of them and its
+successor must keep the same object."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ def store() -> Store:
 
 
 def collect_while_another_begins(store: Store, writer: Process) -> Process:
-    """Delete the garbage of a writer. Before the deletion takes effect, a successor lists the tier
-    and writes another segment. Return the successor."""
+    """Delete a writer's garbage. Before the deletion takes effect, a new writer lists the tier and
+    writes another segment. Return the new writer."""
     store.clock.advance(GRACE_MS + 1)
     delete = writer.client.delete
     heirs: list[Process] = []

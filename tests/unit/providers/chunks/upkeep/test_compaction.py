@@ -321,8 +321,7 @@ class TestDeleting:
         assert writer.operations() == ["LIST", "HEAD"]
 
     def test_what_may_still_come_is_deleted_too(self, store: Store) -> None:
-        """A deletion of a segment also covers the object of a write that got no reply. No listing
-        shows this object yet, but the store may create it later."""
+        """Deleting a segment also deletes an object whose create request got no reply."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         segment.delete()
@@ -343,8 +342,8 @@ class TestDeleting:
     def test_w03_a_topic_made_again_by_the_next_writer_is_not_deleted(
         self, store: Store, number: int
     ) -> None:
-        """A topic that the next writer has recreated is not deleted by the former writer. The
-        former writer is paused at each step of its deletion."""
+        """A paused deletion by a former writer does not delete a topic that the next writer has
+        recreated."""
         zombie = store.process("zombie").take_over()
         segment = zombie.append(b"abc", b"def")
         winner = store.process("winner")

@@ -1,4 +1,4 @@
-"""If group objects are damaged or lost, exactly their content is missing."""
+"""If group objects are damaged or lost, only their own content is missing."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ def levels(store: Store) -> str:
 
 
 def read_behind(store: Store, topic: str, start: int) -> bytes:
-    """Return the bytes of a commit log, starting at `start`, as a process without a state reads
-    them."""
+    """Return the bytes of a commit log from `start`, read by a process without cached state."""
     segment = store.process().open(queue_ids(topic)[0])
     return bytes(segment.read(start, segment.size() - start))
 
@@ -280,7 +279,8 @@ def test_a_run_that_somebody_cut_short_keeps_no_other_queue_in_its_groups(store:
 
 
 class TestGroupsOfDeletedTopicsAlone:
-    """A killed writer has left groups of deleted topics. Its successors write no groups."""
+    """Tests of groups of deleted topics that a killed writer left. Its successors write no
+    groups."""
 
     def leave_deleted(self, store: Store) -> None:
         writer = Gathering(store)
@@ -346,7 +346,7 @@ class TestGroupsOfDeletedTopicsAlone:
 
 
 class TestLostInheritance:
-    """The manifest of an epoch that wrote only groups is lost."""
+    """Tests of a lost epoch manifest whose epoch wrote only groups."""
 
     def lose_inheritance(self, store: Store, number: int) -> None:
         [key] = [i.key for i in store.first.list("") if f"/.inherited/{number:020d}" in i.key]

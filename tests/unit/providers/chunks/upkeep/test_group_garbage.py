@@ -1,5 +1,5 @@
-"""A writer does not delete a group object of merged runs if a successor may begin to use the object
-between the writer's fence check and its deletion."""
+"""A writer never deletes a group object that a new writer may start to use after the fence
+check."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ TEXT = b"0123456789"
 
 
 class LateRuns:
-    """A writer whose request to create its first group object of merged runs gets no reply.
-    `deliver` creates this object later. Before, a write to queue A gets no reply, so the writer
-    begins new segment generations for A. `at_next`: called before the writer creates its next group
-    object of merged runs."""
+    """A writer whose first group object of merged runs is created late, by `deliver`. Its first
+    write to queue A also gets no reply. `at_next` is called before the next group object of merged
+    runs."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -77,8 +76,7 @@ def store() -> Store:
 
 @pytest.mark.parametrize("when", ["before the next", "while the next is made"])
 def test_no_group_goes_that_a_successor_begins_to_need_meanwhile(store: Store, when: str) -> None:
-    """A group object that a successor begins to use is not deleted. The writer has checked its
-    epoch, and is paused before its deletion takes effect."""
+    """A paused deletion never removes a group object that the next writer has started to use."""
     runs = LateRuns(store)
     if when == "before the next":
         runs.deliver()

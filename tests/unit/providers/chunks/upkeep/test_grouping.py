@@ -1,5 +1,5 @@
-"""The content of group objects is sorted by queue and moved to the queues' folders. Then the groups
-are deleted."""
+"""Tests of sorting group objects by queue, moving their content to the queues' folders, and
+deleting them."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def test_a_disk_that_has_other_bytes_is_left_alone(
 def test_bytes_without_a_crc_do_not_come_from_the_disk(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes without a CRC are not taken from the local disk, because nothing proves that the disk
-    has the same bytes. The CRC is missing if a later epoch has shortened an extent."""
+    """Bytes without a CRC are never taken from the local disk, because they cannot be compared. An
+    extent that a later epoch has shortened has no CRC."""
     make_extents = Group.make_extents
 
     def make_without_crcs(group: Group, made_ms: int) -> Iterator[tuple[SegmentId, Extent]]:
@@ -265,8 +265,7 @@ def test_groups_of_deleted_queues_go_when_the_others_need_them_no_more(store: St
 def test_a_run_of_a_queue_that_was_made_again_does_not_come_into_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue is deleted and recreated while a merge copies its old bytes. The merged run with
-    these old bytes does not become part of the recreated queue."""
+    """A merged run of a deleted queue does not become part of the recreated queue."""
     writer = Gathering(store)
     write(writer, 1)
     insist = Compactor.insist
@@ -315,9 +314,7 @@ def test_what_is_stored_while_it_is_looked_who_needs_what_stays(
 def test_a_group_that_is_about_to_go_is_not_taken_up_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group object that will be deleted is not used again. Its create got no reply, so no segment
-    manifest contains the group, but a listing shows it. The segments in the group are listed just
-    before its deletion."""
+    """A group object is not used again once it is going to be deleted."""
     writer = Gathering(store)
     write(writer)
     writer.process.fail_all(LOSE, ["PUT"])
@@ -346,8 +343,8 @@ def test_a_group_that_is_about_to_go_is_not_taken_up_again(
 
 
 def test_a_marked_segment_becomes_one_object(store: Store) -> None:
-    """A segment that is marked as sealed becomes one object. Its bytes in groups, and those of the
-    consume queue, are moved to the queue's folder first."""
+    """A segment that is marked as sealed becomes one object. Its bytes in groups are moved to the
+    queue's folder first."""
     writer = Gathering(store)
     write(writer)
     log, units = queue_ids("A")
@@ -363,8 +360,7 @@ def test_a_marked_segment_becomes_one_object(store: Store) -> None:
 
 
 def test_merging_leaves_what_is_in_groups_alone(store: Store) -> None:
-    """Merging does not touch bytes in group objects, even if the queue has later objects of its
-    own."""
+    """Merges skip bytes in group objects, even if the queue has later objects of its own."""
     writer = Gathering(store)
     write(writer, 5)
     log, _ = queue_ids("A")

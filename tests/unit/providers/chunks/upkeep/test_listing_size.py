@@ -1,11 +1,7 @@
-"""10,000 queues should be listed in at most 400 pages, including garbage within its grace period:
-`docs/formats/chunk-log.md`. Only segments that fill within an hour have longer listings, because
-they are not merged before they are sealed.
-
-Queues are not in step with one another, so the mean number of objects over all queues equals the
-mean over time for one queue. Segment manifests are simulated without bytes. One test checks the
-simulation on a real tier.
-"""
+"""A listing of 10,000 queues needs at most 400 pages, including recent garbage
+(`docs/formats/chunk-log.md`). Segment manifests are simulated without bytes. One test compares the
+simulation with a real tier. The mean over time for one queue stands for the mean over all
+queues."""
 
 from __future__ import annotations
 
@@ -41,8 +37,8 @@ LOG_LIFE, UNITS_LIFE = Generation(1, 1), Generation(1, 2)
 
 
 class SimulatedQueue:
-    """A queue whose messages and units are written as one object. Merges run as soon as they are
-    due, and garbage is collected every `collect_ms`."""
+    """A queue whose messages and units are written as one object. Merges run when they are due.
+    Garbage is collected every `collect_ms`."""
 
     def __init__(self, collect_ms: int = 60_000) -> None:
         self.log = SegmentManifest()
@@ -95,8 +91,8 @@ def find_due(manifest: SegmentManifest, now_ms: int) -> frozenset[str]:
 
 
 def mean_objects(interval_ms: int, messages: int, days: int) -> float:
-    """Return the mean number of objects of one queue, counted in its last commit log segment and
-    its last consume queue segment."""
+    """Return the mean number of objects of one queue, in its last commit log and consume queue
+    segments."""
     queue = SimulatedQueue()
     total = turns = 0
     for now_ms in range(0, days * DAY_MS, interval_ms):

@@ -1,5 +1,5 @@
-"""Maintenance runs at the same time as the writers. It starts with an epoch, and its work is
-finished before the epoch ends."""
+"""Maintenance runs concurrently with writers. It starts with an epoch and finishes before the epoch
+ends."""
 
 from __future__ import annotations
 
@@ -231,8 +231,7 @@ def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_slow_merge_of_a_segment_that_goes_on_growing_keeps_one_thread(store: Store) -> None:
-    """A slow merge of a growing segment occupies only one thread. In an earlier version, each
-    append requested a merge of the segment, and each thread waited for the previous merge."""
+    """A slow merge of a growing segment blocks only one thread."""
     other = SegmentId("broker-a/TopicB/0", FileSegmentType.COMMIT_LOG, 0)
     writer = store.process(maintenance_threads=2, clock=SYSTEM_CLOCK)
     begun, go_on = threading.Event(), threading.Event()
@@ -267,8 +266,7 @@ def lose_a_middle_object(store: Store) -> None:
 
 
 def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> None:
-    """Maintenance of a broken segment is tried at growing intervals. In an earlier version, endless
-    retries every 30 s cost more requests than the queue itself."""
+    """Maintenance retries a broken segment at increasing intervals."""
     writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")
@@ -291,7 +289,7 @@ QUEUES = [SegmentId(f"broker-a/TopicA/{queue}", LOG.type, 0) for queue in range(
 
 
 def merge_all(store: Store) -> Process:
-    """Return a writer of many queues. In each queue four writes have been merged into one run."""
+    """Return a writer of many queues, in each of which four writes have been merged."""
     writer = store.process()
     writer.take_over()
     for queue in QUEUES:
@@ -351,8 +349,8 @@ def test_garbage_waits_a_minute_for_that_of_others(store: Store) -> None:
 
 
 def test_o01_a_store_that_fails_is_asked_again_within_minutes(store: Store) -> None:
-    """A failing store is tried again within minutes, so that a temporary error does not leave a day
-    of garbage and long listings."""
+    """A failing store is retried within minutes, so that a temporary error does not delay
+    maintenance for long."""
     writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")

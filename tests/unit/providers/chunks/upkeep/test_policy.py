@@ -1,4 +1,4 @@
-"""Tests of the merge policy: when objects are merged, and into which parts."""
+"""Tests of the merge policy: when objects are merged, and how they are divided."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def extents(*lengths: int, merged: int = 0) -> list[Extent]:
-    """Return extents of the given sizes. The first `merged` of them are merged runs."""
+    """Return extents of the given sizes. The first `merged` are merged runs."""
     found = []
     position = 0
     for number, length in enumerate(lengths):
@@ -71,8 +71,8 @@ def test_runs_go_up_a_tier_together() -> None:
 
 
 def test_large_objects_are_merged_once_they_are_older_than_the_newest() -> None:
-    """Large objects are merged only once they are an hour older than the newest object. So the
-    segment of a fast queue is copied only once, as a whole, when it is sealed."""
+    """Large objects are merged only when they are an hour older than the newest object. So the
+    segment of a fast queue is copied only when it is sealed."""
     new = [found._replace(modified_ms=1_000) for found in extents(150, 150, 150)]
     assert POLICY.next_run(new) is None
     for last_ms, is_merged in ((1_000 + HOUR_MS - 1, False), (1_000 + HOUR_MS, True)):
@@ -93,10 +93,8 @@ def test_small_writes_shut_in_by_a_large_one_become_one() -> None:
 
 @dataclass
 class Merged:
-    """Result of a policy over a series of writes.
-
-    `merge_count`: number of merges. Each merge makes at least two requests.
-    """
+    """Result of a policy over a series of writes. Each of the `merge_count` merges makes at least
+    two requests."""
 
     manifest: SegmentManifest
     merge_count: int = 0
@@ -106,7 +104,7 @@ class Merged:
 
 
 def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
-    """Append writes, given as (bytes, pause in ms before the write), and merge whenever the policy
+    """Append writes, given as (bytes, preceding pause in ms), and merge whenever the policy
     requests it."""
     found = Merged(SegmentManifest())
     now_ms = 0
@@ -135,8 +133,8 @@ def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
 
 
 def seal(policy: MergePolicy, found: Merged) -> None:
-    """Seal the segment. A seal merges the whole segment into one object, so count the segment's
-    bytes once more, as sent or as copied."""
+    """Seal the segment. The seal rewrites the whole segment as one object, so its bytes are counted
+    again as sent or copied."""
     size_bytes = found.manifest.size_bytes
     if size_bytes <= policy.target_bytes:
         found.sent_bytes += size_bytes
@@ -231,9 +229,9 @@ def test_a_policy_that_would_not_end_is_refused(changes: dict[str, int], told: s
 def test_a_byte_is_written_a_few_times_only(
     write_bytes: int, total_bytes: int, most_sent: float, most_in_all: float
 ) -> None:
-    """With a write every 30 s, and a seal at the end, each byte is written only a few times.
-    `most_sent`, `most_in_all`: limits of the bytes that are sent, and of all written bytes, as
-    multiples of the segment's size. All written bytes include those that the server copies."""
+    """Each byte is written only a few times. `most_sent` limits the bytes sent by the client.
+    `most_in_all` also counts bytes copied by the server. Both are multiples of the segment's
+    size."""
     policy = MergePolicy()
     count = -(-total_bytes // write_bytes)
     found = merge_all(policy, [(write_bytes, 30_000)] * count)

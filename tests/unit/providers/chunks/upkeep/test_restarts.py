@@ -1,5 +1,5 @@
-"""Tests of what frequent starts of a writer cost. After a start, a queue continues in the same
-segment and in a folder of the new epoch. Merges include the folders of former epochs."""
+"""Tests of the cost of frequent restarts. After a restart, a queue continues in the same segment
+and in a folder of the new epoch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ COMMITS = 400
 
 
 class Cost(NamedTuple):
-    """Mean numbers over all starts. `objects`: objects of the queue. `spans`: entries of the queue
-    in the epoch manifest."""
+    """Means over all starts: objects of the queue, and its entries in the epoch manifest
+    (`spans`)."""
 
     objects: float
     spans: float
 
 
 def simulate(commits_a_start: int, *, stops: bool) -> Cost:
-    """Commit `commits_a_start` times between two starts. `stops`: stop cleanly before each
+    """Commit `commits_a_start` times between two starts. With `stops`, stop cleanly before each
     start."""
     clock = ManualClock()
     store = MemoryObjectClient(now_ms=clock.now_ms)

@@ -1,5 +1,4 @@
-"""Tests of the times at which group objects are sorted, also if each process runs only for a short
-time."""
+"""Tests of when group objects are sorted, including with short-lived processes."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ def store() -> Store:
 
 
 def live(store: Store, **settings: int) -> None:
-    """Run one process that commits once, and stops."""
+    """Run a process that commits once and stops."""
     writer = Gathering(store, **{"maintenance_threads": 1} | settings)
     writer.write("A", "B")
     writer.epoch.release()

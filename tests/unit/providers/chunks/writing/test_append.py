@@ -1,4 +1,4 @@
-"""Tests of appends: the interpretation of replies to a conditional create, and the cost."""
+"""Tests of appends: handling of replies to conditional creates, and cost."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ class TestCost:
     def test_a_wrong_belief_does_not_end_what_this_epoch_has_sealed(
         self, store: Store, is_whole: bool
     ) -> None:
-        """A process wrongly believes that a sealed segment does not exist, and writes. The write
-        does not replace the sealed segment. A new segment generation that begins at byte 0 would
-        replace it."""
+        """A write never replaces a sealed segment, even if its process believes that the segment
+        does not exist."""
         writer = store.process(grace_ms=0).take_over()
         writer.append(b"abc", b"def").seal()
         if is_whole:
@@ -89,8 +88,8 @@ class TestCost:
         assert writer.content() == b"abcdefghi"
 
     def test_o01_an_endpoint_that_is_silent_is_not_asked_four_times(self, store: Store) -> None:
-        """If an endpoint does not answer, the append does not try four times. The client has
-        already tried, for as long as all time-outs together."""
+        """An append does not retry if the endpoint did not reply. The client has already retried
+        for its whole time-out."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         writer.operations()
@@ -208,7 +207,7 @@ class TestAnswers:
 
 
 class TestStoresWithoutMetadata:
-    """A store without object metadata: only the bytes identify the writer of an object."""
+    """Without object metadata, only the bytes identify an object's writer."""
 
     @pytest.fixture
     def writer(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> Process:
@@ -241,7 +240,7 @@ class TestStoresWithoutMetadata:
 
 
 class TestLives:
-    """Each epoch writes to its own folders, and uses its own epoch manifest."""
+    """Each epoch writes to its own folders and uses its own epoch manifest."""
 
     def test_a_zombie_disturbs_nobody(self, store: Store) -> None:
         zombie = store.process("zombie").take_over()
@@ -290,9 +289,8 @@ class TestLives:
             assert process.content() == b"abcde"
 
     def test_a_first_write_that_comes_late_cuts_nothing(self, store: Store) -> None:
-        """The second of three writers makes its first write. The write arrives late, after the
-        third writer has continued at the same offset. It removes no bytes of the third writer, and
-        counts only if a later epoch manifest contains it."""
+        """A former writer's late first write never removes bytes of the current writer. It counts
+        only if a later epoch manifest contains it."""
         first = store.process("first").take_over()
         segment = first.append(b"abcd")
         second = store.process("second").take_over()
@@ -318,8 +316,8 @@ class TestLives:
         assert store.process().content() == third.content() == b"abcdjklm"
 
     def test_who_has_no_epoch_helps_the_one_that_is_held(self, store: Store) -> None:
-        """A process without an epoch writes while another process holds the epoch. The workers of a
-        backfill do this while their driver holds the epoch."""
+        """A process without an epoch can write while another process holds one, like the workers of
+        a backfill."""
         owner = store.process().take_over()
         owner.append(b"abc")
         helper = store.process()

@@ -1,5 +1,4 @@
-"""Messages and their units are written in one object. Tests of the cost, the replies, and the
-deletion."""
+"""Tests of writing messages and their units in one object: cost, replies and deletion."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 
 
 class Queue:
-    """A queue that is written as in a commit: `write` sends messages with their units."""
+    """A queue whose `write` sends messages with their units, like a commit."""
 
     def __init__(self, process: Process, units: SegmentId = UNITS) -> None:
         self.process = process
@@ -62,12 +61,12 @@ def queue(store: Store) -> Queue:
 
 
 def kinds(store: Store, id: SegmentId = LOG) -> str:
-    """Return the first letters of the names of a segment's objects, sorted."""
+    """Return the sorted first letters of the names of a segment's objects."""
     return "".join(sorted(name[0] for name in store.names(id)))
 
 
 def read(store: Store) -> tuple[bytes, bytes]:
-    """Return the bytes that a process without a state reads."""
+    """Return the bytes read by a process without cached state."""
     process = store.process()
     listed = {found.id: found for found in process.tier.list("broker-a")}
     found = []
@@ -100,9 +99,8 @@ class TestCost:
     def test_messages_of_units_that_were_read_are_there(
         self, store: Store, queue: Queue, message_bytes: int, asked: int
     ) -> None:
-        """After a unit is read, its message in the same object needs no further request if the
-        object is small, because small objects are read whole. Of a large object only the units are
-        read."""
+        """After a unit is read, reading its message needs no further request if their object is
+        small. Of a large object, only the units are read."""
         messages = [bytes([number]) * message_bytes for number in range(3)]
         for number, message in enumerate(messages):
             queue.write(message, bytes([number]) * 20)
@@ -115,8 +113,8 @@ class TestCost:
         assert reader.operations() == ["GET"] * asked
 
     def test_sixteen_commits_and_their_merges(self, store: Store) -> None:
-        """Sixteen commits of messages and units, with their merges, need 18 requests. With two
-        separate files they would need 34."""
+        """Sixteen commits of messages and units need 18 requests, including merges. Two separate
+        files would need 34."""
         queue = Queue(store.process(policy=_SIXTEEN).take_over())
         queue.write(b"message", b"22")
         queue.process.operations()
@@ -307,9 +305,8 @@ class TestGarbage:
         assert read(store) == queue.content()
 
     def test_units_that_no_merge_took_are_stored_then(self, store: Store, queue: Queue) -> None:
-        """A merge may move messages and leave their units in the old objects. These units are
-        copied to an object of the consume queue before the old objects are deleted. Here two large
-        writes are enough for a merge of messages, but their units are too few for a merge."""
+        """Units left behind by a merge are copied to a consume queue object before the old objects
+        are deleted."""
         queue.write(b"a" * 90, b"1")
         queue.write(b"b" * 90, b"2")
         queue.process.tier.run_maintenance(sweep=False)
@@ -366,8 +363,8 @@ class TestGarbage:
 
 class TestDeletion:
     def test_a_commit_log_segment_leaves_its_units_behind(self, store: Store, queue: Queue) -> None:
-        """The units of a deleted commit log segment stay. The consume queue's segments contain
-        units of more messages, and outlive the commit log segment."""
+        """The units of a deleted commit log segment remain, because the consume queue outlives
+        it."""
         queue.write(b"first", b"1")
         queue.write(b"second", b"2")
         queue.log.seal()
@@ -425,7 +422,7 @@ class TestDeletion:
 
 
 class _Held:
-    """Delays the writes of a queue: each write fails with an error, and is applied later."""
+    """Delays the writes of a queue: each write fails and is applied later."""
 
     def __init__(self, queue: Queue) -> None:
         self._client = queue.process.client

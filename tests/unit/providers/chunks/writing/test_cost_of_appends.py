@@ -1,4 +1,4 @@
-"""An append is one PUT and no listing, for any grace period."""
+"""An append needs one PUT and no listing, for any grace period."""
 
 from __future__ import annotations
 

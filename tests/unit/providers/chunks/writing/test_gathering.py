@@ -1,5 +1,4 @@
-"""Commits of many queues are written in one object. Tests of the cost, the replies, and late
-requests."""
+"""Tests of writing the commits of many queues in one object: cost, replies and late requests."""
 
 from __future__ import annotations
 
@@ -280,8 +279,7 @@ def test_who_lost_the_epoch_forgets_what_was_taken(store: Store, writer: Gatheri
 
 
 def test_a_group_that_comes_late_is_nobodys(store: Store, writer: Gathering) -> None:
-    """A group object that arrives late counts for no queue. The writer was fenced while it was
-    paused in the create of the group."""
+    """A group object that arrives after its writer was fenced does not count for any queue."""
     writer.write("A", "B")
     heir = Gathering(store)
     heir.write("A", text=b"heir")

@@ -1,5 +1,4 @@
-"""Small ranges are read through obstore. The replies equal boto3's, and the requests are counted
-and limited in the same way."""
+"""Small ranges are read through obstore with the same results and limits as through boto3."""
 
 from __future__ import annotations
 

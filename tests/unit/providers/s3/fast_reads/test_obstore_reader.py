@@ -50,7 +50,7 @@ def bucket(endpoint: str) -> str:
 
 
 class CountedCredentials:
-    """Credentials of a role. Each request for them is counted and returns another token."""
+    """Credentials of a role. Each request for them is counted and returns a new token."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,7 +66,7 @@ def settings(endpoint: str, bucket: str, **changes: object) -> ReaderSettings:
 
 
 def not_counted(*_: object) -> None:
-    """Ignore a request. Used as the meter in tests that do not count requests."""
+    """Ignore a request. Stands in for the meter in tests that do not count requests."""
 
 
 def reader(endpoint: str, bucket: str, **changes: object) -> ObstoreReader:
