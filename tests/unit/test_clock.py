@@ -62,8 +62,8 @@ def test_a_wall_clock_that_stays_ahead_is_believed_after_a_day() -> None:
 
 
 def test_what_is_believed_is_the_least_that_was_seen() -> None:
-    """The retention clock only follows a jump that lasts for SETTLE_MS. Of two jumps in that time,
-    it follows only the first one."""
+    """The retention clock follows a jump of the wall clock only after SETTLE_MS. It does not follow
+    a second jump that is more recent."""
     clock = ManualClock(T0)
     retention = RetentionClock(clock)
     retention.begin()

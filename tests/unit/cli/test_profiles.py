@@ -1,4 +1,4 @@
-"""Tests of named profiles and the permissions of their file."""
+"""Tests of named profiles: options, variables, and changes of their file."""
 
 from __future__ import annotations
 

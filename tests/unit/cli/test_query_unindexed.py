@@ -23,7 +23,7 @@ SLOTS = {"tieredStoreIndexFileMaxHashSlotNum": "64", "tieredStoreIndexFileMaxInd
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """A tier with 300 messages. The index has the first 150 of them."""
+    """A tier with 300 messages, the first 150 of which are indexed."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 150, body_bytes=4000)
     tier.metadata.flush()

@@ -134,8 +134,8 @@ def test_an_error_comes_in_its_place() -> None:
 def test_small_queues_are_planned_without_a_read_and_many_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small queues are planned together and without a read. Large queues are planned
-    concurrently."""
+    """Small queues are planned without a read. If they are split into ranges, the reads of several
+    queues run concurrently."""
     tier = GrowingTier(tmp_path, chunk_provider())
     for queue_id in range(2 * THREADS):
         tier.append("orders", queue_id, 4)

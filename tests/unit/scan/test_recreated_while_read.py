@@ -85,7 +85,7 @@ def test_tasks_of_a_scan_never_mix_generations(
 def test_batches_of_a_range_never_mix_generations(
     tier: GrowingTier, read: Callable[..., Iterator[Any]], body_bytes: int
 ) -> None:
-    """The read ends with Expired and reports no damage, even if the records of the recreated topic
+    """A read ends with Expired and reports no damage, even if the records of the recreated topic
     have another size."""
     [one] = ranges_of(tier)
     found: list[object] = []
@@ -297,8 +297,8 @@ def test_an_export_has_one_generation_of_two_queues(
 def test_a_killed_export_compares_a_queue_with_its_plan(
     small: GrowingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older: bool
 ) -> None:
-    """An export also resumes from a journal of an older version, which has no mark for a small
-    queue."""
+    """A resumed export ends with Expired if a queue has been recreated since its plan. Journals of
+    older versions have no marks to compare."""
     export = Export(tmp_path / "export", Format.PARQUET, small)
 
     def fail(task: WriteTask) -> WriteOutcome:

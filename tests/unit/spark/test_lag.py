@@ -1,4 +1,4 @@
-"""The lag of a stream is computed from Spark's progress report."""
+"""A stream's lag is computed from Spark's progress report."""
 
 from __future__ import annotations
 

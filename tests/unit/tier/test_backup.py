@@ -230,7 +230,8 @@ def test_w03_who_lost_the_right_copies_nothing_and_deletes_nothing(tmp_path: Pat
 
 
 class LosingClient(MemoryObjectClient):
-    """Makes the next writes of backups fail, either after applying them or without."""
+    """Makes the next writes of backups fail. With `is_applied`, a failed write has still taken
+    effect."""
 
     lost = 0
     is_applied = True

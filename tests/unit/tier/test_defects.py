@@ -1,4 +1,4 @@
-"""Java's defects in its flat files do not exist in ours."""
+"""Our flat files do not have the defects of Java's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts of `plain_acl.yml` become users with policies."""
+"""Accounts in `plain_acl.yml` become users with policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manual page agrees with the help."""
+"""The manual page matches the help texts."""
 
 from __future__ import annotations
 

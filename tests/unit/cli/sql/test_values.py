@@ -1,4 +1,4 @@
-"""Values that DuckDB returns are converted to values that rows can have."""
+"""Values returned by DuckDB are converted to values that rows can have."""
 
 from __future__ import annotations
 

@@ -397,8 +397,8 @@ class Flaky:
 def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
     exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, is_local: bool
 ) -> None:
-    """A request is retried twice if the client cannot interpret the reply. Requests to a local disk
-    are never retried."""
+    """A request is retried up to twice if the client cannot interpret the reply. Requests to a
+    local disk are never retried."""
     failures = ["HTTP status 400"] * count
     monkeypatch.setattr("tieredstore.jobs.exporting.targets.storage.time.sleep", lambda _: None)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Tests of the size limits of index files."""
+"""Tests of the limits on the size of index files."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ KEY = QueueKey("T", 0)
 
 
 def at_hour(hour: int) -> int:
-    """Return the time `hour`:30 in the local time zone, epoch ms. The tests begin at 12:30, when no
-    hourly cleaning is due."""
+    """Return the time `hour`:30 of the local time zone in epoch ms. The tests begin at 12:30, when
+    no hourly cleaning is due."""
     return int(datetime(2026, 3, 4, hour, 30).timestamp() * 1000)  # noqa: DTZ001 - local zone
 
 

@@ -1,4 +1,4 @@
-"""Tests of SQL92 filters: grammar, types, unknown values, limits."""
+"""Tests of SQL92 filters: grammar, types, unknown values and limits."""
 
 from __future__ import annotations
 

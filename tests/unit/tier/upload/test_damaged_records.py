@@ -150,7 +150,7 @@ def test_a_message_that_retention_deletes_meanwhile_is_not_damaged(
     queue_range = world.source.queue_range
 
     def cleaned(key: QueueKey) -> QueueRange | None:
-        """Clean the store after the upload round has checked the range."""
+        """Clean the store after the upload round has checked its range."""
         if any(read[1] == 4 for read in world.source.reads):
             world.source.clean(key, 6)
         return queue_range(key)

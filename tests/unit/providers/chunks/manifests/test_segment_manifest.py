@@ -24,8 +24,8 @@ LIFE = Generation(1, 1)
 
 
 def name_in(generation: Generation, short: str) -> str:
-    """Return the name of an object. Short forms: `c5` is a chunk at byte 5, `m0_5` a merged run,
-    `s` the sealed segment, `t` a tombstone."""
+    """Return the name of an object. As short forms, `c5` is a chunk at byte 5, `m0_5` a merged run,
+    `s` the sealed segment, and `t` a tombstone."""
     if short.startswith("c"):
         return generation.name(chunk_name(int(short[1:])))
     if short.startswith("m"):
@@ -35,8 +35,8 @@ def name_in(generation: Generation, short: str) -> str:
 
 
 def objects_in(generation: Generation, **sizes: int) -> list[ObjectInfo]:
-    """Return objects in the folder of a segment generation. `sizes`: size by short name (see
-    `name_in`), in the order of creation."""
+    """Return objects in the folder of a segment generation. `sizes` maps short names (see
+    `name_in`) to sizes, in the order of creation."""
     return [
         ObjectInfo(f"{FOLDER}/{name_in(generation, short)}", size, made_ms)
         for made_ms, (short, size) in enumerate(sizes.items(), 1)
@@ -44,8 +44,8 @@ def objects_in(generation: Generation, **sizes: int) -> list[ObjectInfo]:
 
 
 def listed(**sizes: int) -> SegmentManifest:
-    """Return the segment manifest of a segment with one generation, as the writer of epoch 1
-    computes it. `sizes`: size of each object by short name."""
+    """Return the segment manifest of a segment with one generation, as computed by the writer of
+    epoch 1. `sizes` maps short names (see `name_in`) to sizes."""
     return read_manifest(objects_in(LIFE, **sizes), FOLDER, 1)
 
 

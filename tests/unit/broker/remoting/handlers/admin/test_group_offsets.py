@@ -1,4 +1,4 @@
-"""Operators can query and change the offsets of groups."""
+"""Operators can query the offsets of groups, and copy them from one group to another."""
 
 from __future__ import annotations
 
