@@ -1,5 +1,5 @@
-"""LiteQueues keeps every lite topic with ready messages, and limits the memory used by each
-client."""
+"""LiteQueues never forgets a lite topic with ready messages, and limits the memory that clients can
+occupy."""
 
 from __future__ import annotations
 

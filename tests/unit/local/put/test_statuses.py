@@ -1,4 +1,4 @@
-"""For every supported RocketMQ put status, a put returns it in one test."""
+"""Every supported RocketMQ put status is returned by a put in one of the tests."""
 
 from __future__ import annotations
 

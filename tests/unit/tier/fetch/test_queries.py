@@ -1,4 +1,4 @@
-"""A key query to the tier returns exactly the messages with the key."""
+"""Key queries to the tier return only messages with the key, and no message hides another."""
 
 from __future__ import annotations
 
