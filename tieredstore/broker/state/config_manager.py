@@ -209,8 +209,7 @@ def _encode(fields: Mapping[str, object]) -> bytes:
         # The first part keeps the opening of its table, and the last part the end.
         lines += (text[number and len(name) + 7 : -3] for number, text in enumerate(texts[:-1]))
         lines.append(texts[-1][len(texts) > 1 and len(name) + 7 :])
-    lines[0], lines[-1] = b"{\n" + lines[0], lines[-1] + b"\n}"
-    return b",\n".join(lines)
+    return b"{\n%b\n}" % b",\n".join(lines)
 
 
 def _format(field: Mapping[str, object]) -> bytes:
